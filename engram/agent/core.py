@@ -1,0 +1,121 @@
+"""The recurrent core: a function (inputs, memory, starts) -> (outputs, memory) with exact episode boundaries.
+
+Every core has the call of `torch.nn.LSTM`, `core(inputs, (h, c))`, plus `starts`: true where an observation is the
+first of an episode. There the memory is zero before the step, for that row alone, and no gradient crosses.
+"""
+
+# T steps, B rows, I input size, H hidden size, L layers, C cell size (H for the LSTM, 0 for cores with one state)
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class State(NamedTuple):
+    """The memory of some rows, as cores use it."""
+
+    h: Tensor  # [L, B, H]
+    c: Tensor  # [L, B, C]
+
+
+class Core(nn.Module):
+    """What all cores share. Parameters are named and shaped like those of `torch.nn.LSTM` and `torch.nn.GRU`."""
+
+    gates: int  # blocks of H rows in a weight
+    has_cell = False
+    recurrent_weights = True  # whether there is a weight_hh
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self._pending_starts: Tensor | None = None
+        for layer in range(num_layers):
+            size = input_size if layer == 0 else hidden_size
+            self._parameter(f"weight_ih_l{layer}", self.gates * hidden_size, size)
+            if self.recurrent_weights:
+                self._parameter(f"weight_hh_l{layer}", self.gates * hidden_size, hidden_size)
+            self._parameter(f"bias_ih_l{layer}", self.gates * hidden_size)
+            if self.recurrent_weights:
+                self._parameter(f"bias_hh_l{layer}", self.gates * hidden_size)
+        self.reset_parameters()
+
+    @property
+    def cell_size(self) -> int:
+        return self.hidden_size if self.has_cell else 0
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Layers, and floats per layer, of one row's memory: h and c side by side."""
+        return self.num_layers, self.hidden_size + self.cell_size
+
+    def reset_parameters(self) -> None:
+        """Orthogonal weights; the biases of an LSTM are 1, so that it begins by remembering."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight"):
+                nn.init.orthogonal_(parameter)
+            else:
+                nn.init.constant_(parameter, 1.0 if self.has_cell else 0.0)
+
+    def unpack(self, memory_BLS: Tensor) -> State:
+        """Memory as it is stored, rows first, to what a core takes."""
+        h, c = memory_BLS.transpose(0, 1).split([self.hidden_size, self.cell_size], dim=-1)
+        return State(h.contiguous(), c.contiguous())
+
+    def pack(self, state: State) -> Tensor:
+        return torch.cat(state, dim=-1).transpose(0, 1)
+
+    def expect(self, starts_TB: Tensor | None) -> None:
+        """The starts for the next call, for callers that use the call of `torch.nn.LSTM`, which has no place for them."""
+        self._pending_starts = starts_TB
+
+    def forward(
+        self, inputs_TBI: Tensor, state: State | tuple[Tensor, Tensor] | None = None, starts_TB: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        steps, rows, _ = inputs_TBI.shape
+        if starts_TB is None:
+            starts_TB, self._pending_starts = self._pending_starts, None
+        if starts_TB is None:
+            starts_TB = torch.zeros(steps, rows, dtype=torch.bool, device=inputs_TBI.device)
+        if starts_TB.shape != (steps, rows):
+            raise ValueError(
+                f"starts are [{', '.join(map(str, starts_TB.shape))}] and inputs [{steps}, {rows}, …]: both must be "
+                "[T, B, …], time first; a transpose is missing or one too many"
+            )
+        dtype = self.weight_ih_l0.dtype
+        if state is None:
+            zeros = torch.zeros(self.num_layers, rows, sum(self.state_shape[1:]), dtype=dtype, device=inputs_TBI.device)
+            state = self.unpack(zeros.transpose(0, 1))
+        x, last_h, last_c = inputs_TBI.to(dtype), [], []
+        for layer in range(self.num_layers):
+            x, h, c = self._layer(layer, x, state[0][layer].to(dtype), state[1][layer].to(dtype), starts_TB)
+            last_h.append(h)
+            last_c.append(c)
+        return x, State(torch.stack(last_h), torch.stack(last_c))
+
+    def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
+        """Outputs [T, B, H], last h and last c of one layer."""
+        raise NotImplementedError
+
+    def _weights(self, layer: int) -> list[Tensor]:
+        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"] if self.recurrent_weights else ["weight_ih", "bias_ih"]
+        return [getattr(self, f"{name}_l{layer}") for name in names]
+
+    def _parameter(self, name: str, *shape: int) -> None:
+        self.register_parameter(name, nn.Parameter(torch.empty(*shape)))
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+
+
+def previous(first_BH: Tensor, sequence_TBH: Tensor, starts_TB: Tensor) -> Tensor:
+    """What each step found in memory: the value before it, and zero where an episode starts."""
+    shifted = torch.cat([first_BH.unsqueeze(0), sequence_TBH[:-1]])
+    return shifted.masked_fill(starts_TB.unsqueeze(-1), 0)
+
+
+def steps_with_starts(starts_TB: Tensor) -> list[bool]:
+    """For each step, whether any row may start there. Exact where that is free to know; elsewhere always true."""
+    if starts_TB.device.type == "cpu":
+        return starts_TB.any(dim=1).tolist()
+    return [True] * starts_TB.shape[0]

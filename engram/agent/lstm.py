@@ -1,0 +1,138 @@
+"""The LSTM core, with a backward pass of its own: one operator, forward and backward, that `torch.compile` sees whole."""
+
+# T steps, B rows, I input size, H hidden size; gates in the order of torch.nn.LSTM: i, f, g, o
+
+import torch
+from torch import Tensor, nn
+
+from engram.agent.core import Core, previous, steps_with_starts
+
+
+class LSTM(Core):
+    """`torch.nn.LSTM` (time first, one direction) that forgets exactly at episode starts. State dicts load both ways."""
+
+    gates = 4
+    has_cell = True
+
+    @classmethod
+    def from_torch(cls, module: nn.LSTM) -> "LSTM":
+        """The same layer around the same parameters."""
+        if module.bidirectional or module.proj_size or module.batch_first or module.dropout or not module.bias:
+            raise ValueError(
+                "an nn.LSTM inside a policy must be time first, with biases, in one direction, without projections and "
+                "without dropout (dropout would make replayed log-probabilities differ from those of acting)"
+            )
+        core = cls(module.input_size, module.hidden_size, module.num_layers)
+        for name, parameter in module.named_parameters():
+            setattr(core, name, parameter)
+        return core
+
+    def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
+        operator = lstm_layer if torch.is_grad_enabled() or torch.compiler.is_compiling() else _run
+        outputs, cells, _ = operator(x_TBI, h_BH, c_BC, starts_TB, *self._weights(layer))
+        return outputs, outputs[-1], cells[-1]
+
+
+def _run(
+    x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    steps, rows, _ = x.shape
+    hidden = h0.shape[1]
+    gates = torch.addmm(b_ih + b_hh, x.reshape(steps * rows, -1), w_ih.t()).view(steps, rows, 4 * hidden)
+    outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
+    w_hh_t = w_hh.t()
+    h, c = h0, c0
+    for t, may_start in enumerate(steps_with_starts(starts)):
+        if may_start:
+            clear = starts[t].unsqueeze(-1)
+            h, c = h.masked_fill(clear, 0), c.masked_fill(clear, 0)
+        gate = gates[t].addmm_(h, w_hh_t)
+        i_f, g, o = gate[:, : 2 * hidden].sigmoid_(), gate[:, 2 * hidden : 3 * hidden].tanh_(), gate[:, 3 * hidden :]
+        o.sigmoid_()
+        c = torch.mul(i_f[:, hidden:], c, out=cells[t]).addcmul_(i_f[:, :hidden], g)
+        h = torch.tanh(c, out=outputs[t]).mul_(o)
+    return outputs, cells, gates
+
+
+@torch.library.custom_op("engram::lstm_layer", mutates_args=())
+def lstm_layer(
+    x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H] of one layer."""
+    return _run(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh)
+
+
+@lstm_layer.register_fake
+def _(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh):  # type: ignore[no-untyped-def]
+    steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
+    sizes = (hidden, hidden, 4 * hidden)
+    return tuple(x.new_empty(steps, rows, size) for size in sizes)
+
+
+@torch.library.custom_op("engram::lstm_layer_backward", mutates_args=())
+def lstm_layer_backward(
+    d_outputs: Tensor,
+    d_cells: Tensor | None,
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    starts: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    outputs: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+) -> list[Tensor]:
+    """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
+    steps, rows, hidden = outputs.shape
+    i, f, g, o = gates.view(steps, rows, 4, hidden).unbind(2)
+    tanh_c = cells.tanh()
+    c_before = previous(c0, cells, starts)
+    # d(gate before activation) is d_cell or d_output times a factor that is known for all steps at once
+    factors = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=2)
+    o_factor = tanh_c * o * (1 - o)
+    cell_factor = o * (1 - tanh_c * tanh_c)
+    d_gates = torch.empty_like(gates)
+    split = d_gates.view(steps, rows, 4, hidden)
+    d_h, d_c = torch.zeros_like(h0), torch.zeros_like(c0)
+    may_start = steps_with_starts(starts)
+    for t in range(steps - 1, -1, -1):
+        d_h = d_h.add_(d_outputs[t])
+        d_c = d_c.addcmul_(d_h, cell_factor[t])
+        if d_cells is not None:
+            d_c = d_c.add_(d_cells[t])
+        torch.mul(factors[t], d_c.unsqueeze(1), out=split[t, :, :3])
+        torch.mul(o_factor[t], d_h, out=split[t, :, 3])
+        d_h = torch.mm(d_gates[t], w_hh)
+        d_c = d_c.mul_(f[t])
+        if may_start[t]:
+            clear = starts[t].unsqueeze(-1)
+            d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
+    flat = d_gates.view(steps * rows, -1)
+    d_x = torch.mm(flat, w_ih).view_as(x)
+    d_w_ih = torch.mm(flat.t(), x.reshape(steps * rows, -1))
+    d_w_hh = torch.mm(flat.t(), previous(h0, outputs, starts).view(steps * rows, -1))
+    return [d_x, d_h, d_c, d_w_ih, d_w_hh, flat.sum(0)]
+
+
+@lstm_layer_backward.register_fake
+def _(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates):  # type: ignore[no-untyped-def]
+    shapes = [x.shape, h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
+    return [x.new_empty(shape) for shape in shapes]
+
+
+def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    x, h0, c0, starts, w_ih, w_hh, _, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, h0, c0, starts, w_ih, w_hh, *output)
+
+
+def _backward(ctx, d_outputs, d_cells, _):  # type: ignore[no-untyped-def]
+    saved = ctx.saved_tensors
+    if d_outputs is None:
+        d_outputs = torch.zeros_like(saved[6])
+    d_x, d_h, d_c, d_w_ih, d_w_hh, d_b = lstm_layer_backward(d_outputs, d_cells, *saved)
+    return d_x, d_h, d_c, None, d_w_ih, d_w_hh, d_b, d_b
+
+
+lstm_layer.register_autograd(_backward, setup_context=_remember)

@@ -1,0 +1,117 @@
+"""Policy: what every recurrent policy has, however it is built: fields of the td, memory by name, and weight tools."""
+
+# B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
+
+from collections.abc import Mapping
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from engram.agent.actions import make_actions
+from engram.agent.memory import MemoryStore
+from engram.env.spec import EnvSpec
+
+
+class Policy(nn.Module):
+    """The base of `LSTMWrapper` and `ComponentPolicy`. Their forward computes logits and values; this does the rest."""
+
+    def __init__(self, env: object, clip_range: float = 0, analyze_weights_interval: int = 300) -> None:
+        super().__init__()
+        self.env_spec = EnvSpec.of(env)
+        self.action_space = make_actions(self.env_spec)
+        self.clip_range = clip_range
+        self.analyze_weights_interval = analyze_weights_interval
+
+    def stores(self) -> Mapping[str, MemoryStore]:
+        """Everything that remembers, by name."""
+        raise NotImplementedError
+
+    # Memory as a value, for whoever carries it: rollouts, checkpoints, evaluation.
+
+    def memory_shapes(self) -> dict[str, tuple[int, int]]:
+        """Layers and floats per layer of one row's memory, by name."""
+        return {name: (store.memory_NLS.shape[1], store.memory_NLS.shape[2]) for name, store in self.stores().items()}
+
+    def memory_of(self, ids_B: Tensor) -> dict[str, Tensor]:
+        """Copies of these rows' memory, [B, L, S] by name: what a td's `memory` field takes."""
+        return {name: store.read(ids_B) for name, store in self.stores().items()}
+
+    def reserve_memory(self, rows: int) -> None:
+        """Make room for ids below `rows` at once, so that no call has to look."""
+        for store in self.stores().values():
+            store.reserve(rows)
+
+    def reset_memory(self) -> None:
+        """Forget everything."""
+        for store in self.stores().values():
+            store.clear()
+
+    def reset_env_memory(self, env_id: int) -> None:
+        """Forget one environment row; no error if it is not known."""
+        for store in self.stores().values():
+            store.clear(env_id)
+
+    def has_memory(self) -> bool:
+        return bool(self.stores())
+
+    # The td, as the table of the policy call says.
+
+    def get_agent_experience_spec(self) -> TensorDict:
+        """What a policy wants to find again when it learns: one row's worth of each field."""
+        space = self.env_spec.single_observation_space
+        dtype = torch.from_numpy(space.low.ravel()[:1].astype(space.dtype)).dtype
+        return TensorDict({"env_obs": torch.zeros(space.shape, dtype=dtype)}, batch_size=[])
+
+    def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
+        """Fill in an acting td: what to do, how likely it was, and the value."""
+        noise = td.get("action_noise", None)
+        if noise is None:
+            noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
+        sample = self.action_space.sample(logits, noise)
+        td["actions"] = sample.actions
+        td["act_log_prob"] = sample.log_prob
+        td["values"] = value.reshape(-1).to(sample.log_prob.dtype)
+        td["full_log_probs"] = sample.full_log_probs
+        return td
+
+    def forward_training(self, td: TensorDictBase, action: Tensor, logits: Tensor, value: Tensor) -> TensorDictBase:
+        """Fill in a learning td, [B, T] or flattened, for the actions that were taken. Returned as [B, T]."""
+        rows, steps = self._learning_shape(td, action)
+        evaluation = self.action_space.evaluate(logits, action)
+        td = td.reshape(rows, steps)
+        td["act_log_prob"] = evaluation.log_prob.view(rows, steps)
+        td["entropy"] = evaluation.entropy.view(rows, steps)
+        td["value"] = value.reshape(rows, steps).to(evaluation.log_prob.dtype)
+        td["full_log_probs"] = evaluation.full_log_probs.view(rows, steps, -1)
+        return td
+
+    def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
+        """`bptt` and `batch`, for code that reads them; ours uses shapes."""
+        device = td["env_obs"].device
+        td["bptt"] = torch.full(td.batch_size, steps, dtype=torch.long, device=device)
+        td["batch"] = torch.full(td.batch_size, rows, dtype=torch.long, device=device)
+
+    def _learning_shape(self, td: TensorDictBase, action: Tensor) -> tuple[int, int]:
+        if td.batch_dims == 2:
+            return td.batch_size[0], td.batch_size[1]
+        per_action = len(self.env_spec.single_action_space.shape)
+        if action.dim() == per_action + 2:
+            return action.shape[0], action.shape[1]
+        raise ValueError(
+            f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
+            "one of the two must still be [B, T], or the shape of the segment is lost"
+        )
+
+
+def call_shape(td: TensorDictBase, action: Tensor | None) -> tuple[int, int]:
+    """Rows and steps of a call: acting is [B], learning [B, T]."""
+    if action is None and td.batch_dims == 1:
+        return td.batch_size[0], 1
+    if action is not None and td.batch_dims == 2:
+        return td.batch_size[0], td.batch_size[1]
+    if action is None:
+        raise ValueError(
+            f"acting takes a td of batch size [B], got {list(td.batch_size)}; to replay a segment, give the actions too"
+        )
+    raise ValueError(f"learning takes a td of batch size [B, T], got {list(td.batch_size)}")

@@ -1,0 +1,36 @@
+"""The real name that a mistyped one most likely meant."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+LIKENESS = 0.6  # below this a suggestion confuses more than it helps
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name most like `word`. Dotted names are compared whole and by their last part, whichever is closer."""
+    scored = [(_likeness(word, name), name) for name in names]
+    score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
+    return name if score >= LIKENESS else None
+
+
+def suggestion(word: str, names: Iterable[str]) -> str:
+    """What to add to a message about `word`: "; did you mean NAME?", or nothing."""
+    name = nearest(word, names)
+    return f"; did you mean {name}?" if name else ""
+
+
+def _likeness(word: str, name: str) -> float:
+    word, name = word.lower(), name.lower()
+    whole, last = _ratio(word, name), _ratio(word.rpartition(".")[2], name.rpartition(".")[2])
+    # The last part says most (`trainer.learning_rte`), the rest tells equal last parts apart (`env.agents`).
+    return max(whole, 0.9 * last + 0.1 * whole, float(_initials(name) == word))
+
+
+def _ratio(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def _initials(name: str) -> str:
+    """`lr` for `trainer.optimizer.learning_rate`; nothing for a name of one word."""
+    words = name.rpartition(".")[2].split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""

@@ -1,0 +1,138 @@
+"""What an adapter provides: a block of environments that step together in one process and write into given rows."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from engram.env.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The rows of some environments: NumPy views, C-contiguous, often of shared memory. R rows, one per agent.
+
+    What arrives together at step t: `observations` the agent acts on next, the `rewards` of the action before, and
+    whether that action ended the episode (`terminals`, `truncations`). Where it did, `observations` already holds the
+    FIRST observation of the next episode, and `starts` is true; after a truncation `final_observations` holds the
+    true last one of the episode before. `starts` is also true right after a reset, when no episode ended.
+    """
+
+    observations: np.ndarray  # [R, *observation shape]
+    final_observations: np.ndarray  # [R, *observation shape]; valid in rows with truncations
+    rewards: np.ndarray  # [R] float32
+    terminals: np.ndarray  # [R] bool
+    truncations: np.ndarray  # [R] bool
+    starts: np.ndarray  # [R] bool
+    alive: np.ndarray  # [R] bool; false while an agent waits for the others' episode to end: nothing to learn from
+    actions: np.ndarray  # [R] or [R, n]; int32 for Discrete and MultiDiscrete, float32 for Box
+
+    @staticmethod
+    def layout(spec: EnvSpec, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of every field, by name."""
+        observation, action = spec.single_observation_space, spec.single_action_space
+        action_dtype = np.float32 if np.issubdtype(action.dtype, np.floating) else np.int32
+        flag = ((rows,), np.dtype(np.bool_))
+        return {
+            "observations": ((rows, *observation.shape), np.dtype(observation.dtype)),
+            "final_observations": ((rows, *observation.shape), np.dtype(observation.dtype)),
+            "rewards": ((rows,), np.dtype(np.float32)),
+            "terminals": flag,
+            "truncations": flag,
+            "starts": flag,
+            "alive": flag,
+            "actions": ((rows, *action.shape), np.dtype(action_dtype)),
+        }
+
+    @classmethod
+    def allocate(cls, spec: EnvSpec, rows: int) -> "Buffers":
+        return cls(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in cls.layout(spec, rows).items()})
+
+    def rows(self, start: int, stop: int) -> "Buffers":
+        """A view of some rows."""
+        return Buffers(**{name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__})
+
+
+@dataclass
+class Episodes:
+    """Finished episodes, one entry per agent-episode, in the order they ended."""
+
+    rows: np.ndarray  # [N] int64, row within whatever made this
+    returns: np.ndarray  # [N] float32
+    lengths: np.ndarray  # [N] int32
+    stats: dict[str, np.ndarray] = field(default_factory=dict)  # [N] float32 each; NaN where an episode has none
+
+    @classmethod
+    def none(cls) -> "Episodes":
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), {})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def concatenate(cls, parts: list["Episodes"]) -> "Episodes":
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return cls.none()
+        names = {name: None for part in parts for name in part.stats}
+        missing = [np.full(len(part), np.nan, np.float32) for part in parts]
+        return cls(
+            rows=np.concatenate([part.rows for part in parts]),
+            returns=np.concatenate([part.returns for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+            stats={
+                name: np.concatenate([part.stats.get(name, none) for part, none in zip(parts, missing, strict=True)])
+                for name in names
+            },
+        )
+
+
+class Block(Protocol):
+    """Some environments in one process. Environment i of the block owns rows `[i * agents, (i + 1) * agents)`.
+
+    What a row sees depends on the seed, on the environment's id and on its actions, never on which block or process
+    it is in: environment `id`'s episode number k is seeded by `episode_seed(seed, id, k)`.
+    """
+
+    def reset(self) -> None:
+        """Start every environment's next episode and write its first observation, with `starts` and `alive` true."""
+
+    def step(self) -> Episodes:
+        """Take `buffers.actions`, write everything else, and begin a new episode where one ended."""
+
+    def state(self) -> dict[str, np.ndarray] | None:
+        """All that `restore` needs to go on exactly from here, or None if this kind of environment cannot promise it.
+
+        Arrays with one entry per environment first. A second dimension may differ in length between blocks (a log of
+        actions, say): it is padded with zeros when blocks are joined, so the true lengths must be in the state too.
+        """
+
+    def restore(self, state: dict[str, np.ndarray]) -> bool:
+        """Go back to a state and write the buffers as they were then; False if the observations came out different."""
+
+    def close(self) -> None: ...
+
+
+class Adapter(Protocol):
+    """One kind of environment: how to describe it and how to make a block of it. Settings are the adapter's own."""
+
+    def spec(self, settings: Any) -> EnvSpec: ...
+
+    def block(self, settings: Any, env_ids: range, seed: int, buffers: Buffers) -> Block: ...
+
+
+def episode_seed(seed: int, env_id: int, episode: int) -> int:
+    """A 31-bit seed for one episode of one environment, the same wherever and whenever it is played."""
+    mixed = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for part in (seed, env_id, episode):
+            mixed = _mix(mixed ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
+    return int(mixed >> np.uint64(33))
+
+
+def _mix(value: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64."""
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,150 @@
+"""Spaces of any kind as rows: observations written into one Box, actions read back in the environment's own form."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from engram.env.spec import ObservationKind, box
+from engram.settings import UserError
+
+Write = Callable[[Any], None]
+Read = Callable[[np.ndarray], list[Any]]
+
+CHANNELS = (1, 3, 4)  # grey, colour, colour with opacity: what the last dimension of an image usually is
+
+
+class RowSpace(NamedTuple):
+    """What a row holds of an observation."""
+
+    space: spaces.Box
+    kind: ObservationKind
+
+
+def row_space(space: spaces.Space, where: str) -> RowSpace:
+    """An image of bytes stays `[H, W, C]`; everything else becomes one float32 vector, as `spaces.flatten` orders it."""
+    if isinstance(space, spaces.Box) and _is_image(space):
+        shape = (*space.shape[1:], space.shape[0]) if _channels_first(space.shape) else space.shape
+        return RowSpace(box(shape, np.dtype(np.uint8)), "image")
+    return RowSpace(box((_size(space, where, "observation"),), np.dtype(np.float32)), "vector")
+
+
+def writer(space: spaces.Space, row: np.ndarray) -> Write:
+    """A function that writes an observation of this space straight into the row, which it keeps a view of."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        if isinstance(space, spaces.Box) and row.ndim == 3:
+            view = row.transpose(2, 0, 1) if _channels_first(space.shape) else row
+        else:
+            view = row.reshape(space.shape)
+        return partial(view.__setitem__, ...)
+    if isinstance(space, spaces.Discrete):
+        return partial(_write_one_hot, row, int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        ends = np.cumsum(space.nvec.ravel())
+        return partial(_write_one_hots, row, ends - space.nvec.ravel() - space.start.ravel())
+    items = list(space.spaces.items()) if isinstance(space, spaces.Dict) else list(enumerate(space.spaces))
+    return partial(_write_parts, _parts(items, row))
+
+
+def check_observation(space: spaces.Space, observation: Any, where: str) -> None:
+    """Refuse an observation of another shape than its space: NumPy would stretch or cut it to fit in silence."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        if np.shape(observation) != space.shape:
+            raise UserError(f"{where}: an observation has shape {np.shape(observation)}, but its space is {space}")
+    elif isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            check_observation(part, observation[name], f"{where}[{name!r}]")
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            check_observation(part, observation[i], f"{where}[{i}]")
+
+
+def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
+    """What a policy chooses from: values from 0 on, without further dimensions; `reader` turns it back."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec.ravel())
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete(np.full(int(np.prod(space.shape)), 2))
+    if isinstance(space, spaces.Box):
+        low, high = space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
+        return spaces.Box(low, high, low.shape, np.float32)
+    raise UserError(
+        f"{where}: actions are {space}, expected Discrete, MultiDiscrete, MultiBinary or Box: "
+        f"turn them into one of those with a wrapper"
+    )
+
+
+def reader(space: spaces.Space) -> Read:
+    """A function from rows of a policy's actions to a list of the environment's own, clipped to the bounds of a Box."""
+    if isinstance(space, spaces.Discrete):
+        return partial(_read_discrete, space.start, space.dtype)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else 0
+        return partial(_read_discrete, start, space.dtype, shape=space.shape)
+    return partial(_read_box, space)
+
+
+def _is_image(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether an image is [C, H, W]: fewer channels than pixels either way, and no usual number of channels at the end."""
+    return shape[0] < min(shape[1:]) and shape[2] not in CHANNELS
+
+
+def _size(space: spaces.Space, where: str, path: str) -> int:
+    """How many numbers a space flattens to."""
+    if isinstance(space, spaces.Dict):
+        return sum(_size(part, where, f"{path}[{name!r}]") for name, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return sum(_size(part, where, f"{path}[{i}]") for i, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
+        return spaces.flatdim(space)
+    raise UserError(
+        f"{where}: {path} is a {type(space).__name__} space, which is no fixed number of values: "
+        f"leave it out with a wrapper, e.g. minigrid.wrappers:ImgObsWrapper for MiniGrid's mission text"
+    )
+
+
+def _parts(items: list[tuple[Any, spaces.Space]], row: np.ndarray) -> list[tuple[Any, Write]]:
+    parts, start = [], 0
+    for name, space in items:
+        stop = start + spaces.flatdim(space)
+        parts.append((name, writer(space, row[start:stop])))
+        start = stop
+    return parts
+
+
+def _write_parts(parts: list[tuple[Any, Write]], observation: Any) -> None:
+    for name, write in parts:
+        write(observation[name])
+
+
+def _write_one_hot(row: np.ndarray, start: int, value: Any) -> None:
+    row[:] = 0
+    row[int(value) - start] = 1
+
+
+def _write_one_hots(row: np.ndarray, offsets: np.ndarray, values: Any) -> None:
+    row[:] = 0
+    row[np.asarray(values).ravel() + offsets] = 1
+
+
+def _read_discrete(
+    start: Any, dtype: np.dtype, actions: np.ndarray, shape: tuple[int, ...] = ()
+) -> list[Any]:
+    own = actions.astype(dtype)
+    own += np.asarray(start, dtype)
+    return list(own.reshape(len(actions), *shape))
+
+
+def _read_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
+    own = actions.reshape(len(actions), *space.shape).astype(np.float64)
+    if np.issubdtype(space.dtype, np.integer):
+        np.rint(own, out=own)
+    return list(np.clip(own, space.low, space.high).astype(space.dtype))

@@ -1,0 +1,39 @@
+"""Which module adapts which kind of environment."""
+
+from importlib import import_module
+from typing import Any, cast
+
+from engram.env.block import Adapter, Block, Buffers
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+# Kind to module path. Modules are imported on first use: nobody waits for a simulator that is not used.
+ADAPTERS: dict[str, str] = {
+    "tmaze": "engram.env.mettagrid",
+    "small": "engram.env.mettagrid",
+    "arena": "engram.env.mettagrid",
+    "navigation": "engram.env.mettagrid",
+    "mettagrid": "engram.env.mettagrid",
+    "gym": "engram.env.gymnasium",
+    "pettingzoo": "engram.env.pettingzoo",
+    "recall": "engram.env.recall",
+}
+
+
+def make_spec(settings: Any) -> EnvSpec:
+    return load_adapter(adapter_path(settings.kind)).spec(settings)
+
+
+def make_block(settings: Any, env_ids: range, seed: int, buffers: Buffers) -> Block:
+    return load_adapter(adapter_path(settings.kind)).block(settings, env_ids, seed, buffers)
+
+
+def adapter_path(kind: str) -> str:
+    if kind not in ADAPTERS:
+        raise UserError(f"env.kind: no environment of kind {kind!r}; there are {', '.join(sorted(ADAPTERS))}")
+    return ADAPTERS[kind]
+
+
+def load_adapter(path: str) -> Adapter:
+    """A worker is told the path, not the kind, so that a kind added at run time works there too."""
+    return cast(Adapter, import_module(path))

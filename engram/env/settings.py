@@ -1,0 +1,190 @@
+"""Settings of every kind of environment. Light to import: they are checked before anything is built."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from engram.settings import Settings
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=5, le=200)]
+Window = Annotated[int, Field(ge=3, le=15)]
+Tokens = Annotated[int, Field(ge=1, le=2000)]
+
+
+class MettagridWorld(Settings):
+    """What all ready mettagrid worlds share."""
+
+    max_steps: Positive
+    window: Window
+    num_tokens: Tokens | None = None  # tokens per observation; None: as many as can ever be in view
+
+    @field_validator("window")
+    @classmethod
+    def _odd(cls, window: int) -> int:
+        if window % 2 == 0:
+            raise ValueError(
+                f"{window} is even, which the simulator cannot centre on the agent: try {window - 1} or {window + 1}"
+            )
+        return window
+
+
+class TMaze(MettagridWorld):
+    """A cue beside the start, a corridor, and two goals that look alike: only memory tells them apart."""
+
+    kind: Literal["tmaze"] = "tmaze"
+    max_steps: Positive = 40
+    window: Window = 5
+    corridor: Annotated[int, Field(ge=1, le=50)] = 4
+    right_reward: Annotated[float, Field(gt=0)] = 1.0
+    wrong_reward: float = -0.1
+
+    @model_validator(mode="after")
+    def _needs_memory_and_can_be_solved(self) -> "TMaze":
+        if self.corridor < self.window - 1:
+            raise ValueError(
+                f"corridor {self.corridor} is too short for window {self.window}: cue and goals would be in view at "
+                f"once, and no memory needed; use corridor {self.window - 1} or more, or a smaller window"
+            )
+        if self.max_steps < self.corridor + 2:
+            raise ValueError(
+                f"max_steps {self.max_steps} is too few: the way to a goal takes {self.corridor + 2} steps with "
+                f"corridor {self.corridor}"
+            )
+        if self.wrong_reward >= self.right_reward:
+            raise ValueError(
+                f"wrong_reward {self.wrong_reward:g} must be less than right_reward {self.right_reward:g}: "
+                "otherwise there is nothing to remember"
+            )
+        return self
+
+
+class Room(MettagridWorld):
+    """A square room with things scattered over it, anew in every episode. Its outermost cells are wall."""
+
+    agents: Positive
+    size: Size
+    altars: Positive
+    walls: Count
+
+    def things(self) -> dict[str, int]:
+        """How many of each kind of object lie in the room, by the object's name."""
+        return {"altar": self.altars, "wall": self.walls}
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Room":
+        needed, free = self.agents + sum(self.things().values()), (self.size - 2) ** 2
+        if needed > free:
+            enough = next(size for size in range(self.size, needed + 3) if (size - 2) ** 2 >= needed)
+            parts = " + ".join(f"{count} {name}s" for name, count in {"agent": self.agents, **self.things()}.items())
+            raise ValueError(
+                f"size {self.size} leaves {free} cells inside the walls, but {parts} need {needed}: "
+                f"use size {enough} or more, or fewer of them"
+            )
+        return self
+
+
+class Workshop(Room):
+    """A room where ore from mines becomes batteries in generators, and batteries become hearts at altars."""
+
+    mines: Positive
+    generators: Positive
+    ore_reward: float = 0.1
+    battery_reward: float = 0.3
+    heart_reward: float = 1.0
+
+    def things(self) -> dict[str, int]:
+        return {"mine": self.mines, "generator": self.generators, **super().things()}
+
+
+class Small(Workshop):
+    """One agent in a small workshop."""
+
+    kind: Literal["small"] = "small"
+    max_steps: Positive = 128
+    window: Window = 11
+    agents: Positive = 1
+    size: Size = 12
+    mines: Positive = 2
+    generators: Positive = 1
+    altars: Positive = 1
+    walls: Count = 3
+
+
+class Arena(Workshop):
+    """Many agents that share the mines, generators and altars of one workshop."""
+
+    kind: Literal["arena"] = "arena"
+    max_steps: Positive = 256
+    window: Window = 11
+    agents: Positive = 24
+    size: Size = 25
+    mines: Positive = 10
+    generators: Positive = 5
+    altars: Positive = 5
+    walls: Count = 20
+
+
+class Navigation(Room):
+    """Altars far apart, each with one heart to take, all filled again every `refill` steps: remember where they are."""
+
+    kind: Literal["navigation"] = "navigation"
+    max_steps: Positive = 256
+    window: Window = 11
+    agents: Positive = 4
+    size: Size = 25
+    altars: Positive = 8
+    walls: Count = 40
+    refill: Positive = 64
+    heart_reward: float = 1.0
+
+
+class MettagridFile(Settings):
+    """Any world from a mettagrid configuration file, JSON or YAML."""
+
+    kind: Literal["mettagrid"] = "mettagrid"
+    path: Annotated[str, Field(min_length=1)]
+
+
+class Gym(Settings):
+    """A Gymnasium environment by its id, with wrappers by name."""
+
+    kind: Literal["gym"] = "gym"
+    id: str = "CartPole-v1"
+    kwargs: dict[str, Any] = {}
+    wrappers: list[str] = []
+    max_steps: Positive | None = None
+    reward_scale: Annotated[float, Field(gt=0)] = 1.0
+
+
+class PettingZoo(Settings):
+    """A PettingZoo parallel environment: `module` has a `parallel_env` function, e.g. `pettingzoo.butterfly.pistonball_v6`."""
+
+    kind: Literal["pettingzoo"] = "pettingzoo"
+    module: str
+    kwargs: dict[str, Any] = {}
+    reward_scale: Annotated[float, Field(gt=0)] = 1.0
+
+
+class Recall(Settings):
+    """Recall a cue after a delay: reward 1 for naming the cue that was shown at the episode's start."""
+
+    kind: Literal["recall"] = "recall"
+    cues: Annotated[int, Field(ge=2, le=64)] = 4
+    delay: Annotated[int, Field(ge=0)] = 8
+    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is drawn from delay ± jitter
+    distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # chance per step of a cue that must be ignored
+    truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # chance per step that the episode is cut off
+
+
+EnvSettings = Annotated[
+    TMaze | Small | Arena | Navigation | MettagridFile | Gym | PettingZoo | Recall, Field(discriminator="kind")
+]
+
+
+def agents_of(env: Settings) -> int | None:
+    """How many agents one environment has; None where only building it can tell."""
+    if isinstance(env, Small | Navigation):
+        return env.agents
+    return None if isinstance(env, MettagridFile | PettingZoo) else 1

@@ -1,0 +1,92 @@
+"""A worker process: holds a block for each group it has a share of, and does what it is told over its channel.
+
+Started as a fresh interpreter that inherits three file descriptors, and not by `multiprocessing`: that would import the user's main module (and so torch) into every worker, demand a main guard of it,
+and leave a resource tracker running.
+"""
+
+import contextlib
+import fcntl
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engram.env.block import Block
+from engram.env.channel import Channel
+from engram.env.commands import Command, perform
+from engram.env.errors import describe_exception
+from engram.env.registry import load_adapter
+from engram.env.shared import Layout, attach
+
+DONE, FAILED = 0, 1  # codes of answers; a payload is the answer pickled, or the text of what went wrong
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker must know. `shares`: the environments it holds of each group that it has a share of."""
+
+    adapter: str
+    settings: Any
+    seed: int
+    agents: int
+    layout: Layout
+    shares: dict[int, range]
+
+
+def main() -> None:
+    channel_file, memory_file, lifeline = map(int, sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer, which then closes us
+    for file in (channel_file, memory_file, lifeline):
+        os.set_inheritable(file, False)
+    _die_with_parent(lifeline)
+    channel = Channel(socket.socket(fileno=channel_file))
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed its end, or died: leave quietly
+        _serve(channel, pickle.loads(channel.receive().payload), memory_file)
+
+
+def _serve(channel: Channel, job: Job, memory_file: int) -> None:
+    blocks: dict[int, Block] = {}
+    try:
+        going = _answer(channel, 0, _build, blocks, job, memory_file)
+        while going:
+            command, group, payload = channel.receive()
+            argument = pickle.loads(payload) if payload else None
+            going = _answer(channel, group, perform, blocks[group], Command(command), argument)
+    finally:
+        for block in blocks.values():
+            block.close()
+
+
+def _answer(channel: Channel, group: int, work: Callable[..., Any], *arguments: Any) -> bool:
+    """Do the work and tell; False if it failed."""
+    try:
+        answer = work(*arguments)
+    except Exception as error:
+        channel.send(FAILED, group, describe_exception(error).encode())
+        return False
+    channel.send(DONE, group, b"" if answer is None else pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+    return True
+
+
+def _build(blocks: dict[int, Block], job: Job, memory_file: int) -> None:
+    adapter = load_adapter(job.adapter)
+    buffers = attach(memory_file, job.layout)
+    os.close(memory_file)
+    for group, ids in job.shares.items():
+        rows = buffers.rows(ids.start * job.agents, ids.stop * job.agents)
+        blocks[group] = adapter.block(job.settings, ids, job.seed, rows)
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill us when the parent's end of this pipe closes, even if we hang or are stopped then.
+
+    Only Linux lets us choose the signal. Elsewhere a worker ends when it next listens to its channel.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,0 +1,197 @@
+"""Environments stepped in worker processes over shared memory, and what becomes of a worker that fails."""
+
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engram.env.channel import Channel, Message
+from engram.env.commands import Command
+from engram.env.errors import EnvError, describe
+from engram.env.worker import FAILED, Job
+
+_PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
+_BOOT = "from engram.env.worker import main; main()"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class WorkerError(EnvError):
+    """A worker died, hung or raised. All workers are gone by the time this is raised."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    number: int
+    shares: dict[int, range]
+    process: subprocess.Popen
+    channel: Channel
+    lifeline: int  # our end of a pipe: when it closes, the kernel kills the worker
+    asked: deque[tuple[Command, int]] = field(default_factory=deque)  # and not answered yet, oldest first
+
+
+class WorkerPool:
+    """One process for each job, each with a share of many groups.
+
+    A worker does what it is asked in order, so while the policy looks at one group the workers step the next ones
+    without waiting for anybody. There are no busy loops: both sides sleep in the kernel until a message comes.
+    """
+
+    def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
+        self._environment = environment
+        self._timeouts = {command: start_timeout for command in Command} | {Command.STEP: step_timeout}
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        self._answers: dict[int, dict[_Worker, Any]] = {}  # by group
+        self._closed = False
+        try:
+            for job in jobs:
+                self._workers.append(_launch(len(self._workers), job, memory, start_timeout))
+                self._selector.register(self._workers[-1].channel, selectors.EVENT_READ, self._workers[-1])
+            self._answers[0] = {}
+            while any(worker.asked for worker in self._workers):
+                self._wait(self._timeouts[Command.BUILD])
+        except BaseException:
+            self.close()
+            raise
+        groups = sorted({group for job in jobs for group in job.shares})
+        self._holders = {group: self._holders_of(group) for group in groups}
+
+    def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
+        self._answers[group] = {}
+        for place, worker in enumerate(self._holders[group]):
+            payload = b"" if arguments is None else pickle.dumps(arguments[place])
+            worker.asked.append((command, group))
+            try:
+                worker.channel.send(command, group, payload)
+            except TimeoutError:
+                raise self._hung(worker, self._timeouts[command]) from None
+            except OSError:
+                raise self._lost(worker) from None
+
+    def finish(self, group: int) -> list[Any]:
+        holders, answers = self._holders[group], self._answers[group]
+        while len(answers) < len(holders):
+            late = next(worker for worker in holders if worker not in answers)
+            self._wait(self._timeouts[late.asked[0][0]])
+        del self._answers[group]
+        return [answers[worker] for worker in holders]
+
+    def close(self) -> None:
+        """End every worker: ask, then insist. Also those that hang or are stopped."""
+        if self._closed:
+            return
+        self._closed = True
+        self._selector.close()
+        for worker in self._workers:
+            worker.channel.close()
+        processes = [worker.process for worker in self._workers]
+        for insist in (None, signal.SIGTERM, signal.SIGKILL):
+            for process in processes:
+                if insist is not None:
+                    process.send_signal(insist)
+            processes = _wait_for(processes, None if insist == signal.SIGKILL else _PATIENCE)
+        for worker in self._workers:
+            os.close(worker.lifeline)
+
+    def _holders_of(self, group: int) -> list[_Worker]:
+        holders = [worker for worker in self._workers if group in worker.shares]
+        return sorted(holders, key=lambda worker: worker.shares[group].start)
+
+    def _wait(self, timeout: float) -> None:
+        """Take the messages that are there, or wait for one; raise if none comes."""
+        # Twice half the time: after Ctrl-Z and fg the first wait is over at once, and no worker had a chance to answer.
+        events = self._selector.select(timeout / 2) or self._selector.select(timeout / 2)
+        if not events:
+            late = next(worker for worker in self._workers if worker.asked)
+            raise self._hung(late, timeout)
+        for key, _ in events:
+            self._take(key.data, timeout)
+
+    def _take(self, worker: _Worker, timeout: float) -> None:
+        try:
+            message = worker.channel.receive()
+        except TimeoutError:
+            raise self._hung(worker, timeout) from None
+        except (EOFError, OSError):
+            raise self._lost(worker) from None
+        if message.code == FAILED:
+            raise self._failed(worker, message)
+        worker.asked.popleft()
+        self._answers[message.group][worker] = pickle.loads(message.payload) if message.payload else None
+
+    def _failed(self, worker: _Worker, message: Message) -> WorkerError:
+        return self._error(worker, "failed", bytes(message.payload).decode())
+
+    def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
+        if worker.process.poll() is not None:
+            return self._lost(worker)
+        advice = "If that is no fault of the environment's, allow it more time (step_timeout)."
+        return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")
+
+    def _lost(self, worker: _Worker) -> WorkerError:
+        """The error of a worker whose channel broke, with its last words if there are any."""
+        try:
+            while True:
+                message = worker.channel.receive()
+                if message.code == FAILED:
+                    return self._failed(worker, message)
+        except (EOFError, OSError):
+            _wait_for([worker.process], _PATIENCE)
+        return self._error(worker, "died", _cause_of_death(worker.process.poll()))
+
+    def _error(self, worker: _Worker, verb: str, what: str) -> WorkerError:
+        command, group = worker.asked[0] if worker.asked else (None, None)
+        ids = list(worker.shares.values()) if group is None or command == Command.BUILD else [worker.shares[group]]
+        doing = "waiting with" if command is None else command.doing
+        who = f"worker {worker.number} of {len(self._workers)} {verb}"
+        self.close()
+        return WorkerError(describe(self._environment, who, doing, ids, what))
+
+
+def _launch(number: int, job: Job, memory: int, timeout: float) -> _Worker:
+    ours, theirs = socket.socketpair()
+    lifeline_end, lifeline = os.pipe()
+    files = (theirs.fileno(), memory, lifeline_end)
+    environ = os.environ | {name: "1" for name in _THREADS}
+    environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, *map(str, files)],
+        pass_fds=files,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
+    )
+    theirs.close()
+    os.close(lifeline_end)
+    ours.settimeout(timeout)
+    worker = _Worker(number, job.shares, process, Channel(ours), lifeline, deque([(Command.BUILD, 0)]))
+    worker.channel.send(Command.BUILD, 0, pickle.dumps(job))
+    return worker
+
+
+def _wait_for(processes: Sequence[subprocess.Popen], patience: float | None) -> list[subprocess.Popen]:
+    """Those that still run when patience (for all together) has run out."""
+    running = []
+    for process in processes:
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            running.append(process)
+    return running
+
+
+def _cause_of_death(returncode: int | None) -> str:
+    if returncode is None:
+        return "it closed its channel but still ran"
+    if returncode >= 0:
+        return f"it exited with code {returncode}"
+    name = signal.Signals(-returncode).name
+    hint = ". Where memory runs out the system does that: try fewer environments or workers" if name == "SIGKILL" else ""
+    return f"it was killed by {name}{hint}"
