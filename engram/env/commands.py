@@ -1,6 +1,7 @@
-"""What can be asked of a group of environments, and the block that answers in this process."""
+"""What can be asked of a group of environments, and the pool that answers in this process."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -22,7 +23,12 @@ class Command(IntEnum):
 
 
 class Pool(Protocol):
-    """Steps the environments of each group, here or in other processes. A group is held in shares, in order of ids."""
+    """Steps the environments of each group, here or in other processes. A group is held in shares, in order of ids.
+
+    It closes itself when an environment fails.
+    """
+
+    closed: bool
 
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
         """Ask every share of a group for something; `arguments` has one for each share."""
@@ -36,27 +42,40 @@ class Pool(Protocol):
 class LocalPool:
     """Every group is one block in this process, and does what was asked when the answer is waited for."""
 
-    def __init__(self, environment: str, groups: Sequence[range], blocks: Sequence[Block]):
-        self._environment, self._groups, self._blocks = environment, groups, blocks
+    def __init__(self, environment: str, groups: Sequence[range], build: Callable[[range], Block]):
+        self._environment, self._groups = environment, groups
         self._asked: dict[int, tuple[Command, Any]] = {}
+        self._blocks: list[Block] = []
+        self.closed = False
+        for group, ids in enumerate(groups):
+            self._blocks.append(self._guarded(Command.BUILD, group, build, ids))
 
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
         self._asked[group] = (command, arguments[0] if arguments else None)
 
     def finish(self, group: int) -> list[Any]:
         command, argument = self._asked.pop(group)
-        try:
-            return [perform(self._blocks[group], command, argument)]
-        except UserError:
-            raise
-        except Exception as error:
-            ids, what = [self._groups[group]], describe_exception(error)
-            raise EnvError(describe(self._environment, "failed", command.doing, ids, what)) from error
+        return [self._guarded(command, group, perform, self._blocks[group], command, argument)]
 
     def close(self) -> None:
-        blocks, self._blocks = self._blocks, ()
-        for block in blocks:
-            block.close()
+        if not self.closed:
+            self.closed = True
+            for block in self._blocks:
+                block.close()
+
+    def _guarded(self, command: Command, group: int, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return work(*arguments)
+        except UserError:
+            self.close()
+            raise
+        except Exception as error:
+            text = describe(
+                self._environment, "failed", command.doing, [self._groups[group]], describe_exception(error)
+            )
+            with contextlib.suppress(Exception):  # a broken environment may not even close
+                self.close()
+            raise EnvError(text) from error
 
 
 def perform(block: Block, command: Command, argument: Any) -> Any:

@@ -5,7 +5,7 @@ import numpy as np
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def mix(value: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
+def mix(value: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64, elementwise: every bit of the result depends on every bit of the value."""
     with np.errstate(over="ignore"):
         value = value + np.uint64(0x9E3779B97F4A7C15)
@@ -14,7 +14,7 @@ def mix(value: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
         return value ^ (value >> np.uint64(31))
 
 
-def fold(key: np.ndarray | np.uint64, part: np.ndarray | int) -> np.ndarray | np.uint64:
+def fold(key: np.ndarray, part: np.ndarray | int) -> np.ndarray:
     """The key of one more thing under a key: of an environment, of its episode, of a step, of one draw."""
     number = np.uint64(part & _MASK) if isinstance(part, int) else part.astype(np.uint64)
     return mix(key ^ number)

@@ -1,7 +1,7 @@
 """A worker process: holds a block for each group it has a share of, and does what it is told over its channel.
 
-Started as a fresh interpreter that inherits three file descriptors, and not by `multiprocessing`: that would import the user's main module (and so torch) into every worker, demand a main guard of it,
-and leave a resource tracker running.
+Started as a fresh interpreter that inherits three file descriptors, and not by `multiprocessing`: that would import the
+user's main module (and so torch) into every worker, demand a main guard of it, and leave a resource tracker running.
 """
 
 import contextlib

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from engram.env.errors import EnvError, describe
 from engram.env.worker import FAILED, Job
 
 _PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
-_BOOT = "from engram.env.worker import main; main()"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -45,15 +45,17 @@ class WorkerPool:
 
     def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
         self._environment = environment
-        self._timeouts = {command: start_timeout for command in Command} | {Command.STEP: step_timeout}
+        self._timeouts = dict.fromkeys(Command, start_timeout) | {Command.STEP: step_timeout}
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._answers: dict[int, dict[_Worker, Any]] = {}  # by group
-        self._closed = False
+        self.closed = False
         try:
             for job in jobs:
-                self._workers.append(_launch(len(self._workers), job, memory, start_timeout))
-                self._selector.register(self._workers[-1].channel, selectors.EVENT_READ, self._workers[-1])
+                worker = _launch(len(self._workers), job.shares, memory, step_timeout)
+                self._workers.append(worker)
+                self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+                self._ask(worker, Command.BUILD, 0, pickle.dumps(job))
             self._answers[0] = {}
             while any(worker.asked for worker in self._workers):
                 self._wait(self._timeouts[Command.BUILD])
@@ -66,14 +68,7 @@ class WorkerPool:
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
         self._answers[group] = {}
         for place, worker in enumerate(self._holders[group]):
-            payload = b"" if arguments is None else pickle.dumps(arguments[place])
-            worker.asked.append((command, group))
-            try:
-                worker.channel.send(command, group, payload)
-            except TimeoutError:
-                raise self._hung(worker, self._timeouts[command]) from None
-            except OSError:
-                raise self._lost(worker) from None
+            self._ask(worker, command, group, b"" if arguments is None else pickle.dumps(arguments[place]))
 
     def finish(self, group: int) -> list[Any]:
         holders, answers = self._holders[group], self._answers[group]
@@ -85,9 +80,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """End every worker: ask, then insist. Also those that hang or are stopped."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._selector.close()
         for worker in self._workers:
             worker.channel.close()
@@ -103,6 +98,15 @@ class WorkerPool:
     def _holders_of(self, group: int) -> list[_Worker]:
         holders = [worker for worker in self._workers if group in worker.shares]
         return sorted(holders, key=lambda worker: worker.shares[group].start)
+
+    def _ask(self, worker: _Worker, command: Command, group: int, payload: bytes) -> None:
+        worker.asked.append((command, group))
+        try:
+            worker.channel.send(command, group, payload)
+        except TimeoutError:
+            raise self._hung(worker, self._timeouts[Command.STEP]) from None
+        except OSError:
+            raise self._lost(worker) from None
 
     def _wait(self, timeout: float) -> None:
         """Take the messages that are there, or wait for one; raise if none comes."""
@@ -132,6 +136,7 @@ class WorkerPool:
     def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
         if worker.process.poll() is not None:
             return self._lost(worker)
+        worker.process.kill()  # it would not listen to close()
         advice = "If that is no fault of the environment's, allow it more time (step_timeout)."
         return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")
 
@@ -155,33 +160,31 @@ class WorkerPool:
         return WorkerError(describe(self._environment, who, doing, ids, what))
 
 
-def _launch(number: int, job: Job, memory: int, timeout: float) -> _Worker:
+def _launch(number: int, shares: dict[int, range], memory: int, timeout: float) -> _Worker:
     ours, theirs = socket.socketpair()
+    ours.settimeout(timeout)
     lifeline_end, lifeline = os.pipe()
     files = (theirs.fileno(), memory, lifeline_end)
-    environ = os.environ | {name: "1" for name in _THREADS}
-    environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    boot = f"import sys; sys.path[:] = {[str(path) for path in sys.path]}; from engram.env.worker import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT, *map(str, files)],
+        [sys.executable, "-P", "-c", boot, *map(str, files)],
         pass_fds=files,
-        env=environ,
+        env=os.environ | dict.fromkeys(_THREADS, "1"),
         stdin=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
     )
     theirs.close()
     os.close(lifeline_end)
-    ours.settimeout(timeout)
-    worker = _Worker(number, job.shares, process, Channel(ours), lifeline, deque([(Command.BUILD, 0)]))
-    worker.channel.send(Command.BUILD, 0, pickle.dumps(job))
-    return worker
+    return _Worker(number, shares, process, Channel(ours), lifeline)
 
 
 def _wait_for(processes: Sequence[subprocess.Popen], patience: float | None) -> list[subprocess.Popen]:
-    """Those that still run when patience (for all together) has run out."""
+    """Those that still run when patience with all of them together has run out."""
+    deadline = None if patience is None else time.monotonic() + patience
     running = []
     for process in processes:
         try:
-            process.wait(patience)
+            process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             running.append(process)
     return running
@@ -193,5 +196,7 @@ def _cause_of_death(returncode: int | None) -> str:
     if returncode >= 0:
         return f"it exited with code {returncode}"
     name = signal.Signals(-returncode).name
-    hint = ". Where memory runs out the system does that: try fewer environments or workers" if name == "SIGKILL" else ""
+    hint = (
+        ". Where memory runs out the system does that: try fewer environments or workers" if name == "SIGKILL" else ""
+    )
     return f"it was killed by {name}{hint}"

@@ -1,0 +1,77 @@
+"""Opens the pool that steps groups of environments, here or in workers, and shares the groups out over it."""
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from engram.env import shared
+from engram.env.block import Block, Buffers
+from engram.env.commands import LocalPool, Pool
+from engram.env.registry import adapter_path, make_block
+from engram.env.spec import EnvSpec
+from engram.env.worker import Job
+from engram.env.workers import WorkerPool
+
+
+class Opened(NamedTuple):
+    pool: Pool
+    buffers: Buffers  # of all rows
+    shares: list[list[range]]  # of each group: the environments whose answers come together, in order
+
+
+def open_here(settings: Any, spec: EnvSpec, seed: int, groups: Sequence[range]) -> Opened:
+    buffers = Buffers.allocate(spec, spec.agents * groups[-1].stop)
+
+    def build(ids: range) -> Block:
+        return make_block(settings, ids, seed, buffers.rows(ids.start * spec.agents, ids.stop * spec.agents))
+
+    return Opened(LocalPool(_title(settings, spec), groups, build), buffers, [[ids] for ids in groups])
+
+
+def open_workers(
+    settings: Any,
+    spec: EnvSpec,
+    seed: int,
+    groups: Sequence[range],
+    num_workers: int,
+    step_timeout: float,
+    start_timeout: float,
+) -> Opened:
+    layout = Buffers.layout(spec, spec.agents * groups[-1].stop)
+    shares = share_out(groups, num_workers)
+    jobs = [
+        Job(adapter_path(settings.kind), settings, seed, spec.agents, layout, held)
+        for held in (_held_by(worker, shares) for worker in range(num_workers))
+        if held
+    ]
+    memory = shared.create(layout)
+    try:
+        buffers = shared.attach(memory, layout)
+        pool = WorkerPool(_title(settings, spec), jobs, memory, step_timeout, start_timeout)
+    finally:
+        os.close(memory)
+    return Opened(pool, buffers, [[ids for _, ids in group] for group in shares])
+
+
+def split(ids: range, parts: int) -> list[range]:
+    """Contiguous parts whose sizes differ by one at most, the larger ones first; some are empty if there are many."""
+    size, larger = divmod(len(ids), parts)
+    bounds = [ids.start + part * size + min(part, larger) for part in range(parts + 1)]
+    return [range(start, stop) for start, stop in pairwise(bounds)]
+
+
+def share_out(groups: Sequence[range], num_workers: int) -> list[list[tuple[int, range]]]:
+    """For each group the (worker, environments) that step it. The larger parts go round, so no worker has much more."""
+    return [
+        [((group.start + part) % num_workers, ids) for part, ids in enumerate(split(group, num_workers)) if len(ids)]
+        for group in groups
+    ]
+
+
+def _held_by(worker: int, shares: Sequence[Sequence[tuple[int, range]]]) -> dict[int, range]:
+    return {group: ids for group, parts in enumerate(shares) for holder, ids in parts if holder == worker}
+
+
+def _title(settings: Any, spec: EnvSpec) -> str:
+    return settings.kind if settings.kind == spec.name else f"{settings.kind} {spec.name}"
