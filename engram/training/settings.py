@@ -30,7 +30,7 @@ class PPO(Settings):
 
 
 class Optimizer(Settings):
-    type: Literal["adam", "adamw", "muon"] = "adam"
+    type: Literal["adam", "adamw"] = "adam"
     learning_rate: Greater = 0.00046
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999

@@ -1,0 +1,1 @@
+"""Policies: encoders, recurrent cores and heads, memory, and the ways to assemble them."""

@@ -1,0 +1,64 @@
+"""Policies from settings: ours by name, the user's by `file.py:Class` or `package.module:Class`, or a graph from YAML."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from engram.agent.policies.policy import Policy
+from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+
+def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
+    """The policy these settings describe, sized for this environment."""
+    if isinstance(settings, Agent):
+        from engram.agent.components.policy import ComponentPolicy
+
+        return ComponentPolicy(spec, settings)
+    return find_class(settings.name)(spec, **settings.arguments)
+
+
+def find_class(name: str) -> type[Policy]:
+    """The class behind a name. Running a user's file is what the user asked for by naming it."""
+    place, _, class_name = POLICIES.get(name, name).rpartition(":")
+    if not place:
+        nearest = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(POLICIES)}"
+        raise UserError(f"py_agent: no policy is called {name}; {hint} Your own: py_agent=path/to/file.py:ClassName")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        nearest = difflib.get_close_matches(class_name, classes, n=1) or classes[:5]
+        raise UserError(f"py_agent: {place} has no class {class_name}; it has {', '.join(nearest) or 'none'}")
+    if not issubclass(found, Policy):
+        raise UserError(f"py_agent: {class_name} in {place} must be a subclass of engram.LSTMWrapper to be trained")
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise UserError(f"py_agent: there is no file {path}")
+    name = f"engram_user_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"py_agent: {path} could not be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _from_package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"py_agent: {name} could not be imported: {error}") from error

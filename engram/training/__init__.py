@@ -1,0 +1,1 @@
+"""Training: rollouts, experience, advantages, the loss, and the loop that joins them."""

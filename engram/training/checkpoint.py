@@ -1,0 +1,107 @@
+"""Checkpoints: tensors and JSON only, checked by a manifest of checksums, and never half written.
+
+A checkpoint is a directory, written aside, synced and renamed: `weights.safetensors` and further groups of tensors,
+`state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Groups = dict[str, dict[str, Tensor]]
+
+
+@dataclass
+class Checkpoint:
+    path: Path
+    state: dict[str, Any]
+    groups: Groups
+
+
+class BadCheckpoint(Exception):
+    """A checkpoint that is not whole: the text says which file and why."""
+
+
+def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int) -> Path:
+    """Write `directory/epoch_N` and drop all but the last `keep`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / f"epoch_{epoch:06d}"
+    aside = directory / f".writing_{epoch:06d}"
+    for leftover in directory.glob(".writing_*"):
+        shutil.rmtree(leftover)
+    aside.mkdir()
+    try:
+        for name, tensors in groups.items():
+            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, aside / f"{name}.safetensors")
+        (aside / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        manifest = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
+        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in aside.iterdir():
+            _sync(path)
+        _sync(aside)
+        if target.exists():
+            shutil.rmtree(target)
+        aside.rename(target)
+        _sync(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    for old in list_checkpoints(directory)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint, or raise BadCheckpoint if any byte of it is not as written."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        for name, checksum in manifest.items():
+            if _checksum(path / name) != checksum:
+                raise BadCheckpoint(f"{path / name} has changed since it was written")
+        groups = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest if _is_group(name)}
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadCheckpoint(f"{path}: {error}") from error
+    return Checkpoint(path, state, groups)
+
+
+def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and what was wrong with newer ones."""
+    problems = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            return load_checkpoint(path), problems
+        except BadCheckpoint as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(directory.glob("epoch_*"), key=lambda path: int(path.name.removeprefix("epoch_")))
+
+
+def _is_group(name: str) -> bool:
+    return name.endswith(".safetensors")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,88 @@
+"""The whole of training: live, judge, learn, report, save; again."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from engram.agent.metta_agent import MettaAgent
+from engram.env.vector import VectorEnv
+from engram.training.experience import Experience, Minibatch
+from engram.training.metrics import Averages, EpisodeLog, Record, Timers, explained_variance, process_megabytes
+from engram.training.optimizer import optimise
+from engram.training.ppo import normalise, ppo_loss
+from engram.training.progress import Progress
+from engram.training.replay import replay, replay_error
+from engram.training.rollout import Rollout
+from engram.training.settings import Trainer
+from engram.training.watchdog import check_health
+
+
+@dataclass
+class Training:
+    """Everything that changes while training, and so everything a checkpoint holds."""
+
+    agent: MettaAgent
+    env: VectorEnv
+    experience: Experience
+    rollout: Rollout
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    episodes: EpisodeLog
+    progress: Progress
+
+
+def train(
+    training: Training, settings: Trainer, report: Callable[[Record], None], save: Callable[[], None]
+) -> None:
+    """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
+    agent, experience, progress = training.agent, training.experience, training.progress
+    timers, averages = Timers(), Averages()
+    while progress.steps < settings.total_timesteps:
+        training.rollout.collect(timers)
+
+        with timers("learning"):
+            for number, minibatch in enumerate(minibatches(training, settings)):
+                replayed = replay(agent, minibatch, settings.memory)
+                if number == 0:
+                    averages.add("memory", replay_error(replayed, minibatch))
+                losses = ppo_loss(
+                    log_prob=replayed["act_log_prob"],
+                    entropy=replayed["entropy"],
+                    value=replayed["value"],
+                    old_log_prob=minibatch.data["act_log_prob"],
+                    old_value=minibatch.data["values"],
+                    advantages=minibatch.advantages,
+                    returns=minibatch.data["returns"],
+                    weights=minibatch.weights,
+                    settings=settings.ppo,
+                )
+                norms = optimise(agent, training.optimizer, losses.total, settings.optimizer)
+                experience.update_ratio(minibatch, replayed["act_log_prob"])
+                averages.add("loss", losses)
+                averages.add("gradient", norms)
+                if settings.ppo.target_kl is not None and float(losses.kl) > settings.ppo.target_kl:
+                    break
+
+        progress.advance(experience.batch_size)
+        record = progress.record() | training.episodes.add(training.env.drain_episodes()) | averages.take()
+        record["value/explained_variance"] = explained_variance(experience.buffer["values"], experience.buffer["returns"])
+        record["memory/norm"] = agent.memory_norm().item()
+        record |= progress.timing(timers.take(), experience.batch_size)
+        record["process/megabytes"] = process_megabytes()
+        report(record)
+        check_health(record, agent, settings)
+        if progress.epoch % settings.checkpoint.interval == 0:
+            save()
+    save()
+
+
+def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
+    """All of an epoch's minibatches: each pass over the experience judges it anew, by what the policy has become."""
+    experience, prioritized = training.experience, settings.prioritized
+    beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    for _ in range(settings.update_epochs):
+        advantages = experience.advantages(settings.ppo).advantages
+        if settings.ppo.norm_adv:
+            advantages = normalise(advantages, experience.buffer["alive"])
+        yield from experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)

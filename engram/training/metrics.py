@@ -1,0 +1,124 @@
+"""What is measured: time by phase, averages over an epoch, finished episodes, and the stream they are written to."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from engram.env.block import Episodes
+
+Record = dict[str, Any]
+
+
+class Timers:
+    """Seconds spent in each phase since the last `take`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def take(self) -> dict[str, float]:
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+class Averages:
+    """Means of named scalars, kept where they were computed and brought over at once."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, group: str, values: NamedTuple) -> None:
+        for field, value in values._asdict().items():
+            name, value = f"{group}/{field}", value.detach().float()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float]:
+        if not self._sums:
+            return {}
+        sums = torch.stack(list(self._sums.values())).tolist()
+        means = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+        self._sums, self._counts = {}, {}
+        return means
+
+
+class EpisodeLog:
+    """Finished episodes: the means of an epoch, and the mean return over the most recent ones."""
+
+    def __init__(self, recent: int = 200) -> None:
+        self.recent: deque[float] = deque(maxlen=recent)
+
+    def add(self, episodes: Episodes) -> Record:
+        self.recent.extend(episodes.returns.tolist())
+        if not len(episodes):
+            return {"return": self.mean_return, "episode/count": 0}
+        record = {
+            "return": self.mean_return,
+            "episode/count": len(episodes),
+            "episode/return": float(episodes.returns.mean()),
+            "episode/length": float(episodes.lengths.mean()),
+        }
+        for name, values in episodes.stats.items():
+            known = values[~np.isnan(values)]
+            if len(known):
+                record[f"episode/{name}"] = float(known.mean())
+        return record
+
+    @property
+    def mean_return(self) -> float | None:
+        return float(np.mean(self.recent)) if self.recent else None
+
+
+class MetricsFile:
+    """One JSON object a line, one line an epoch, written through at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+
+    def write(self, record: Record) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def truncate(path: Path, epoch: int) -> None:
+        """Drop what a stopped run had written after the checkpoint it goes on from."""
+        if not path.exists():
+            return
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if _epoch_of(line) <= epoch]
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """1: the values say all about the returns; 0: no more than their mean would."""
+    return (1 - (returns - values).var() / returns.var().clamp(min=1e-8)).item()
+
+
+def process_megabytes() -> float:
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def _epoch_of(line: str) -> float:
+    try:
+        return json.loads(line)["epoch"]
+    except (ValueError, KeyError):
+        return float("inf")  # a line cut off in the middle

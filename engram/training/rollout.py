@@ -1,0 +1,113 @@
+"""Rollout: the policy lives in the environments until the experience is full."""
+
+# B rows of a batch
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from engram.agent.metta_agent import MettaAgent
+from engram.env.vector import Batch, VectorEnv
+from engram.training.experience import Experience
+from engram.training.metrics import Timers
+
+
+class Rollout:
+    """Steps environments and policy in turn; each row goes on exactly where it was, from one rollout to the next."""
+
+    def __init__(
+        self, agent: MettaAgent, env: VectorEnv, experience: Experience, memory: str, generator: torch.Generator
+    ) -> None:
+        self.agent, self.env, self.experience, self.memory, self.generator = agent, env, experience, memory, generator
+        self.device = experience.device
+        self._held: list[Batch] = []  # received, judged, and not yet acted upon
+
+    @torch.no_grad()
+    def collect(self, timers: Timers) -> None:
+        experience = self.experience
+        experience.begin()
+        if self.memory == "reset":
+            self.agent.reset_memory()
+        # Noise is drawn for all rows at once: an action does not depend on the order in which batches arrive.
+        shape = (experience.steps_per_row, experience.rows, self.agent.action_space.noise)
+        noise = torch.rand(shape, generator=self.generator, device=self.device)
+        while not experience.full:
+            with timers("environment"):
+                batch = self._held.pop(0) if self._held and self._at_start() else self.env.recv()
+            with timers("inference"):
+                actions = self._step(batch, noise)
+            if actions is None:
+                self._held.append(batch)
+            else:
+                with timers("environment"):
+                    self.env.send(batch, actions)
+
+    def _at_start(self) -> bool:
+        """Batches held back from the rollout before come first."""
+        return bool((self.experience.position[self._held[0].rows] == 0).all())
+
+    def _step(self, batch: Batch, noise: Tensor) -> np.ndarray | None:
+        """Store one step of these rows and return their actions; None when they were full and this is what followed."""
+        experience, rows = self.experience, batch.rows
+        step = experience.step_of(rows)
+        td = self._to_td(batch)
+        if batch.buffers.truncations.any():
+            td["final_values"] = self._final_values(batch)
+        if step == experience.steps_per_row:
+            self._look_ahead(td, self._ids(rows))
+            experience.store_tail(self._act(td), rows)
+            return None
+        if step % experience.horizon == 0:
+            experience.store_memory(self.agent.memory_of(self._ids(rows)), rows)
+        td["action_noise"] = noise[step, rows]
+        experience.store(self._act(td), rows)
+        return td["actions"].cpu().numpy()
+
+    def _to_td(self, batch: Batch) -> TensorDict:
+        count = batch.rows.stop - batch.rows.start
+        fields = {
+            "env_obs": batch.buffers.observations,
+            "rewards": batch.buffers.rewards,
+            "dones": batch.buffers.terminals,
+            "truncateds": batch.buffers.truncations,
+            "alive": batch.buffers.alive,
+        }
+        tensors = {name: torch.from_numpy(field).to(self.device, non_blocking=True) for name, field in fields.items()}
+        tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)
+        tensors["final_values"] = torch.zeros(count, device=self.device)
+        return TensorDict(tensors, batch_size=[count])
+
+    def _act(self, td: TensorDict) -> TensorDict:
+        if self.memory != "off":
+            return self.agent(td)
+        dones = td["dones"]
+        td["dones"] = torch.ones_like(dones)  # every observation is the first: nothing is ever remembered
+        td = self.agent(td)
+        td["dones"] = dones
+        return td
+
+    def _final_values(self, batch: Batch) -> Tensor:
+        """The value of each truncated episode's true last observation, with the memory its agent had then."""
+        cut = np.flatnonzero(batch.buffers.truncations)
+        index = torch.from_numpy(cut).to(self.device)
+        last = TensorDict(
+            {
+                "env_obs": torch.from_numpy(batch.buffers.final_observations[cut]).to(self.device),
+                "dones": torch.full((len(cut),), self.memory == "off", device=self.device),
+                "truncateds": torch.zeros(len(cut), dtype=torch.bool, device=self.device),
+            },
+            batch_size=[len(cut)],
+        )
+        self._look_ahead(last, index + batch.rows.start)
+        values = torch.zeros(len(batch.buffers.truncations), device=self.device)
+        values[index] = self.agent(last)["values"]
+        return values
+
+    def _look_ahead(self, td: TensorDict, ids_B: Tensor) -> None:
+        """Let a call see these rows' memory without moving it on; its actions are not for taking."""
+        td["memory"] = TensorDict(self.agent.memory_of(ids_B), td.batch_size)
+        td["action_noise"] = torch.full((len(ids_B), self.agent.action_space.noise), 0.5, device=self.device)
+
+    def _ids(self, rows: slice) -> Tensor:
+        return torch.arange(rows.start, rows.stop, device=self.device)

@@ -1,0 +1,214 @@
+"""A run from settings: build everything, go on from the last checkpoint if there is one, train, and keep the results."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.settings import Agent, PyAgent
+from engram.env.registry import make_spec
+from engram.env.settings import EnvSettings
+from engram.env.spec import EnvSpec
+from engram.env.vector import VectorEnv
+from engram.settings import UserError
+from engram.training.checkpoint import load_latest, save_checkpoint
+from engram.training.experience import Experience
+from engram.training.loop import Training, train
+from engram.training.metrics import EpisodeLog, MetricsFile, Record
+from engram.training.optimizer import make_optimizer
+from engram.training.progress import Progress
+from engram.training.resume import restore, snapshot
+from engram.training.rollout import Rollout
+from engram.training.settings import Trainer
+from engram.training.sizes import Sizes, available_cores, resolve_sizes
+
+log = logging.getLogger("engram")
+
+
+class RunSettings(Protocol):
+    """The parts of a run's settings that training needs."""
+
+    run: str
+    seed: int
+    device: str
+    env: EnvSettings
+    trainer: Trainer
+
+    @property
+    def policy(self) -> PyAgent | Agent: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+
+class Display(Protocol):
+    """Where a person watches."""
+
+    def start(self, plan: "Plan") -> None: ...
+
+    def update(self, record: Record) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def finish(self, result: "Result") -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is about to be trained."""
+
+    run: str
+    policy: str
+    env: EnvSpec
+    sizes: Sizes
+    device: str
+    parameters: int
+    total_timesteps: int
+    steps_done: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it."""
+
+    run: str
+    directory: Path
+    checkpoint: Path | None
+    env: EnvSpec
+    steps: int
+    seconds: float
+    mean_return: float | None  # over the most recent episodes
+
+
+def start(settings: RunSettings, display: Display) -> Result:
+    """Train as the settings say, in the run's directory."""
+    directory = settings.directory
+    _log_to(directory / "log.txt", display)
+    device = choose_device(settings.device)
+    torch.manual_seed(settings.seed)
+    spec = make_spec(settings.env)
+    sizes = resolve_sizes(settings.trainer, spec.agents, device.type, available_cores())
+    agent = MettaAgent(spec, settings.policy).to(device)
+    with VectorEnv(
+        settings.env,
+        num_envs=sizes.num_envs,
+        num_workers=sizes.num_workers,
+        seed=settings.seed,
+        step_timeout=settings.trainer.worker_timeout,
+    ) as env:
+        training = build(agent, env, sizes, settings.trainer, device, settings.seed)
+        last = _resume(training, directory)
+        plan = Plan(
+            run=settings.run,
+            policy=settings.policy.name,
+            env=spec,
+            sizes=sizes,
+            device=device.type,
+            parameters=sum(p.numel() for p in agent.parameters()),
+            total_timesteps=settings.trainer.total_timesteps,
+            steps_done=training.progress.steps,
+        )
+        log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, device.type)
+        display.start(plan)
+        metrics = MetricsFile(directory / "metrics.jsonl")
+
+        def report(record: Record) -> None:
+            metrics.write(record)
+            display.update(record)
+
+        def save() -> None:
+            nonlocal last
+            groups, state = snapshot(training)
+            epoch, keep = training.progress.epoch, settings.trainer.checkpoint.keep
+            last = save_checkpoint(directory / "checkpoints", epoch, groups, state, keep)
+            log.info("saved %s", last)
+
+        try:
+            train(training, settings.trainer, report, save)
+        finally:
+            metrics.close()
+    progress = training.progress
+    mean_return = training.episodes.mean_return
+    result = Result(settings.run, directory, last, spec, progress.steps, progress.seconds, mean_return)
+    log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
+    display.finish(result)
+    return result
+
+
+def build(
+    agent: MettaAgent, env: VectorEnv, sizes: Sizes, settings: Trainer, device: torch.device, seed: int
+) -> Training:
+    """All the parts of training, empty and ready."""
+    agent.reserve_memory(sizes.rows)
+    spec = agent.get_agent_experience_spec()
+    experience = Experience(
+        total_agents=sizes.rows,
+        batch_size=sizes.batch_size,
+        bptt_horizon=sizes.horizon,
+        minibatch_size=sizes.minibatch_size,
+        experience_spec=spec,
+        memory_shapes=agent.memory_shapes(),
+        device=device,
+    )
+    generator = torch.Generator(device).manual_seed(seed)
+    return Training(
+        agent=agent,
+        env=env,
+        experience=experience,
+        rollout=Rollout(agent, env, experience, settings.memory, generator),
+        optimizer=make_optimizer(agent, settings.optimizer),
+        generator=generator,
+        episodes=EpisodeLog(),
+        progress=Progress(),
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the best there is; a device that is not there is the user's mistake."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    if not there[name]:
+        found = ", ".join(kind for kind, present in there.items() if present)
+        raise UserError(f"device={name}: this machine has no such device that torch can use; it has {found}")
+    return torch.device(name)
+
+
+def _resume(training: Training, directory: Path) -> Path | None:
+    """Go on from the newest whole checkpoint, or begin."""
+    checkpoint, problems = load_latest(directory / "checkpoints")
+    for problem in problems:
+        log.warning("checkpoint not usable, taking the one before: %s", problem)
+    MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
+    if checkpoint is None:
+        training.env.reset()
+        return None
+    log.info("%s from %s", restore(training, checkpoint), checkpoint.path)
+    return checkpoint.path
+
+
+def _log_to(path: Path, display: Display) -> None:
+    """The log file gets everything; warnings are also shown."""
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
+    to_file = logging.FileHandler(path, encoding="utf-8")
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(to_file)
+    log.addHandler(_ShowWarnings(display))
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    warnings.showwarning = lambda message, *_args, **_kwargs: log.warning("%s", message)
+
+
+class _ShowWarnings(logging.Handler):
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.WARNING)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.message(record.getMessage())

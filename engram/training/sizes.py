@@ -1,0 +1,160 @@
+"""Sizes of a run that fit the machine and divide each other. Light to import: they are checked before torch is loaded.
+
+A row is one agent of one environment, a segment is `bptt_horizon` steps of a row. An epoch's batch holds the same
+number of segments of every row, and splits into minibatches of whole segments.
+"""
+
+import os
+from collections.abc import Iterable
+from math import lcm, log
+from typing import NamedTuple
+
+from engram.settings import SettingsError
+from engram.training.settings import Trainer
+
+SIZE_NAMES = (
+    "trainer.num_envs",
+    "trainer.num_workers",
+    "trainer.bptt_horizon",
+    "trainer.batch_size",
+    "trainer.minibatch_size",
+    "env.agents",
+)
+
+
+class Sizes(NamedTuple):
+    """The sizes of a run, all of them known."""
+
+    num_envs: int
+    rows: int  # num_envs x agents
+    horizon: int
+    segments: int  # of a batch; a multiple of rows
+    batch_size: int
+    minibatch_size: int
+    num_workers: int
+
+
+def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Sizes:
+    """All sizes, those not given chosen for the machine; raises `SettingsError` when the given ones do not divide."""
+    if problems := _problems(trainer, agents):
+        raise SettingsError(problems)
+    rows, batch_size = targets(trainer.bptt_horizon, device, cores)
+    num_envs, segments = _environments_and_segments(trainer, agents, rows, batch_size, cores)
+    return Sizes(
+        num_envs=num_envs,
+        rows=num_envs * agents,
+        horizon=trainer.bptt_horizon,
+        segments=segments,
+        batch_size=segments * trainer.bptt_horizon,
+        minibatch_size=trainer.minibatch_size or _minibatch(segments, trainer.bptt_horizon, device),
+        num_workers=default_workers(cores, num_envs) if trainer.num_workers is None else trainer.num_workers,
+    )
+
+
+def targets(horizon: int, device: str, cores: int) -> tuple[int, int]:
+    """Rows and batch size that suit a machine; sizes come as near to them as dividing allows."""
+    if device in ("cpu", "auto"):
+        rows = 32 * cores
+        return rows, rows * max(
+            horizon, 64
+        )  # short segments: several of each row, so that epochs stay worth their while
+    return min(4096, max(1, 524288 // horizon)), 524288
+
+
+def default_workers(cores: int, num_envs: int) -> int:
+    """One process a core, the learner taking turns with them; on a single core processes only cost."""
+    return 0 if cores == 1 else min(cores, num_envs, 32)
+
+
+def available_cores() -> int:
+    """The cores this process may use, which in a container or under a scheduler are not all there are."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def _environments_and_segments(
+    trainer: Trainer, agents: int, rows: int, batch_size: int, cores: int
+) -> tuple[int, int]:
+    """Environments, and segments of a batch: as given, or as near to the targets as dividing allows."""
+    horizon, workers = trainer.bptt_horizon, trainer.num_workers or 1
+    minibatch = (trainer.minibatch_size or horizon) // horizon
+
+    def fitting(num_envs: int) -> int:
+        """Segments of a batch that every row fills alike and that minibatches split evenly."""
+        if trainer.batch_size:
+            return trainer.batch_size // horizon
+        step = lcm(num_envs * agents, minibatch)
+        return step * max(1, round(batch_size / horizon / step))
+
+    def distance(num_envs: int) -> float:
+        return abs(log(num_envs * agents / rows)) + abs(log(fitting(num_envs) * horizon / batch_size))
+
+    if trainer.num_envs:
+        possible = [trainer.num_envs]
+    elif trainer.batch_size:
+        possible = _divisors(trainer.batch_size // horizon // agents)
+    else:
+        # Shares of equal size for the machine's workers, not for those asked for: how many processes step the
+        # environments must not change what is learned.
+        share = max(1, default_workers(cores, cores))
+        most = max(2 * rows // agents, workers)
+        possible = [*range(share, most + 2 * share, share), lcm(agents * share, minibatch) // agents]
+    num_envs = min((number for number in possible if number >= workers), key=distance)
+    return num_envs, fitting(num_envs)
+
+
+def _minibatch(segments: int, horizon: int, device: str) -> int:
+    """A quarter of the batch on a CPU, what fills an accelerator on one; the nearest that divides."""
+    wanted = segments / 4 if device in ("cpu", "auto") else 16384 / horizon
+    return horizon * min(_divisors(segments), key=lambda size: abs(log(size / wanted)))
+
+
+def _problems(trainer: Trainer, agents: int) -> list[str]:
+    """What does not divide among the sizes that are given, each with the nearest sizes that do."""
+    problems = []
+    horizon, batch, minibatch = trainer.bptt_horizon, trainer.batch_size, trainer.minibatch_size
+    unit = (trainer.num_envs or 1) * agents * horizon
+    whole = minibatch is None or minibatch % horizon == 0
+    fills = batch is None or batch % unit == 0
+    if batch and not fills:
+        step = lcm(unit, minibatch) if minibatch and whole else unit
+        factors = [f"trainer.num_envs {trainer.num_envs}"] if trainer.num_envs else []
+        factors += [f"{agents} agents"] if agents > 1 else []
+        reason = f"{unit} ({' x '.join([*factors, f'trainer.bptt_horizon {horizon}'])})"
+        problems.append(
+            f"trainer.batch_size: {batch} is not a multiple of {reason}: {_try(batch, _multiples(batch, step))}"
+        )
+    if minibatch:
+        splits = [size * horizon for size in _divisors(batch // horizon)] if batch and fills else []
+        fitting = splits or _multiples(minibatch, horizon)
+        if not whole:
+            reason = f"is not a multiple of trainer.bptt_horizon ({horizon})"
+            problems.append(f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, fitting)}")
+        elif splits and minibatch not in splits:
+            reason = f"does not divide trainer.batch_size ({batch})"
+            problems.append(f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, fitting)}")
+    most = trainer.num_envs or (batch // unit if batch and fills else None)
+    if most and (trainer.num_workers or 0) > most:
+        source = "trainer.num_envs" if trainer.num_envs else "of trainer.batch_size"
+        reason = f"workers cannot share {most} environments ({source})"
+        problems.append(f"trainer.num_workers: {trainer.num_workers} {reason}: try {most}")
+    return problems
+
+
+def _try(given: int, fitting: Iterable[int]) -> str:
+    """`try 960 or 1024`: the nearest fitting sizes below and above."""
+    below = [size for size in fitting if size < given]
+    above = [size for size in fitting if size > given]
+    return "try " + " or ".join(str(size) for size in [*below[-1:], *above[:1]])
+
+
+def _multiples(given: int, step: int) -> list[int]:
+    below = given // step * step
+    return [size for size in (below, below + step) if size]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
