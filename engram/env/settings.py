@@ -1,5 +1,6 @@
 """Settings of every kind of environment. Light to import: they are checked before anything is built."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +17,7 @@ Tokens = Annotated[int, Field(ge=1, le=2000)]
 class MettagridWorld(Settings):
     """What all ready mettagrid worlds share."""
 
+    kind: str
     max_steps: Positive
     window: Window
     num_tokens: Tokens | None = None  # tokens per observation; None: as many as can ever be in view
@@ -76,7 +78,7 @@ class Room(MettagridWorld):
     def _fits(self) -> "Room":
         needed, free = self.agents + sum(self.things().values()), (self.size - 2) ** 2
         if needed > free:
-            enough = next(size for size in range(self.size, needed + 3) if (size - 2) ** 2 >= needed)
+            enough = math.isqrt(needed - 1) + 3
             parts = " + ".join(f"{count} {name}s" for name, count in {"agent": self.agents, **self.things()}.items())
             raise ValueError(
                 f"size {self.size} leaves {free} cells inside the walls, but {parts} need {needed}: "
@@ -131,7 +133,7 @@ class Navigation(Room):
 
     kind: Literal["navigation"] = "navigation"
     max_steps: Positive = 256
-    window: Window = 11
+    window: Window = 7
     agents: Positive = 4
     size: Size = 25
     altars: Positive = 8
@@ -151,18 +153,18 @@ class Gym(Settings):
     """A Gymnasium environment by its id, with wrappers by name."""
 
     kind: Literal["gym"] = "gym"
-    id: str = "CartPole-v1"
+    id: str = "CartPole-v1"  # of a package that registers its own: package:Id, e.g. minigrid:MiniGrid-MemoryS7-v0
     kwargs: dict[str, Any] = {}
-    wrappers: list[str] = []
-    max_steps: Positive | None = None
-    reward_scale: Annotated[float, Field(gt=0)] = 1.0
+    wrappers: list[str] = []  # from the inside out: names in engram/env/wrappers.py, or package.module:Class
+    max_steps: Positive | None = None  # instead of the registered limit
+    reward_scale: Annotated[float, Field(gt=0)] = 1.0  # of what is learned from; reported returns are not scaled
 
 
 class PettingZoo(Settings):
-    """A PettingZoo parallel environment: `module` has a `parallel_env` function, e.g. `pettingzoo.butterfly.pistonball_v6`."""
+    """A PettingZoo parallel environment: `module` has a `parallel_env`, e.g. `pettingzoo.butterfly.pistonball_v6`."""
 
     kind: Literal["pettingzoo"] = "pettingzoo"
-    module: str
+    module: str  # or package.module:Class, of a ParallelEnv
     kwargs: dict[str, Any] = {}
     reward_scale: Annotated[float, Field(gt=0)] = 1.0
 
@@ -185,6 +187,6 @@ EnvSettings = Annotated[
 
 def agents_of(env: Settings) -> int | None:
     """How many agents one environment has; None where only building it can tell."""
-    if isinstance(env, Small | Navigation):
+    if isinstance(env, Room):
         return env.agents
     return None if isinstance(env, MettagridFile | PettingZoo) else 1

@@ -1,0 +1,66 @@
+"""mettagrid worlds, ready-made or from a file, as environments."""
+
+import numpy as np
+from gymnasium import spaces
+from mettagrid.config.mettagrid_config import MettaGridConfig
+from mettagrid.policy.policy_env_interface import PolicyEnvInterface
+
+from engram.env.block import Buffers
+from engram.env.mettagrid_block import MettagridBlock
+from engram.env.settings import MettagridFile, MettagridWorld, TMaze
+from engram.env.spec import EnvSpec, Feature, box
+from engram.env.token_budget import most_tokens_seen, with_room
+from engram.env.world_file import read_world
+from engram.env.worlds import tokens_in_view, world
+from engram.settings import UserError
+
+
+def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
+    config = _config(settings)
+    _check_budget(settings, config)
+    interface = PolicyEnvInterface.from_mg_cfg(config)
+    tmaze = settings if isinstance(settings, TMaze) else None
+    return EnvSpec(
+        name=config.label,
+        single_observation_space=box(interface.observation_shape, np.dtype(np.uint8)),
+        single_action_space=spaces.Discrete(len(interface.action_names)),
+        observation_kind="tokens",
+        agents=config.game.num_agents,
+        window=(interface.obs_height, interface.obs_width),
+        features=tuple(Feature(f.id, f.name, f.normalization) for f in interface.obs_features),
+        action_names=tuple(interface.action_names),
+        # Without memory the choice of a goal is a coin toss; where that costs something it is best to choose none.
+        memoryless_ceiling=max(0.0, (tmaze.right_reward + tmaze.wrong_reward) / 2) if tmaze else None,
+        mean_return_goal=tmaze.right_reward if tmaze else None,
+    )
+
+
+def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, buffers: Buffers) -> MettagridBlock:
+    return MettagridBlock(_config(settings), env_ids, seed, buffers, _budget_option(settings))
+
+
+def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
+    return read_world(settings.path) if isinstance(settings, MettagridFile) else world(settings)
+
+
+def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
+    return f"{settings.path}: game.obs.num_tokens" if isinstance(settings, MettagridFile) else "env.num_tokens"
+
+
+def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
+    """Play the world a little: its observations must fit their tokens. A world from a file may even fail to begin."""
+    if isinstance(settings, MettagridWorld) and settings.num_tokens is None:
+        return
+    try:
+        seen = most_tokens_seen(config)
+    except Exception as error:  # whatever a map builder or the simulator has to say of a configuration
+        if isinstance(settings, MettagridWorld):
+            raise
+        cause = f"{type(error).__name__}: {error}"
+        raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error
+    if config.game.obs.num_tokens < seen:
+        enough = tokens_in_view(settings) if isinstance(settings, MettagridWorld) else with_room(seen)
+        raise UserError(
+            f"{_budget_option(settings)}: {config.game.obs.num_tokens} is too few, random play already gave "
+            f"observations of {seen} tokens: use {enough}"
+        )

@@ -1,0 +1,114 @@
+"""A mettagrid configuration file, JSON or YAML, checked before anything is built from it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from mettagrid.config.mettagrid_config import GameConfig, MettaGridConfig
+from mettagrid.map_builder.random_map import RandomMapBuilder
+from pydantic import ValidationError
+
+from engram.settings import UserError
+
+_BUILDERS = "mettagrid."  # a map names its builder by module, and to import any other would run whatever it holds
+_FEATURES = 255  # one byte value is padding
+
+
+def read_world(path: str) -> MettaGridConfig:
+    """The world that a file describes. All that is wrong with it is one error, a line for each problem.
+
+    One action per step and agent is all a policy gives, so changing one's vibe, which mettagrid takes beside it, is
+    off: without a word if the file says nothing of it, with an error if it asks for it. So is talk.
+    """
+    data = _parse(Path(path))
+    _refuse(path, [*_foreign_builders(data)])
+    config = _validate(path, data)
+    _refuse(path, [*_problems(config.game)])
+    config.game.actions.change_vibe.enabled = False
+    return config
+
+
+def _parse(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"env.path: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"env.path: {path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        language = "JSON" if path.suffix == ".json" else "YAML"
+        raise UserError(f"env.path: {path} is not {language}: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"env.path: {path} must hold the fields of a MettaGridConfig, not {type(data).__name__}")
+    return data
+
+
+def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
+    try:
+        return MettaGridConfig.model_validate(data)
+    except ValidationError as error:
+        _refuse(path, [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()])
+        raise
+    except (TypeError, ImportError) as error:  # from looking up a map builder; pydantic lets them pass
+        raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
+
+
+def _refuse(path: str, problems: list[str]) -> None:
+    if problems:
+        raise UserError(f"env.path: {path} is not a world to train in:\n" + "\n".join(f"  {line}" for line in problems))
+
+
+def _foreign_builders(data: Any, where: str = "") -> Iterator[str]:
+    if isinstance(data, dict):
+        name = data.get("type")
+        if isinstance(name, str) and "." in name and not name.startswith(_BUILDERS):
+            yield f"{where}type: {name} is not a class of mettagrid's; maps are made by its own builders only"
+        for key, value in data.items():
+            yield from _foreign_builders(value, f"{where}{key}.")
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _foreign_builders(value, f"{where}{index}.")
+
+
+def _problems(game: GameConfig) -> Iterator[str]:
+    for side in ("width", "height"):
+        size = getattr(game.obs, side)
+        if size % 2 == 0 or not 3 <= size <= 15:
+            yield f"game.obs.{side}: {size} cannot be centred on the agent: use an odd number from 3 to 15"
+    if game.obs.token_dim != 3:
+        yield f"game.obs.token_dim: a token is 3 numbers (location, feature, value), not {game.obs.token_dim}"
+    if game.obs.num_tokens < 1:
+        yield f"game.obs.num_tokens: must be 1 or more, not {game.obs.num_tokens}"
+    if not 2 <= game.obs.token_value_base <= 256:
+        yield f"game.obs.token_value_base: must be from 2 to 256, not {game.obs.token_value_base}"
+    elif (kinds := len(game.id_map().features())) > _FEATURES:
+        yield f"game.resource_names: make for {kinds} kinds of token, and a byte tells {_FEATURES} apart: use fewer"
+    if game.agents and len(game.agents) != game.num_agents:
+        yield f"game.agents: {len(game.agents)} are described, but game.num_agents is {game.num_agents}"
+    if not game.actions.noop.enabled:
+        yield "game.actions.noop.enabled: must be true: the simulator keeps noop as action 0 and the names would shift"
+    if "change_vibe" in game.actions.model_fields_set and game.actions.change_vibe.enabled:
+        yield "game.actions.change_vibe.enabled: must be false: policies here take one action a step, this is a second"
+    if game.talk.enabled:
+        yield "game.talk.enabled: must be false: policies here have nothing to say"
+    if type(game.map_builder) is RandomMapBuilder.Config:
+        yield from _crowded(game.map_builder)
+
+
+def _crowded(builder: RandomMapBuilder.Config) -> Iterator[str]:
+    """What RandomMapBuilder cannot place; it would quietly halve all counts until they fit."""
+    width, height = (max(0, side - 2 * builder.border_width) for side in (builder.width, builder.height))
+    agents = builder.agents if isinstance(builder.agents, int) else sum(builder.agents.values())
+    for name, count in builder.objects.items():
+        if count < 0:
+            yield f"game.map_builder.objects.{name}: must be 0 or more, not {count}"
+    needed = agents + sum(builder.objects.values())
+    if needed > width * height:
+        yield (
+            f"game.map_builder: inside its border {width} x {height} cells hold {width * height} things, but agents "
+            f"and objects are {needed}: enlarge width and height, or ask for fewer"
+        )
