@@ -1,0 +1,56 @@
+"""Figures as people read them: short, and of about the same width however large or small they are."""
+
+import math
+
+MISSING = "-"
+
+
+def number(value: float | None) -> str:
+    """Three or four digits that matter: `0.831`, `-12.4`, `1,234`, `3.1e-07`."""
+    if value is None:
+        return MISSING
+    size = abs(value)
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    if size < 0.001 or size >= 1e7:
+        return f"{value:.1e}"
+    if size < 1:
+        return f"{value:.4f}" if size < 0.1 else f"{value:.3f}"
+    return f"{value:.2f}" if size < 100 else f"{value:,.0f}" if size >= 1000 else f"{value:.1f}"
+
+
+def score(value: float | None) -> str:
+    """A return, to two decimals while it is small, so that a column of them is calm."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def count(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def plural(value: int, noun: str) -> str:
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def percent(share: float | None) -> str:
+    return MISSING if share is None or not math.isfinite(share) else f"{100 * share:.0f}%"
+
+
+def megabytes(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.0f} MB" if value < 10_000 else f"{value / 1024:.1f} GB"
+
+
+def clock(seconds: float | None) -> str:
+    """`0:52`, `12:03`, `1:02:03`, `2d 03:04:05`."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"

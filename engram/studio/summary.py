@@ -1,0 +1,46 @@
+"""What is said at the end of a run: how far it came, whether that takes memory, and what to do next."""
+
+from collections.abc import Sequence
+
+from engram.env.spec import EnvSpec
+from engram.studio.figures import clock, count, score
+from engram.studio.story import Result
+
+# A mean over some two hundred episodes of a coin toss strays by up to this share of the way to the goal.
+LUCK = 0.2
+
+
+def summary(result: Result, trained: bool) -> list[str]:
+    """What came of it, in lines. `trained`: whether there was anything left to do in this sitting."""
+    lines = [_length(result, trained), verdict(result.mean_return, result.env)]
+    return lines if result.checkpoint is None else [*lines, f"Checkpoint: {result.checkpoint}"]
+
+
+def offer(next_steps: Sequence[str]) -> list[str]:
+    """The commands that may come next, in lines."""
+    return ["", "Next:", *(f"  {step}" for step in next_steps)] if next_steps else []
+
+
+def verdict(mean_return: float | None, env: EnvSpec) -> str:
+    """The return reached, beside what any policy without memory can reach, in a sentence."""
+    ceiling, goal = env.memoryless_ceiling, env.mean_return_goal
+    if mean_return is None:
+        return "No episode has ended yet, so there is no return: train for longer."
+    at_best = "" if goal is None else f" The best possible is {score(goal)}."
+    if ceiling is None:
+        return f"Return {score(mean_return)}.{at_best}"
+    luck = 0.0 if goal is None else LUCK * (goal - ceiling)
+    if mean_return > ceiling + luck:
+        says = "above what any policy without memory can reach"
+    elif mean_return > ceiling:
+        says = "hardly above what a policy without memory can reach, which may be luck"
+    else:
+        says = "not yet above what a policy without memory can reach"
+    return f"Return {score(mean_return)}: {says} ({score(ceiling)}).{at_best}"
+
+
+def _length(result: Result, trained: bool) -> str:
+    if not trained:
+        return f"Nothing left to train: all {count(result.steps)} steps of {result.run} were done before."
+    speed = f", {count(result.steps / result.seconds)} steps/s" if result.seconds > 0 else ""
+    return f"{result.run}: {count(result.steps)} steps in {clock(result.seconds)}{speed}."
