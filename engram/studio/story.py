@@ -126,69 +126,6 @@ class Story:
         return min(self.steps / max(self.plan.total_timesteps, 1), 1.0)
 
     @property
-    def seconds(self) -> float: ...
-    @property
-    def mean_return(self) -> float | None: ...
-
-
-class Curve:
-    """Returns over steps. When it grows long, every second point goes, so that it always spans the whole run."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.values: list[float] = []
-
-    def add(self, steps: int, value: float) -> None:
-        if len(self.steps) >= CURVE_POINTS:
-            del self.steps[1::2], self.values[1::2]
-        self.steps.append(steps)
-        self.values.append(value)
-
-
-class Story:
-    """Follows a run record by record. `clock` tells the time that passes between two of them."""
-
-    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plan = plan
-        self.record: Record = {}
-        self.curve = Curve()
-        self.ending: Ending | None = None
-        self._recent: deque[Record] = deque(maxlen=RECENT_EPOCHS)
-        self._clock = clock
-        self._time = clock()
-
-    def add(self, record: Record) -> None:
-        self.record, self._time = record, self._clock()
-        if self.value("time/steps_per_second"):
-            self._recent.append(record)
-        if (value := self.value("return")) is not None and math.isfinite(value):
-            self.curve.add(self.steps, value)
-
-    def end(self, ending: Ending) -> None:
-        self.ending, self._time = self.ending or ending, self._clock()
-
-    def value(self, name: str) -> float | None:
-        """A figure of the latest epoch, if it has it."""
-        value = self.record.get(name)
-        return None if value is None else float(value)
-
-    @property
-    def epoch(self) -> int:
-        return int(self.record.get("epoch", 0))
-
-    @property
-    def steps(self) -> int:
-        return int(self.record.get("steps", self.plan.steps_done))
-
-    @property
-    def share_done(self) -> float:
-        return min(self.steps / max(self.plan.total_timesteps, 1), 1.0)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.steps >= self.plan.total_timesteps
-
-    @property
     def seconds(self) -> float:
         """Of training, over all sittings, up to now."""
         return (self.value("time/seconds") or 0.0) + self._waiting
