@@ -123,16 +123,18 @@ class Adapter(Protocol):
 
 def episode_seed(seed: int, env_id: int, episode: int) -> int:
     """A 31-bit seed for one episode of one environment, the same wherever and whenever it is played."""
-    mixed = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for part in (seed, env_id, episode):
-            mixed = _mix(mixed ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
-    return int(mixed >> np.uint64(33))
+    mixed = 0
+    for part in (seed, env_id, episode):
+        mixed = _mix(mixed ^ (part & _64_BITS))
+    return mixed >> 33
 
 
-def _mix(value: np.uint64) -> np.uint64:
+_64_BITS = 0xFFFFFFFFFFFFFFFF
+
+
+def _mix(value: int) -> int:
     """The finaliser of splitmix64."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    value = (value + 0x9E3779B97F4A7C15) & _64_BITS
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS
+    return value ^ (value >> 31)

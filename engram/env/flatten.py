@@ -11,6 +11,7 @@ from engram.env.spec import ObservationKind, box
 from engram.settings import UserError
 
 Write = Callable[[Any], None]
+WriteAll = Callable[[list[Any]], None]
 Read = Callable[[np.ndarray], list[Any]]
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour with opacity: what the last dimension of an image usually is
@@ -24,7 +25,7 @@ class RowSpace(NamedTuple):
 
 
 def row_space(space: spaces.Space, where: str) -> RowSpace:
-    """An image of bytes stays `[H, W, C]`; everything else becomes one float32 vector, as `spaces.flatten` orders it."""
+    """An image of bytes stays one, `[H, W, C]`; all else becomes a float32 vector, in the order of `spaces.flatten`."""
     if isinstance(space, spaces.Box) and _is_image(space):
         shape = (*space.shape[1:], space.shape[0]) if _channels_first(space.shape) else space.shape
         return RowSpace(box(shape, np.dtype(np.uint8)), "image")
@@ -48,17 +49,24 @@ def writer(space: spaces.Space, row: np.ndarray) -> Write:
     return partial(_write_parts, _parts(items, row))
 
 
-def check_observation(space: spaces.Space, observation: Any, where: str) -> None:
+def batch_writer(space: spaces.Space, rows: np.ndarray) -> WriteAll:
+    """A function that writes one observation a row. Plain vectors go in one call, twice as fast as row by row."""
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return partial(_join, rows.reshape(-1))
+    return partial(_write_rows, [writer(space, row) for row in rows])
+
+
+def check_observation(space: spaces.Space, where: str, observation: Any) -> None:
     """Refuse an observation of another shape than its space: NumPy would stretch or cut it to fit in silence."""
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         if np.shape(observation) != space.shape:
             raise UserError(f"{where}: an observation has shape {np.shape(observation)}, but its space is {space}")
     elif isinstance(space, spaces.Dict):
         for name, part in space.spaces.items():
-            check_observation(part, observation[name], f"{where}[{name!r}]")
+            check_observation(part, f"{where}[{name!r}]", observation[name])
     elif isinstance(space, spaces.Tuple):
         for i, part in enumerate(space.spaces):
-            check_observation(part, observation[i], f"{where}[{i}]")
+            check_observation(part, f"{where}[{i}]", observation[i])
 
 
 def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
@@ -81,10 +89,10 @@ def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | sp
 def reader(space: spaces.Space) -> Read:
     """A function from rows of a policy's actions to a list of the environment's own, clipped to the bounds of a Box."""
     if isinstance(space, spaces.Discrete):
-        return partial(_read_discrete, space.start, space.dtype)
+        return partial(_read_discrete, int(space.start))
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else 0
-        return partial(_read_discrete, start, space.dtype, shape=space.shape)
+        start = space.start if isinstance(space, spaces.MultiDiscrete) else np.zeros(space.shape, space.dtype)
+        return partial(_read_multi_discrete, start)
     return partial(_read_box, space)
 
 
@@ -93,7 +101,7 @@ def _is_image(space: spaces.Box) -> bool:
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether an image is [C, H, W]: fewer channels than pixels either way, and no usual number of channels at the end."""
+    """Whether an image is [C, H, W]: fewer channels than pixels either way, and at the end no usual number of them."""
     return shape[0] < min(shape[1:]) and shape[2] not in CHANNELS
 
 
@@ -106,7 +114,7 @@ def _size(space: spaces.Space, where: str, path: str) -> int:
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
         return spaces.flatdim(space)
     raise UserError(
-        f"{where}: {path} is a {type(space).__name__} space, which is no fixed number of values: "
+        f"{where}: {path} is of type {type(space).__name__}, which is no fixed number of values: "
         f"leave it out with a wrapper, e.g. minigrid.wrappers:ImgObsWrapper for MiniGrid's mission text"
     )
 
@@ -118,6 +126,15 @@ def _parts(items: list[tuple[Any, spaces.Space]], row: np.ndarray) -> list[tuple
         parts.append((name, writer(space, row[start:stop])))
         start = stop
     return parts
+
+
+def _join(flat: np.ndarray, observations: list[Any]) -> None:
+    np.concatenate(observations, out=flat, casting="same_kind")
+
+
+def _write_rows(writers: list[Write], observations: list[Any]) -> None:
+    for write, observation in zip(writers, observations, strict=True):
+        write(observation)
 
 
 def _write_parts(parts: list[tuple[Any, Write]], observation: Any) -> None:
@@ -135,12 +152,12 @@ def _write_one_hots(row: np.ndarray, offsets: np.ndarray, values: Any) -> None:
     row[np.asarray(values).ravel() + offsets] = 1
 
 
-def _read_discrete(
-    start: Any, dtype: np.dtype, actions: np.ndarray, shape: tuple[int, ...] = ()
-) -> list[Any]:
-    own = actions.astype(dtype)
-    own += np.asarray(start, dtype)
-    return list(own.reshape(len(actions), *shape))
+def _read_discrete(start: int, actions: np.ndarray) -> list[Any]:
+    return (actions + start if start else actions).tolist()
+
+
+def _read_multi_discrete(start: np.ndarray, actions: np.ndarray) -> list[Any]:
+    return list(actions.reshape(len(actions), *start.shape).astype(start.dtype) + start)
 
 
 def _read_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:

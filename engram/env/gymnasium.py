@@ -1,0 +1,155 @@
+"""Gymnasium environments: any registered id, one environment a row."""
+
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from engram.env.block import Buffers, Episodes
+from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
+from engram.env.journal import Journal
+from engram.env.settings import Gym
+from engram.env.spec import EnvSpec
+from engram.env.wrappers import wrap
+from engram.settings import UserError
+
+
+def spec(settings: Gym) -> EnvSpec:
+    env = make(settings)
+    try:
+        observation = row_space(env.observation_space, settings.id)
+        action = policy_action_space(env.action_space, settings.id)
+    finally:
+        env.close()
+    return EnvSpec(settings.id, observation.space, action, observation.kind)
+
+
+def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
+    return GymBlock(settings, env_ids, seed, buffers)
+
+
+def make(settings: Gym) -> gymnasium.Env:
+    """One environment inside its wrappers, or an error that says what is wrong with the settings."""
+    try:
+        env = gymnasium.make(
+            settings.id, max_episode_steps=settings.max_steps, disable_env_checker=True, **settings.kwargs
+        )
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(f"env.id: {settings.id} needs a package that is not there: {error}") from error
+    except gymnasium.error.Error as error:
+        raise UserError(f"env.id: {error} {_nearest(settings.id)}") from error
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise UserError(f"env.kwargs: {error}") from error
+    _answer_quickly(env.action_space)
+    return wrap(env, settings.wrappers)
+
+
+class GymBlock:
+    """Environments stepped one after the other; an episode that ends is followed by the next in the same step."""
+
+    def __init__(self, settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> None:
+        self._envs = [make(settings) for _ in env_ids]
+        self._steps = [env.step for env in self._envs]
+        space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
+        self._check = partial(check_observation, space, settings.id)
+        self._write = batch_writer(space, buffers.observations)
+        self._write_final = [writer(space, row) for row in buffers.final_observations]
+        self._scale = settings.reward_scale
+        self._buffers = buffers
+        self._journal = Journal(settings.id, env_ids, seed, buffers)
+
+    def reset(self) -> None:
+        buffers = self._buffers
+        observations = [self._next_episode(i) for i in range(len(self._envs))]
+        for observation in observations:
+            self._check(observation)
+        self._write(observations)
+        buffers.rewards[:] = 0
+        buffers.terminals[:] = False
+        buffers.truncations[:] = False
+        buffers.starts[:] = True
+        buffers.alive[:] = True
+        self._journal.close_reset()
+
+    def step(self) -> Episodes:
+        buffers, journal = self._buffers, self._journal
+        actions = self._read(buffers.actions)
+        journal.record()
+        journal.lengths += 1
+        buffers.terminals[:] = False
+        buffers.truncations[:] = False
+        buffers.starts[:] = False
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        begun: list[int] = []
+        for i, step in enumerate(self._steps):
+            observation, reward, terminated, truncated, info = step(actions[i])
+            if terminated or truncated:
+                self._end(i, observation, terminated, info)
+                begun.append(i)
+                observation = self._next_episode(i)
+            observations.append(observation)
+            rewards.append(reward)
+        self._write(observations)
+        return journal.close_step(np.array(rewards, np.float64).reshape(-1), self._scale, begun)
+
+    def state(self) -> dict[str, np.ndarray] | None:
+        made = self._envs[0].spec
+        return None if made is not None and made.nondeterministic else self._journal.state()
+
+    def restore(self, state: dict[str, np.ndarray]) -> bool:
+        """By playing the running episodes again from their seeds. After False the block must be reset."""
+        self._journal.open_replay(state)
+        observations = [self._replay(i) for i in range(len(self._envs))]
+        if any(observation is None for observation in observations):
+            return False
+        self._write(observations)
+        self._buffers.alive[:] = True
+        return self._journal.close_replay(state)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _next_episode(self, i: int) -> Any:
+        """Environment i's first observation of its next episode."""
+        return self._envs[i].reset(seed=self._journal.begin(i))[0]
+
+    def _end(self, i: int, observation: Any, terminated: bool, info: dict[str, Any]) -> None:
+        if terminated:
+            self._buffers.terminals[i] = True
+        else:
+            self._buffers.truncations[i] = True
+            self._write_final[i](observation)
+        self._buffers.starts[i] = True
+        self._journal.end(i, info)
+
+    def _replay(self, i: int) -> Any:
+        """What environment i shows where its log ends, or None if its episode ended before."""
+        journal = self._journal
+        observation, _ = self._envs[i].reset(seed=journal.seed(i))
+        for action in self._read(journal.logged(i)[:, 0]):
+            observation, reward, terminated, truncated, _ = self._steps[i](action)
+            if terminated or truncated:
+                return None
+            journal.returns[i] += reward
+            journal.lengths[i] += 1
+        return observation
+
+
+def _answer_quickly(space: gymnasium.Space) -> None:
+    """Let a range say which actions are valid. CartPole, for one, asks at every step, for a quarter of its time."""
+    if type(space) is gymnasium.spaces.Discrete:
+        space.contains = range(int(space.start), int(space.start + space.n)).__contains__
+
+
+def _nearest(name: str) -> str:
+    """The registered ids most like this one, whatever their capitals."""
+    known = {known.lower(): known for known in gymnasium.registry}
+    near = [known[match] for match in get_close_matches(name.partition(":")[2].lower() or name.lower(), known, n=3)]
+    prefix = "An id that a package registers when imported is written package:Id, e.g. ale_py:ALE/Pong-v5."
+    return f"Nearest: {', '.join(near)}. {prefix}" if near else prefix

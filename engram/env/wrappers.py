@@ -1,0 +1,103 @@
+"""Wrappers of Gymnasium environments by name: ours, some of Gymnasium's, and any `package.module:Class`."""
+
+import importlib
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from engram.settings import UserError
+
+
+class Velocities(NamedTuple):
+    """Where the velocities are in an observation of some size."""
+
+    size: int
+    places: tuple[int, ...]
+
+
+VELOCITIES = {
+    "Acrobot": Velocities(6, (4, 5)),
+    "CartPole": Velocities(4, (1, 3)),
+    "LunarLander": Velocities(8, (2, 3, 5)),
+    "LunarLanderContinuous": Velocities(8, (2, 3, 5)),
+    "MountainCar": Velocities(2, (1,)),
+    "MountainCarContinuous": Velocities(2, (1,)),
+    "Pendulum": Velocities(3, (2,)),
+}
+
+
+class MaskVelocity(gymnasium.ObservationWrapper):
+    """Velocities read 0, so that only a memory of earlier positions tells how fast things move."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        name = env.spec.name if env.spec else type(env.unwrapped).__name__
+        if name not in VELOCITIES:
+            raise UserError(
+                f"env.wrappers: mask_velocity does not know where the velocities of {name} are, "
+                f"only those of {', '.join(VELOCITIES)}: write a wrapper of your own and name it package.module:Class"
+            )
+        size, places = VELOCITIES[name]
+        shape = env.observation_space.shape
+        if shape != (size,):
+            raise UserError(
+                f"env.wrappers: mask_velocity expects {size} numbers from {name}, got shape {shape}: "
+                f"put it before wrappers that change the observation"
+            )
+        self._keep = np.ones(size, env.observation_space.dtype)
+        self._keep[list(places)] = 0
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation * self._keep
+
+
+# Of Gymnasium's, those that forget everything at a reset: running averages, for one, would spoil an exact replay.
+WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
+    "mask_velocity": MaskVelocity,
+    "AtariPreprocessing": partial(gymnasium.wrappers.AtariPreprocessing, grayscale_newaxis=True),
+    "ClipAction": gymnasium.wrappers.ClipAction,
+    "ClipReward": partial(gymnasium.wrappers.ClipReward, min_reward=-1.0, max_reward=1.0),
+    "FlattenObservation": gymnasium.wrappers.FlattenObservation,
+    "GrayscaleObservation": partial(gymnasium.wrappers.GrayscaleObservation, keep_dim=True),
+    "RescaleAction": partial(gymnasium.wrappers.RescaleAction, min_action=np.float32(-1), max_action=np.float32(1)),
+    "TimeAwareObservation": partial(gymnasium.wrappers.TimeAwareObservation, normalize_time=True),
+}
+
+
+def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
+    """The environment inside these wrappers; the first name is the innermost."""
+    for name in names:
+        wrapper = _own(name) if ":" in name else _named(name)
+        try:
+            env = wrapper(env)
+        except (TypeError, AssertionError, ValueError, gymnasium.error.Error) as error:
+            raise UserError(
+                f"env.wrappers: {name} does not fit around {env}: {error} "
+                f"(a wrapper is made with the environment as its only argument)"
+            ) from error
+    return env
+
+
+def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    if name in WRAPPERS:
+        return WRAPPERS[name]
+    near = get_close_matches(name, WRAPPERS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(WRAPPERS)}"
+    raise UserError(f"env.wrappers: no wrapper is called {name}; {hint} (your own is written package.module:Class)")
+
+
+def _own(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    """A class of the user's. Nothing but a subclass of Wrapper is ever called, so settings cannot run other code."""
+    module_name, _, class_name = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), class_name, None)
+    except ImportError as error:
+        raise UserError(f"env.wrappers: {name}: {module_name} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
+        got = "nothing by that name" if found is None else repr(found)
+        raise UserError(f"env.wrappers: {name}: expected a subclass of gymnasium.Wrapper in {module_name}, got {got}")
+    return found

@@ -1,0 +1,285 @@
+"""Gymnasium environments as rows: exact boundaries, seeded episodes, replayed states, clear errors."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from engram.env import gymnasium as adapter
+from engram.env.block import Buffers, episode_seed
+from engram.env.settings import Gym
+from engram.settings import UserError
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+    gymnasium.register("engram-test/Walk-v0", "walk:Walk")
+    gymnasium.register("engram-test/Chance-v0", "walk:Walk", nondeterministic=True)
+
+
+def walk(**kwargs):
+    return Gym(id="engram-test/Walk-v0", kwargs=kwargs)
+
+
+def start(settings, env_ids=range(2), seed=7):
+    buffers = Buffers.allocate(adapter.spec(settings), len(env_ids))
+    block = adapter.block(settings, env_ids, seed, buffers)
+    block.reset()
+    return block, buffers
+
+
+def snapshot(buffers):
+    return {name: getattr(buffers, name).copy() for name in buffers.__dataclass_fields__ if name != "actions"}
+
+
+def play(block, buffers, policy, steps):
+    """What the rows showed at every step, and the episodes that ended."""
+    shown, ended = [], []
+    for _ in range(steps):
+        buffers.actions[...] = policy()
+        ended.append(block.step())
+        shown.append(snapshot(buffers))
+    return shown, ended
+
+
+def random_policy(space, rows, seed=0):
+    space.seed(seed)
+    return lambda: np.stack([space.sample() for _ in range(rows)])
+
+
+def assert_same(left, right):
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_the_spec_names_the_id_and_the_flattened_spaces():
+    spec = adapter.spec(walk())
+    assert (spec.name, spec.agents, spec.observation_kind) == ("engram-test/Walk-v0", 1, "vector")
+    assert spec.single_observation_space.dtype == np.float32
+    assert spec.single_action_space == spaces.Discrete(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "action"),
+    [
+        ("CartPole-v1", 4, spaces.Discrete(2)),
+        ("Pendulum-v1", 3, spaces.Box(-2, 2, (1,))),
+        ("Blackjack-v1", 45, spaces.Discrete(2)),
+        ("Taxi-v4", 500, spaces.Discrete(6)),
+        ("FrozenLake-v1", 16, spaces.Discrete(4)),
+    ],
+)
+def test_gymnasiums_own_environments_play(name, size, action):
+    settings = Gym(id=name)
+    block, buffers = start(settings, range(3))
+    assert adapter.spec(settings).single_action_space == action
+    assert buffers.observations.shape == (3, size)
+    shown, _ = play(block, buffers, random_policy(action, 3), 60)
+    assert all(step["alive"].all() for step in shown)
+    block.close()
+
+
+def test_a_row_plays_exactly_what_the_environment_alone_plays():
+    block, buffers = start(Gym(), range(4, 6), seed=11)
+    env, episode = gymnasium.make("CartPole-v1"), 0
+    observation, _ = env.reset(seed=episode_seed(11, 5, 0))
+    rng, ended, total = np.random.default_rng(0), 0, 0.0
+    for _ in range(120):
+        np.testing.assert_array_equal(buffers.observations[1], observation)
+        buffers.actions[:] = rng.integers(0, 2, 2)
+        episodes = block.step()
+        observation, reward, terminated, truncated, _ = env.step(int(buffers.actions[1]))
+        total += reward
+        assert (buffers.rewards[1], buffers.terminals[1], buffers.truncations[1]) == (reward, terminated, truncated)
+        assert buffers.starts[1] == (terminated or truncated)
+        if terminated or truncated:
+            assert episodes.returns[episodes.rows == 1] == [total]
+            ended, total, episode = ended + 1, 0.0, episode + 1
+            observation, _ = env.reset(seed=episode_seed(11, 5, episode))
+    assert ended > 2
+
+
+def test_a_reset_starts_every_row_with_nothing_ended():
+    block, buffers = start(walk())
+    play(block, buffers, lambda: 0, 2)
+    before = buffers.observations.copy()
+    block.reset()
+    assert buffers.starts.all()
+    assert buffers.alive.all()
+    assert not (buffers.terminals | buffers.truncations).any()
+    assert not buffers.rewards.any()
+    assert (buffers.observations[:, 1] == 0).all()
+    assert (buffers.observations[:, 0] != before[:, 0]).all()
+
+
+def test_a_termination_is_followed_by_the_next_first_observation_in_the_same_step():
+    block, buffers = start(walk(length=3))
+    shown, ended = play(block, buffers, lambda: 1, 6)
+    assert [step["observations"][0, 1] for step in shown] == [1, 2, 0, 1, 2, 0]
+    assert [step["terminals"].all() for step in shown] == [False, False, True, False, False, True]
+    assert [step["starts"].all() for step in shown] == [False, False, True, False, False, True]
+    assert not any(step["truncations"].any() for step in shown)
+    assert [step["rewards"].tolist() for step in shown] == [[3, 3]] * 6
+    assert [(e.rows.tolist(), e.returns.tolist(), e.lengths.tolist()) for e in ended if len(e)] == [
+        ([0, 1], [9, 9], [3, 3])
+    ] * 2
+
+
+def test_a_truncation_keeps_the_true_last_observation():
+    block, buffers = start(walk(length=3, ends="truncated"))
+    secrets = buffers.observations[:, 0].copy()
+    shown, _ = play(block, buffers, lambda: 0, 3)
+    np.testing.assert_array_equal(buffers.final_observations, np.stack([secrets, [3, 3]], axis=1))
+    assert (buffers.observations[:, 1] == 0).all()
+    assert shown[2]["truncations"].all()
+    assert shown[2]["starts"].all()
+    assert not shown[2]["terminals"].any()
+
+
+def test_a_step_that_terminates_and_truncates_is_a_termination():
+    block, buffers = start(walk(length=2, ends="both"))
+    shown, _ = play(block, buffers, lambda: 0, 2)
+    assert shown[1]["terminals"].all()
+    assert not shown[1]["truncations"].any()
+
+
+def test_max_steps_truncates():
+    block, buffers = start(Gym(id="engram-test/Walk-v0", kwargs={"length": 100}, max_steps=4))
+    shown, ended = play(block, buffers, lambda: 0, 4)
+    assert shown[3]["truncations"].all()
+    assert buffers.final_observations[:, 1].tolist() == [4, 4]
+    assert ended[3].lengths.tolist() == [4, 4]
+
+
+def test_scaled_rewards_are_learned_from_and_unscaled_returns_reported():
+    settings = Gym(id="engram-test/Walk-v0", kwargs={"length": 2}, reward_scale=0.1)
+    block, buffers = start(settings)
+    shown, ended = play(block, buffers, lambda: 2, 2)
+    np.testing.assert_allclose(shown[0]["rewards"], [0.4, 0.4])
+    assert ended[1].returns.tolist() == [8, 8]
+
+
+def test_numbers_in_the_last_info_become_stats():
+    block, buffers = start(walk(length=2))
+    _, ended = play(block, buffers, lambda: 0, 2)
+    assert {name: values.tolist() for name, values in ended[1].stats.items()} == {"is_success": [1, 1], "score": [2, 2]}
+
+
+def test_actions_reach_the_environment_clipped_and_offset():
+    block, buffers = start(Gym(id="Pendulum-v1"))
+    env = gymnasium.make("Pendulum-v1")
+    env.reset(seed=episode_seed(7, 0, 0))
+    play(block, buffers, lambda: 50.0, 1)
+    np.testing.assert_array_equal(buffers.observations[0], env.step(np.array([2.0], np.float32))[0])
+
+
+def test_an_action_outside_the_space_is_still_refused_by_the_environment():
+    block, buffers = start(Gym())
+    with pytest.raises(AssertionError, match="invalid"):
+        play(block, buffers, lambda: 2, 1)
+
+
+def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
+    together, buffers = start(Gym(), range(6))
+    apart = [start(Gym(), range(i, i + 1)) for i in range(6)]
+    policy = random_policy(spaces.Discrete(2), 6)
+    for _ in range(80):
+        actions = buffers.actions[:] = policy()
+        together.step()
+        for i, (block, alone) in enumerate(apart):
+            alone.actions[:] = actions[i]
+            block.step()
+            assert_same({name: array[i : i + 1] for name, array in snapshot(buffers).items()}, snapshot(alone))
+
+
+def test_another_seed_gives_another_stream():
+    assert not np.array_equal(start(Gym(), seed=7)[1].observations, start(Gym(), seed=8)[1].observations)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1"])
+def test_a_restored_block_goes_on_exactly(name):
+    settings = Gym(id=name, max_steps=15)
+    block, buffers = start(settings, range(3))
+    space = adapter.spec(settings).single_action_space
+    for cut in range(1, 40):
+        play(block, buffers, random_policy(space, 3, seed=cut), 1)
+        if cut % 3:
+            continue
+        state, then = block.state(), snapshot(buffers)
+        fresh, fresh_buffers = start(settings, range(3))
+        assert fresh.restore(state)
+        assert_same(then, snapshot(fresh_buffers))
+        play_on = [
+            play(b, f, random_policy(space, 3, seed=100), 25) for b, f in ((fresh, fresh_buffers), (block, buffers))
+        ]
+        (left, left_ended), (right, right_ended) = play_on
+        for a, b in zip(left, right, strict=True):
+            assert_same(a, b)
+        assert [e.returns.tolist() for e in left_ended] == [e.returns.tolist() for e in right_ended]
+        assert [e.lengths.tolist() for e in left_ended] == [e.lengths.tolist() for e in right_ended]
+
+
+def test_a_log_with_padding_restores_too():
+    block, buffers = start(walk(length=9))
+    play(block, buffers, lambda: 1, 4)
+    state = block.state()
+    state["log"] = np.pad(state["log"], [(0, 0), (0, 7), (0, 0)])
+    assert start(walk(length=9))[0].restore(state)
+
+
+@pytest.mark.parametrize("change", [{"drift": 1.0}, {"length": 3}])
+def test_a_replay_that_comes_out_different_is_noticed(change):
+    block, buffers = start(walk(length=9, **{k: v for k, v in change.items() if k == "drift"}))
+    play(block, buffers, lambda: 1, 5)
+    other, _ = start(walk(**({"length": 9} | change)))
+    other.reset()
+    assert not other.restore(block.state())
+
+
+def test_a_replay_with_another_return_is_noticed():
+    block, buffers = start(walk(length=9))
+    play(block, buffers, lambda: 1, 5)
+    state = block.state()
+    state["log"][0, 2] = 0
+    assert not start(walk(length=9))[0].restore(state)
+
+
+def test_an_environment_that_calls_itself_nondeterministic_has_no_state():
+    assert start(Gym(id="engram-test/Chance-v0"))[0].state() is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "step", "message"),
+    [
+        ("observation", 2, "the observation of environment 5 is NaN or infinite at step 2 "),
+        ("observation", 0, "the first observation of environment 5 is NaN or infinite at step 0 "),
+        ("reward", 2, "the reward of environment 5 is NaN or infinite at step 2 "),
+        ("reward", 3, f"the reward .* at step 3 of the episode with seed {episode_seed(7, 5, 0)}"),
+        ("observation", 3, f"the last observation .* at step 3 of the episode with seed {episode_seed(7, 5, 0)}"),
+    ],
+)
+def test_a_nan_stops_with_the_environment_and_the_step(bad, step, message):
+    settings = walk(ends="truncated", bad=bad, bad_step=step)
+    with pytest.raises(UserError, match=f"engram-test/Walk-v0: {message}"):
+        play(*start(settings, range(5, 7)), lambda: 0, 3)
+
+
+def test_a_nan_action_is_named_as_the_cause():
+    block, buffers = start(Gym(id="Pendulum-v1"))
+    with pytest.raises(UserError, match="the action before it was not finite either"):
+        play(block, buffers, lambda: np.nan, 1)
+
+
+def test_an_observation_that_does_not_fit_its_space_is_refused_at_once():
+    with pytest.raises(UserError, match=r"engram-test/Walk-v0: an observation has shape \(1,\)"):
+        start(walk(bad="shape"))
+
+
+def test_an_exception_of_the_environment_passes_unchanged():
+    block, buffers = start(walk(bad="crash", bad_step=2))
+    with pytest.raises(ZeroDivisionError, match="the walker fell"):
+        play(block, buffers, lambda: 0, 2)

@@ -1,0 +1,248 @@
+"""PettingZoo agents as rows: boundaries of each agent, waiting rows, seeds, replayed states, clear errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from engram.env import pettingzoo as adapter
+from engram.env.block import Buffers, episode_seed
+from engram.env.settings import PettingZoo
+from engram.settings import UserError
+
+EARLY = {"a": (0, 4), "b": (0, 2)}  # b leaves after two steps, a after four
+LATE = {"a": (0, 4), "b": (2, 4)}  # b comes in at step two
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+
+
+def skirmish(scale=1.0, **kwargs):
+    return PettingZoo(module="skirmish", kwargs=kwargs, reward_scale=scale)
+
+
+def start(settings, env_ids=range(1), seed=7):
+    spec = adapter.spec(settings)
+    buffers = Buffers.allocate(spec, len(env_ids) * spec.agents)
+    block = adapter.block(settings, env_ids, seed, buffers)
+    block.reset()
+    return block, buffers
+
+
+def snapshot(buffers):
+    return {name: getattr(buffers, name).copy() for name in buffers.__dataclass_fields__ if name != "actions"}
+
+
+def play(block, buffers, steps, actions=2):
+    shown, ended = [], []
+    for _ in range(steps):
+        buffers.actions[...] = actions
+        ended.append(block.step())
+        shown.append(snapshot(buffers))
+    return shown, ended
+
+
+def column(shown, name, row):
+    return [step[name][row].item() for step in shown]
+
+
+def assert_same(left, right):
+    for a, b in zip(left, right, strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def reported(ended):
+    return [
+        (t, row, ret, length)
+        for t, e in enumerate(ended)
+        for row, ret, length in zip(e.rows.tolist(), e.returns.tolist(), e.lengths.tolist(), strict=True)
+    ]
+
+
+def test_every_possible_agent_is_a_row():
+    spec = adapter.spec(skirmish(table={"a": (0, 3), "b": (0, 3), "c": (1, 3)}))
+    assert (spec.agents, spec.name, spec.single_observation_space.shape) == (3, "skirmish", (2,))
+    assert spec.single_action_space == spaces.Discrete(3)
+
+
+def test_agents_that_end_together_begin_again_in_the_same_step():
+    block, buffers = start(skirmish(), range(2))
+    assert buffers.starts.all()
+    shown, ended = play(block, buffers, 4)
+    for row in range(4):
+        assert column(shown, "terminals", row) == [False, False, True, False]
+        assert column(shown, "starts", row) == [False, False, True, False]
+        assert column(shown, "rewards", row) == [2, 2, 2, 2]
+        assert [step["observations"][row, 1] for step in shown] == [1, 2, 0, 1]
+    assert all(step["alive"].all() for step in shown)
+    assert reported(ended) == [(2, row, 6.0, 3) for row in range(4)]
+    assert ended[2].stats["score"].tolist() == [3, 3, 3, 3]
+
+
+def test_agents_cut_off_together_keep_their_last_observations():
+    block, buffers = start(skirmish(ends="truncated"))
+    first = buffers.observations[:, 0].copy()
+    shown, _ = play(block, buffers, 3)
+    assert shown[2]["truncations"].all()
+    assert not shown[2]["terminals"].any()
+    np.testing.assert_array_equal(buffers.final_observations, np.stack([first, [3, 3]], axis=1))
+    assert buffers.observations[:, 1].tolist() == [0, 0]
+
+
+def test_a_step_that_terminates_and_truncates_is_a_termination():
+    block, buffers = start(skirmish(ends="both"))
+    shown, _ = play(block, buffers, 3)
+    assert shown[2]["terminals"].all()
+    assert not shown[2]["truncations"].any()
+
+
+def test_an_agent_that_leaves_early_waits_in_a_dead_row_until_the_next_episode():
+    block, buffers = start(skirmish(table=EARLY))
+    shown, ended = play(block, buffers, 6)
+    assert column(shown, "terminals", 1) == [False, True, False, True, False, True]
+    assert column(shown, "starts", 1) == [False, True, False, True, False, True]
+    assert column(shown, "alive", 1) == [True, False, False, True, True, False]
+    assert column(shown, "rewards", 1) == [2, 2, 0, 0, 2, 2]
+    assert [step["observations"][1].any() for step in shown] == [True, False, False, True, True, False]
+    assert column(shown, "terminals", 0) == [False, False, False, True, False, False]
+    assert all(column(shown, "alive", 0))
+    assert reported(ended) == [(1, 1, 4.0, 2), (3, 0, 8.0, 4), (5, 1, 4.0, 2)]
+
+
+def test_an_agent_cut_off_early_keeps_its_last_observation_and_restarts_with_a_terminal():
+    block, buffers = start(skirmish(table=EARLY, ends="truncated"))
+    shown, _ = play(block, buffers, 4)
+    assert column(shown, "truncations", 1) == [False, True, False, False]
+    assert column(shown, "terminals", 1) == [False, False, False, True]
+    assert shown[1]["final_observations"][1, 1] == 2
+    assert column(shown, "truncations", 0) == [False, False, False, True]
+
+
+def test_an_agent_that_comes_late_starts_then():
+    block, buffers = start(skirmish(table=LATE))
+    assert buffers.alive.tolist() == [True, False]
+    assert not buffers.observations[1].any()
+    shown, ended = play(block, buffers, 4)
+    assert column(shown, "alive", 1) == [False, True, True, False]
+    assert column(shown, "starts", 1) == [False, True, False, True]
+    assert column(shown, "terminals", 1) == [False, True, False, True]
+    assert column(shown, "rewards", 1) == [0, 0, 2, 2]
+    assert reported(ended) == [(3, 0, 8.0, 4), (3, 1, 4.0, 2)]
+
+
+def test_an_environment_that_falls_silent_at_the_end_is_understood():
+    block, buffers = start(skirmish(silent=True, table=EARLY))
+    shown, ended = play(block, buffers, 4)
+    assert column(shown, "truncations", 1) == [False, True, False, False]
+    assert column(shown, "truncations", 0) == [False, False, False, True]
+    assert shown[3]["final_observations"][0, 1] == 3
+    assert reported(ended) == [(1, 1, 2.0, 2), (3, 0, 4.0, 4)]
+    assert buffers.starts.all()
+
+
+def test_scaled_rewards_are_learned_from_and_unscaled_returns_reported():
+    block, buffers = start(skirmish(scale=0.5))
+    shown, ended = play(block, buffers, 3)
+    assert column(shown, "rewards", 0) == [1, 1, 1]
+    assert ended[2].returns.tolist() == [6, 6]
+
+
+def test_only_agents_that_are_there_act_with_the_environments_own_actions():
+    block, buffers = start(skirmish(table=EARLY))
+    shown, _ = play(block, buffers, 4, actions=[0, 1])  # Skirmish itself asserts who acts
+    assert column(shown, "rewards", 0) == [0, 0, 0, 0]
+    assert column(shown, "rewards", 1) == [1, 1, 0, 0]
+
+
+def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
+    together, buffers = start(skirmish(table=EARLY), range(3))
+    alone, own = start(skirmish(table=EARLY), range(2, 3))
+    for t in range(9):
+        for block, rows in ((together, buffers), (alone, own)):
+            rows.actions[...] = t % 3
+            block.step()
+        for name, array in snapshot(own).items():
+            np.testing.assert_array_equal(array, snapshot(buffers)[name][4:6])
+    assert len(set(buffers.observations[[0, 2, 4], 0].tolist())) == 3
+
+
+def test_each_episode_has_its_own_seed():
+    block, buffers = start(skirmish(), range(3, 4))
+    secrets = [buffers.observations[0, 0]]
+    for _ in range(3):
+        play(block, buffers, 3)
+        secrets.append(buffers.observations[0, 0])
+    expected = [np.random.default_rng(episode_seed(7, 3, k)).random() for k in range(4)]
+    np.testing.assert_allclose(secrets, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("table", [EARLY, LATE, {"a": (0, 5), "b": (0, 5)}])
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+def test_a_restored_block_goes_on_exactly(table, ends):
+    settings = skirmish(table=table, ends=ends)
+    block, buffers = start(settings, range(2))
+    states, shown, ended = [], [snapshot(buffers)], []
+    for _ in range(20):
+        states.append(block.state())
+        played = play(block, buffers, 1)
+        shown += played[0]
+        ended += played[1]
+    for cut in range(12):
+        fresh, fresh_buffers = start(settings, range(2))
+        play(fresh, fresh_buffers, cut % 3, actions=1)
+        assert fresh.restore(states[cut])
+        assert_same([snapshot(fresh_buffers)], [shown[cut]])
+        again, again_ended = play(fresh, fresh_buffers, 8)
+        assert_same(again, shown[cut + 1 : cut + 9])
+        assert reported(again_ended) == reported(ended[cut : cut + 8])
+
+
+def test_a_replay_that_comes_out_different_is_noticed():
+    block, buffers = start(skirmish(table=EARLY))
+    play(block, buffers, 3)
+    assert not start(skirmish(table={"a": (0, 4), "b": (0, 4)}))[0].restore(block.state())
+    assert not start(skirmish(table={"a": (0, 2), "b": (0, 2)}))[0].restore(block.state())
+
+
+def test_a_nan_stops_with_the_environment_the_agent_and_the_step():
+    block, buffers = start(skirmish(bad=("b", 2)), range(4, 6))
+    with pytest.raises(
+        UserError, match="skirmish: the observation of environment 4, agent 1 is NaN or infinite at step 2"
+    ):
+        play(block, buffers, 2)
+
+
+@pytest.mark.parametrize("module", ["skirmish:Skirmish", "skirmish:parallel_env", "skirmish"])
+def test_a_module_or_a_class_names_the_environment(module):
+    assert adapter.spec(PettingZoo(module=module)).agents == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("skirmish_v9", "there is no module skirmish_v9"),
+        ("pettingzoo.test.example_envs.generated_agents_paralel_v0", "did you mean .*generated_agents_parallel_v0"),
+        ("pettingzoo.test.example_envs.generated_agents_parallel_v0", "has no possible_agents"),
+        ("pettingzoo.mpe.simple_spread_v3", "needs a package that is not there: MPE has been moved.*mpe2"),
+        ("skirmish:turn_based_env", "neither a module with a function parallel_env nor"),
+        ("os:system", "neither a module with a function parallel_env nor"),
+        ("collections", "neither a module with a function parallel_env nor"),
+    ],
+)
+def test_what_cannot_be_made_is_explained(module, message):
+    with pytest.raises(UserError, match=f"env.module: .*{message}"):
+        adapter.spec(PettingZoo(module=module))
+
+
+def test_a_wrong_argument_is_named():
+    with pytest.raises(UserError, match=r"env.kwargs: .*tabel"):
+        adapter.spec(skirmish(tabel={}))
+
+
+def test_agents_that_differ_are_listed():
+    with pytest.raises(UserError, match=r"same observation space, but they differ: a, c: Box.*; b: Box.*\(3,\)"):
+        adapter.spec(skirmish(table={"a": (0, 3), "b": (0, 3), "c": (0, 3)}, wide="b"))

@@ -1,0 +1,80 @@
+"""Wrappers are found by name, and hide the velocities they promise to hide."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from engram.env.wrappers import wrap
+from engram.settings import UserError
+
+VELOCITIES = {
+    "CartPole-v1": [1, 3],
+    "Pendulum-v1": [2],
+    "MountainCar-v0": [1],
+    "MountainCarContinuous-v0": [1],
+    "Acrobot-v1": [4, 5],
+}
+
+
+@pytest.mark.parametrize(("name", "places"), VELOCITIES.items())
+def test_masking_zeroes_the_velocities_and_nothing_else(name, places):
+    plain, masked = gymnasium.make(name), wrap(gymnasium.make(name), ["mask_velocity"])
+    seen, hidden = plain.reset(seed=3)[0], masked.reset(seed=3)[0]
+    plain.action_space.seed(0)
+    for _ in range(20):
+        kept = np.delete(seen, places)
+        np.testing.assert_array_equal(np.delete(hidden, places), kept)
+        assert not hidden[places].any()
+        assert hidden.dtype == seen.dtype
+        action = plain.action_space.sample()
+        seen, hidden = plain.step(action)[0], masked.step(action)[0]
+    assert seen[places].all()
+
+
+def test_masking_an_environment_without_known_velocities_names_those_that_are_known():
+    with pytest.raises(UserError, match=r"velocities of FrozenLake.*Acrobot, CartPole.*package\.module:Class"):
+        wrap(gymnasium.make("FrozenLake-v1"), ["mask_velocity"])
+
+
+def test_masking_after_a_wrapper_that_changed_the_observation_is_refused():
+    with pytest.raises(UserError, match=r"expects 4 numbers from CartPole.*put it before"):
+        wrap(gymnasium.make("CartPole-v1"), ["TimeAwareObservation", "mask_velocity"])
+
+
+def test_names_are_applied_from_the_inside_out():
+    env = wrap(gymnasium.make("CartPole-v1"), ["mask_velocity", "TimeAwareObservation"])
+    observation, _ = env.reset(seed=1)
+    assert observation.shape == (5,)
+    assert not observation[[1, 3]].any()
+
+
+def test_gymnasiums_wrappers_are_there_by_their_names():
+    rescaled = wrap(gymnasium.make("Pendulum-v1"), ["RescaleAction", "ClipReward"])
+    assert rescaled.action_space == spaces.Box(-1, 1, (1,))
+    rescaled.reset(seed=0)
+    assert rescaled.step(np.ones(1, np.float32))[1] >= -1
+    assert wrap(gymnasium.make("FrozenLake-v1"), ["FlattenObservation"]).observation_space.shape == (16,)
+
+
+def test_a_wrapper_of_ones_own_is_named_by_module_and_class():
+    env = wrap(gymnasium.make("FrozenLake-v1"), ["gymnasium.wrappers.transform_observation:FlattenObservation"])
+    assert isinstance(env, gymnasium.wrappers.FlattenObservation)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mask_velocty", "no wrapper is called mask_velocty; did you mean mask_velocity?"),
+        ("qqqqqqqqqqqqqqq", "there are mask_velocity, AtariPreprocessing"),
+        ("no_such_package:Thing", "no_such_package cannot be imported: No module named"),
+        ("gymnasium.wrappers:Thing", "expected a subclass of gymnasium.Wrapper in gymnasium.wrappers, got nothing"),
+        ("os:system", "expected a subclass of gymnasium.Wrapper in os, got <built-in function system>"),
+        ("subprocess:Popen", "expected a subclass of gymnasium.Wrapper in subprocess, got <class"),
+        ("gymnasium.wrappers:TimeLimit", "gymnasium.wrappers:TimeLimit does not fit around .*only argument"),
+        ("RescaleAction", "RescaleAction does not fit around"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_explained(name, message):
+    with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
+        wrap(gymnasium.make("CartPole-v1"), [name])
