@@ -48,19 +48,26 @@ def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
 
 
 def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
-    """Play the world a little: its observations must fit their tokens. A world from a file may even fail to begin."""
-    if isinstance(settings, MettagridWorld) and settings.num_tokens is None:
-        return
+    """An observation that outgrows its tokens stops the run, perhaps after hours: refuse what is too few now.
+
+    For a ready world the most that can come into view is known. One from a file is played a little, which also shows
+    whether it can be played at all.
+    """
+    tokens = config.game.obs.num_tokens
+    if isinstance(settings, MettagridWorld):
+        needed = enough = tokens_in_view(settings)
+        reason = f"an observation can have {needed}"
+    else:
+        needed = _tokens_in_play(settings, config)
+        enough = with_room(needed)
+        reason = f"an observation in random play had {needed}"
+    if tokens < needed:
+        raise UserError(f"{_budget_option(settings)}: {tokens} is too few, {reason}: use {enough} or more")
+
+
+def _tokens_in_play(settings: MettagridFile, config: MettaGridConfig) -> int:
     try:
-        seen = most_tokens_seen(config)
+        return most_tokens_seen(config)
     except Exception as error:  # whatever a map builder or the simulator has to say of a configuration
-        if isinstance(settings, MettagridWorld):
-            raise
         cause = f"{type(error).__name__}: {error}"
         raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error
-    if config.game.obs.num_tokens < seen:
-        enough = tokens_in_view(settings) if isinstance(settings, MettagridWorld) else with_room(seen)
-        raise UserError(
-            f"{_budget_option(settings)}: {config.game.obs.num_tokens} is too few, random play already gave "
-            f"observations of {seen} tokens: use {enough}"
-        )

@@ -24,7 +24,8 @@ def most_tokens_seen(config: MettaGridConfig) -> int:
     observations = np.empty((agents, _AMPLE, 3), np.uint8)
     terminals, truncations = np.zeros((2, agents), np.bool_)
     rewards, (moves, vibes) = np.zeros(agents, np.float32), np.zeros((2, agents), np.int32)
-    steps = max(10, min(_AGENT_STEPS // agents, game.max_steps or _AGENT_STEPS))
+    steps = max(_AGENT_STEPS // agents, 10)
+    steps = min(steps, game.max_steps or steps)  # 0 is no limit
     random, most = np.random.default_rng(0), 0
     for seed in range(_EPISODES):
         simulation = simulations.begin(seed)
