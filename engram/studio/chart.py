@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.text import Text
 
+from engram.env.spec import EnvSpec
+from engram.studio.ceiling import beyond_luck
 from engram.studio.figures import score
 from engram.studio.story import Curve
 
@@ -19,22 +21,24 @@ class Scale(NamedTuple):
     low: float
     high: float
     ceiling: float | None
+    clear: float | None  # above the ceiling beyond doubt
     goal: float | None
 
     @classmethod
-    def of(cls, curve: Curve, ceiling: float | None, goal: float | None) -> "Scale":
+    def of(cls, curve: Curve, env: EnvSpec) -> "Scale":
         """All of the curve, and from zero to the marks where they are known; some room if that is a single value."""
+        ceiling, goal = env.memoryless_ceiling, env.mean_return_goal
         marks = [mark for mark in (ceiling, goal) if mark is not None]
         known = [*curve.values, *marks, *([0.0] if marks or not curve.values else [])]
         low, high = min(known), max(known)
-        return cls(low, high if high > low else low + max(1.0, abs(low)), ceiling, goal)
+        return cls(low, high if high > low else low + max(1.0, abs(low)), ceiling, beyond_luck(env), goal)
 
 
 def chart(curve: Curve, scale: Scale, width: int, rows: int) -> list[Text]:
-    """Lines of text, the top one first; what is above the ceiling has another colour."""
+    """Lines of text, the top one first; what is clearly above the ceiling has another colour."""
     values = _columns(curve, width)
     heights = _eighths(values, scale, rows)
-    styles = [ABOVE if scale.ceiling is not None and value > scale.ceiling else BELOW for value in values]
+    styles = [ABOVE if scale.clear is not None and value > scale.clear else BELOW for value in values]
     styles += [""] * (width - len(values))
     heights += [0] * (width - len(heights))
     ceiling_row = _row_of(scale.ceiling, scale, rows) if scale.ceiling is not None and rows > 1 else None

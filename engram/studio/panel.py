@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from engram.studio.ceiling import beyond_luck
 from engram.studio.chart import Scale, chart, labels
 from engram.studio.figures import MISSING, clock, count, megabytes, number, percent, plural, score
 from engram.studio.story import Plan, Story
@@ -99,18 +100,18 @@ def _speed(story: Story, width: int) -> list[Text]:
 
 
 def _return(story: Story, width: int) -> list[Text]:
-    value, ceiling = story.value("return"), story.plan.env.memoryless_ceiling
+    value, ceiling, clear = story.value("return"), story.plan.env.memoryless_ceiling, beyond_luck(story.plan.env)
     parts = [Text.assemble("return ", (score(value), "bold"))]
     if value is None:
         parts = [Text("no episode has ended yet", "dim")]
     if ceiling is not None:
-        above = value is not None and value > ceiling
+        above = value is not None and clear is not None and value > clear
         parts.append(Text(f"without memory at most {score(ceiling)}", "green" if above else "yellow"))
     return _flow(parts, width)
 
 
 def _chart(story: Story, width: int, rows: int) -> Iterable[Text]:
-    scale = Scale.of(story.curve, story.plan.env.memoryless_ceiling, story.plan.env.mean_return_goal)
+    scale = Scale.of(story.curve, story.plan.env)
     beside = labels(scale, rows)
     room = max(label.cell_len for label in beside) + 1
     if rows == 1 or width < 3 * room:
@@ -137,7 +138,7 @@ def _figure(story: Story, label: str, name: str, width: int) -> Text:
     elif not isfinite(value):
         shown = Text(str(value), "bold red")
     elif name == "memory/replay_error":
-        shown = Text.assemble(f"{value:.0e} ", ("✓", "green") if value < REPLAY_BOUND else ("✗", "bold red"))
+        shown = Text.assemble(f"{number(value)} ", ("✓", "green") if value < REPLAY_BOUND else ("✗", "bold red"))
     else:
         shown = Text(FORMATS.get(name, number)(value))
     room = max(width - shown.cell_len - 1, 0)

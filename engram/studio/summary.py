@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from engram.env.spec import EnvSpec
+from engram.studio.ceiling import beyond_luck
 from engram.studio.figures import clock, count, score
 from engram.studio.story import Result
-
-# A mean over some two hundred episodes of a coin toss strays by up to this share of the way to the goal.
-LUCK = 0.2
 
 
 def summary(result: Result, trained: bool) -> list[str]:
@@ -23,20 +21,19 @@ def offer(next_steps: Sequence[str]) -> list[str]:
 
 def verdict(mean_return: float | None, env: EnvSpec) -> str:
     """The return reached, beside what any policy without memory can reach, in a sentence."""
-    ceiling, goal = env.memoryless_ceiling, env.mean_return_goal
+    ceiling, clear, goal = env.memoryless_ceiling, beyond_luck(env), env.mean_return_goal
     if mean_return is None:
         return "No episode has ended yet, so there is no return: train for longer."
     at_best = "" if goal is None else f" The best possible is {score(goal)}."
-    if ceiling is None:
+    if ceiling is None or clear is None:
         return f"Return {score(mean_return)}.{at_best}"
-    luck = 0.0 if goal is None else LUCK * (goal - ceiling)
-    if mean_return > ceiling + luck:
-        says = "above what any policy without memory can reach"
+    if mean_return > clear:
+        says = f"above what any policy without memory can reach ({score(ceiling)})."
     elif mean_return > ceiling:
-        says = "hardly above what a policy without memory can reach, which may be luck"
+        says = f"hardly above what a policy without memory can reach ({score(ceiling)}), which may be luck."
     else:
-        says = "not yet above what a policy without memory can reach"
-    return f"Return {score(mean_return)}: {says} ({score(ceiling)}).{at_best}"
+        says = f"not yet above what a policy without memory can reach ({score(ceiling)})."
+    return f"Return {score(mean_return)}: {says}{at_best}"
 
 
 def _length(result: Result, trained: bool) -> str:

@@ -1,5 +1,9 @@
 """The chart of returns: drawn by hand and compared."""
 
+import numpy as np
+from gymnasium import spaces
+
+from engram.env.spec import EnvSpec, box
 from engram.studio.chart import Scale, chart, labels
 from engram.studio.story import CURVE_POINTS, Curve
 
@@ -11,8 +15,13 @@ def curve_of(*values: float) -> Curve:
     return curve
 
 
-def drawn(curve: Curve, width: int, rows: int, ceiling: float | None = None, goal: float | None = None) -> list[str]:
-    return [line.plain for line in chart(curve, Scale.of(curve, ceiling, goal), width, rows)]
+def marked(ceiling: float | None = None, goal: float | None = None) -> EnvSpec:
+    vector, actions = box((1,), np.dtype(np.float32)), spaces.Discrete(2)
+    return EnvSpec("test", vector, actions, "vector", memoryless_ceiling=ceiling, mean_return_goal=goal)
+
+
+def drawn(curve: Curve, width: int, rows: int, env: EnvSpec | None = None) -> list[str]:
+    return [line.plain for line in chart(curve, Scale.of(curve, env or marked()), width, rows)]
 
 
 def test_a_rising_curve_is_a_staircase():
@@ -26,13 +35,13 @@ def test_few_points_are_joined_and_many_are_thinned():
 
 
 def test_the_ceiling_is_a_line_that_columns_cover():
-    assert drawn(curve_of(0, 0, 1), 5, 3, ceiling=0.5, goal=1) == ["    █", "╌╌╌▄█", "▁▁▁██"]
+    assert drawn(curve_of(0, 0, 1), 5, 3, marked(0.5, 1.0)) == ["    █", "╌╌╌▄█", "▁▁▁██"]
 
 
-def test_columns_above_the_ceiling_have_another_colour():
-    curve = curve_of(0.25, 0.75)
-    (line,) = chart(curve, Scale.of(curve, 0.5, 1.0), 2, 1)
-    assert [span.style for span in line.spans] == ["cyan", "green"]
+def test_columns_clearly_above_the_ceiling_have_another_colour():
+    curve = curve_of(0.25, 0.55, 0.75)
+    (line,) = chart(curve, Scale.of(curve, marked(0.5, 1.0)), 3, 1)
+    assert [(span.start, span.end, span.style) for span in line.spans] == [(0, 2, "cyan"), (2, 3, "green")]
 
 
 def test_nothing_and_a_single_value_can_be_drawn():
@@ -42,7 +51,7 @@ def test_nothing_and_a_single_value_can_be_drawn():
 
 
 def test_labels_stand_beside_the_values_they_name():
-    scale = Scale.of(curve_of(0.1), 0.5, 1.0)
+    scale = Scale.of(curve_of(0.1), marked(0.5, 1.0))
     assert [label.plain for label in labels(scale, 5)] == ["1.00 at best", "", "0.50 without memory", "", "0.00"]
 
 

@@ -32,7 +32,7 @@ def test_all_that_is_known_is_shown(story, record, width):
         *("61%", "614,400 of 1,000,000 steps", "epoch 150", "1:15 gone", "0:47 left"),
         *("8,192 steps/s", "environment 40%", "inference 20%", "learning 30%", "other 10%"),
         *("return 0.75 · without memory at most 0.45", "1.00 at best", "0.45 without memory"),
-        *("12.30", "-0.0123", "0.0034", "1.21", "0.0031", "8%", "0.87", "0.421", "2e-07 ✓", "4.21", "812 MB"),
+        *("12.30", "-0.0123", "0.0034", "1.21", "0.0031", "8%", "0.87", "0.421", "2.4e-07 ✓", "4.21", "812 MB"),
     ):
         assert shown in text
 
@@ -70,7 +70,7 @@ def test_a_record_without_figures_is_shown_with_dashes(story):
 
 def test_a_replay_error_above_rounding_has_no_tick(story, record):
     story.add(record(1, **{"memory/replay_error": 3e-4}))
-    assert "3e-04 ✗" in text_of(story)
+    assert "3.0e-04 ✗" in text_of(story)
 
 
 def test_numbers_that_went_bad_are_shown_as_they_are(story, record):

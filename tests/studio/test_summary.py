@@ -11,7 +11,7 @@ from engram.studio.summary import offer, summary, verdict
     ("mean_return", "says"),
     [
         (0.93, "Return 0.93: above what any policy without memory can reach (0.45)."),
-        (0.47, "Return 0.47: hardly above what a policy without memory can reach, which may be luck (0.45)."),
+        (0.47, "Return 0.47: hardly above what a policy without memory can reach (0.45), which may be luck."),
         (0.45, "Return 0.45: not yet above what a policy without memory can reach (0.45)."),
         (-1.0, "Return -1.00: not yet above what a policy without memory can reach (0.45)."),
     ],
