@@ -1,5 +1,6 @@
 """Messages between a process and its worker: a code, a group's number and, seldom, some bytes."""
 
+import select
 import socket
 import struct
 from typing import NamedTuple
@@ -18,9 +19,12 @@ class Channel:
 
     def __init__(self, end: socket.socket):
         self._socket = end
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    def wait(self, timeout: float) -> bool:
+        """Sleep until a message comes or the other side is gone; False if neither happens within `timeout` seconds."""
+        return bool(self._poll.poll(timeout * 1000))
 
     def send(self, code: int, group: int, payload: bytes = b"") -> None:
         self._socket.sendall(_HEADER.pack(code, group, len(payload)) + payload)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import selectors
 import signal
 import socket
 import subprocess
@@ -46,44 +45,32 @@ class WorkerPool:
     def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
         self._environment = environment
         self._timeouts = dict.fromkeys(Command, start_timeout) | {Command.STEP: step_timeout}
-        self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._answers: dict[int, dict[_Worker, Any]] = {}  # by group
         self.closed = False
         try:
             for job in jobs:
-                worker = _launch(len(self._workers), job.shares, memory, step_timeout)
-                self._workers.append(worker)
-                self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-                self._ask(worker, Command.BUILD, 0, pickle.dumps(job))
-            self._answers[0] = {}
-            while any(worker.asked for worker in self._workers):
-                self._wait(self._timeouts[Command.BUILD])
+                self._workers.append(_launch(len(self._workers), job.shares, memory, step_timeout))
+                self._ask(self._workers[-1], Command.BUILD, 0, pickle.dumps(job))
+            for worker in self._workers:
+                self._answer(worker)
         except BaseException:
             self.close()
             raise
-        groups = sorted({group for job in jobs for group in job.shares})
+        groups = {group for job in jobs for group in job.shares}
         self._holders = {group: self._holders_of(group) for group in groups}
 
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
-        self._answers[group] = {}
         for place, worker in enumerate(self._holders[group]):
             self._ask(worker, command, group, b"" if arguments is None else pickle.dumps(arguments[place]))
 
     def finish(self, group: int) -> list[Any]:
-        holders, answers = self._holders[group], self._answers[group]
-        while len(answers) < len(holders):
-            late = next(worker for worker in holders if worker not in answers)
-            self._wait(self._timeouts[late.asked[0][0]])
-        del self._answers[group]
-        return [answers[worker] for worker in holders]
+        return [self._answer(worker) for worker in self._holders[group]]
 
     def close(self) -> None:
         """End every worker: ask, then insist. Also those that hang or are stopped."""
         if self.closed:
             return
         self.closed = True
-        self._selector.close()
         for worker in self._workers:
             worker.channel.close()
         processes = [worker.process for worker in self._workers]
@@ -108,18 +95,13 @@ class WorkerPool:
         except OSError:
             raise self._lost(worker) from None
 
-    def _wait(self, timeout: float) -> None:
-        """Take the messages that are there, or wait for one; raise if none comes."""
-        # Twice half the time: after Ctrl-Z and fg the first wait is over at once, and no worker had a chance to answer.
-        events = self._selector.select(timeout / 2) or self._selector.select(timeout / 2)
-        if not events:
-            late = next(worker for worker in self._workers if worker.asked)
-            raise self._hung(late, timeout)
-        for key, _ in events:
-            self._take(key.data, timeout)
-
-    def _take(self, worker: _Worker, timeout: float) -> None:
+    def _answer(self, worker: _Worker) -> Any:
+        """A worker's next answer, which is to what it was asked first."""
+        timeout = self._timeouts[worker.asked[0][0]]
         try:
+            # Twice half the time: after Ctrl-Z and fg the first wait is over at once, before the worker could run.
+            if not (worker.channel.wait(timeout / 2) or worker.channel.wait(timeout / 2)):
+                raise self._hung(worker, timeout)
             message = worker.channel.receive()
         except TimeoutError:
             raise self._hung(worker, timeout) from None
@@ -128,14 +110,15 @@ class WorkerPool:
         if message.code == FAILED:
             raise self._failed(worker, message)
         worker.asked.popleft()
-        self._answers[message.group][worker] = pickle.loads(message.payload) if message.payload else None
+        return pickle.loads(message.payload) if message.payload else None
 
     def _failed(self, worker: _Worker, message: Message) -> WorkerError:
         return self._error(worker, "failed", bytes(message.payload).decode())
 
     def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
-        if worker.process.poll() is not None:
-            return self._lost(worker)
+        dead = next((other for other in self._workers if other.process.poll() is not None), None)
+        if dead is not None:
+            return self._lost(dead)
         worker.process.kill()  # it would not listen to close()
         advice = "If that is no fault of the environment's, allow it more time (step_timeout)."
         return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")

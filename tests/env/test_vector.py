@@ -107,6 +107,19 @@ def test_episodes_come_by_step_and_row(trouble):
         assert len(env.drain_episodes()) == 0
 
 
+def test_episodes_come_by_step_even_if_one_batch_ran_ahead(trouble):
+    with started(trouble(), 2, num_batches=2) as env:
+        held = env.recv()
+        for _ in range(5):
+            other = env.recv()
+            env.send(other, [0])
+        for _ in range(4):
+            env.send(held, [0])
+            env.recv(), env.recv()
+            env.send(other, [0])
+        assert env.drain_episodes().rows.tolist() == [0, 1, 1]
+
+
 def test_a_truncated_row_has_its_true_last_observation_beside_the_first_of_the_next_episode(trouble):
     with started(trouble(), 2, num_workers=1, num_batches=1) as env:
         Played(env).play(4)

@@ -16,7 +16,7 @@ class Trouble(Settings):
     kind: Literal["trouble"] = "trouble"
     agents: int = 1
     length: int = 3  # environment i's episodes last length + i steps and are cut off there if i is odd
-    fault: Literal["none", "raise", "exit", "hang", "refuse"] = "none"
+    fault: Literal["none", "raise", "exit", "hang", "refuse", "slow"] = "none"
     at: Literal["build", "reset", "step"] = "step"
     env: int = 0  # the environment that goes wrong
     after: int = 2  # steps of it
@@ -81,6 +81,7 @@ class TroubleBlock:
         for log, saved, length in zip(self.log, state["log"], state["step"], strict=True):
             log[:length] = saved[:length]
         self.buffers.observations[:] = self._look()
+        self.buffers.rewards[:] = -1  # as a replay of the episode would leave something there
         return True
 
     def close(self) -> None:
@@ -103,5 +104,5 @@ class TroubleBlock:
             raise UserError("trouble.env: no such place")
         if self.settings.fault == "exit":
             os._exit(3)
-        if self.settings.fault == "hang":
-            time.sleep(600)
+        if self.settings.fault in ("hang", "slow"):
+            time.sleep(600 if self.settings.fault == "hang" else 0.3)
