@@ -42,7 +42,7 @@ def row_ids(td: TensorDictBase, rows: int, steps: int) -> Tensor:
     ids = torch.arange(rows, device=td["env_obs"].device)
     if first is None:
         return ids
-    return ids + first.reshape(-1)[:1]
+    return ids + (first.reshape(-1)[:1] if isinstance(first, Tensor) else first)
 
 
 def starts_of(td: TensorDictBase, rows: int, steps: int) -> Tensor:

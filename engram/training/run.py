@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
@@ -145,6 +146,9 @@ def build(
     """All the parts of training, empty and ready."""
     agent.reserve_memory(sizes.rows)
     spec = agent.get_agent_experience_spec()
+    actions = agent.env_spec.single_action_space
+    continuous = isinstance(actions, spaces.Box)
+    spec["actions"] = torch.zeros(actions.shape, dtype=torch.float32 if continuous else torch.long)
     experience = Experience(
         total_agents=sizes.rows,
         batch_size=sizes.batch_size,

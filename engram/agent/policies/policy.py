@@ -9,7 +9,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
+from engram.agent.core import Core
 from engram.agent.memory import MemoryStore
+from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.spec import EnvSpec
 
 
@@ -22,6 +24,8 @@ class Policy(nn.Module):
         self.action_space = make_actions(self.env_spec)
         self.clip_range = clip_range
         self.analyze_weights_interval = analyze_weights_interval
+        self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
+        self.l2_init = L2Init()
 
     def stores(self) -> Mapping[str, MemoryStore]:
         """Everything that remembers, by name."""
@@ -54,6 +58,29 @@ class Policy(nn.Module):
 
     def has_memory(self) -> bool:
         return bool(self.stores())
+
+    # Weights.
+
+    def clip_weights(self) -> None:
+        """After every optimiser step: weights and biases, the recurrent ones too, back into the clip range."""
+        if self.clip_range > 0:
+            clip_weights(self.weight_layers(), self.clip_range)
+
+    def l2_init_loss(self) -> Tensor:
+        """How far the weights are from where they began."""
+        return self.l2_init.loss(self.weight_layers())
+
+    def update_l2_init_weight_copy(self) -> None:
+        self.l2_init.update_copy(self.weight_layers())
+
+    def compute_weight_metrics(self) -> dict[str, float]:
+        return weight_metrics(self.weight_layers())
+
+    def weight_layers(self) -> list[WeightLayer]:
+        return weight_layers(self, self.weight_options)
+
+    def recurrent_parameters(self) -> list[nn.Parameter]:
+        return [p for module in self.modules() if isinstance(module, Core) for p in module.parameters()]
 
     # The td, as the table of the policy call says.
 

@@ -1,0 +1,45 @@
+"""Example: the smallest complete policy. Copy this file, change the network, and train it with
+`./tools/train.py py_agent=path/to/your_file.py:YourClass`.
+
+A policy says how to read observations and what to do with what is remembered. Memory is the base class's business.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from engram import LSTMWrapper
+from engram.agent.encoders.box import TokensToBox, conv_shape
+from engram.settings import UserError
+
+
+class Example(LSTMWrapper):
+    def __init__(self, env, input_size=512, hidden_size=512, num_layers=2, **kwargs):
+        super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
+        spec = self.env_spec
+        if spec.observation_kind != "tokens":
+            raise UserError(f"py_agent=example reads tokens, and {spec.name} shows {spec.observation_kind}s: try py_agent=fast")
+        first, second = conv_shape(spec.window)
+        flat = 32 * second.output[0] * second.output[1]
+        self.box = TokensToBox(spec)
+        self.around = nn.Sequential(
+            nn.Conv2d(len(spec.features), 32, first.kernel, first.stride),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, second.kernel, second.stride),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(flat, input_size // 2),
+            nn.ReLU(),
+        )
+        self.own = nn.Sequential(nn.Linear(len(spec.features), input_size - input_size // 2), nn.ReLU())
+        self.actor = nn.Linear(hidden_size, self.action_space.logits)
+        self.critic = nn.Linear(hidden_size, 1)
+
+    def encode_observations(self, observations: Tensor) -> Tensor:
+        """Tokens [N, M, 3] to features [N, input_size]: what is around, and what the agent's own cell says."""
+        box = self.box(observations)
+        height, width = self.env_spec.window
+        return torch.cat([self.around(box), self.own(box[:, :, height // 2, width // 2])], dim=1)
+
+    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the core gives [N, hidden_size] to logits [N, actions] and values [N, 1]."""
+        return self.actor(hidden), self.critic(hidden)

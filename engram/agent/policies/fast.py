@@ -1,0 +1,25 @@
+"""Fast: a small convolutional network over the tokens; vectors and images have encoders of their own."""
+
+from typing import Any
+
+from torch import Tensor
+
+from engram.agent.encoders import make_encoder
+from engram.agent.heads import Critic, make_actor
+from engram.agent.policies.base import LSTMWrapper
+
+
+class Fast(LSTMWrapper):
+    def __init__(
+        self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
+    ) -> None:
+        super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
+        self.encoder = make_encoder(self.env_spec, "fast", input_size)
+        self.actor = make_actor(self.action_space, hidden_size)
+        self.critic = Critic(hidden_size)
+
+    def encode_observations(self, observations: Tensor) -> Tensor:
+        return self.encoder(observations)
+
+    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor(hidden), self.critic(hidden)

@@ -1,0 +1,41 @@
+"""Latent attention in three sizes: a few learned queries read the tokens."""
+
+from typing import Any
+
+from torch import Tensor
+
+from engram.agent.encoders import make_encoder
+from engram.agent.heads import Critic, make_actor
+from engram.agent.policies.base import LSTMWrapper
+
+
+class LatentAttn(LSTMWrapper):
+    """What the three have in common; they differ in one row of the encoder's table of sizes."""
+
+    encoder_kind: str
+
+    def __init__(
+        self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
+    ) -> None:
+        super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
+        self.encoder = make_encoder(self.env_spec, self.encoder_kind, input_size)
+        self.actor = make_actor(self.action_space, hidden_size)
+        self.critic = Critic(hidden_size)
+
+    def encode_observations(self, observations: Tensor) -> Tensor:
+        return self.encoder(observations)
+
+    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor(hidden), self.critic(hidden)
+
+
+class LatentAttnTiny(LatentAttn):
+    encoder_kind = "latent_attn_tiny"
+
+
+class LatentAttnSmall(LatentAttn):
+    encoder_kind = "latent_attn_small"
+
+
+class LatentAttnMed(LatentAttn):
+    encoder_kind = "latent_attn_med"
