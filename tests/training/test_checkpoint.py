@@ -1,0 +1,75 @@
+"""Checkpoints that are whole or not there."""
+
+import json
+
+import pytest
+import torch
+
+from engram.training import checkpoint as checkpoints
+from engram.training.checkpoint import BadCheckpoint, load_checkpoint, load_latest, save_checkpoint
+
+GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
+
+
+def save(directory, epoch: int = 1, keep: int = 3, **state):
+    return save_checkpoint(directory, epoch, GROUPS, {"epoch": epoch, **state}, keep)
+
+
+def test_what_is_saved_comes_back(tmp_path) -> None:
+    loaded = load_checkpoint(save(tmp_path, name="x"))
+    assert torch.equal(loaded.groups["weights"]["a"], GROUPS["weights"]["a"])
+    assert loaded.state == {"epoch": 1, "name": "x"}
+
+
+def test_only_the_last_few_are_kept(tmp_path) -> None:
+    for epoch in (1, 2, 10, 1_000_000):
+        save(tmp_path, epoch, keep=2)
+    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == ["epoch_000010", "epoch_1000000"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, damage: str) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    file = newest / ("manifest.json" if damage == "manifest" else "weights.safetensors")
+    content = bytearray(file.read_bytes())
+    if damage == "remove":
+        file.unlink()
+    elif damage == "flip":
+        content[-3] ^= 1
+        file.write_bytes(content)
+    else:
+        file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(BadCheckpoint):
+        load_checkpoint(newest)
+    loaded, problems = load_latest(tmp_path)
+    assert loaded is not None
+    assert loaded.state["epoch"] == 1
+    assert len(problems) == 1
+    assert newest.name in problems[0]
+
+
+def test_a_save_that_fails_leaves_the_last_good_one_and_no_litter(tmp_path, monkeypatch) -> None:
+    save(tmp_path, 1)
+
+    def full_disk(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch_000001"]
+    assert load_latest(tmp_path)[0] is not None
+
+
+def test_leftovers_of_a_killed_save_are_cleared_away_and_never_loaded(tmp_path) -> None:
+    (tmp_path / ".writing_000001").mkdir()
+    assert load_latest(tmp_path) == (None, [])
+    save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch_000002"]
+
+
+def test_the_manifest_covers_every_file(tmp_path) -> None:
+    path = save(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert set(manifest) == {p.name for p in path.iterdir()} - {"manifest.json"}

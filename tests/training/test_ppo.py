@@ -1,0 +1,61 @@
+"""The loss against sums done by hand."""
+
+import math
+
+import pytest
+import torch
+
+from engram.training.ppo import normalise, ppo_loss
+from engram.training.settings import PPO
+
+
+def losses(ratio=1.0, advantage=1.0, value=0.0, old_value=0.0, returns=0.0, weights=None, entropy=0.0, **settings):
+    count = 1 if weights is None else len(weights)
+
+    def full(x: float | list[float]) -> torch.Tensor:
+        return torch.tensor([x if isinstance(x, list) else [float(x)] * count])
+
+    return ppo_loss(
+        log_prob=full(math.log(ratio)),
+        entropy=full(entropy),
+        value=full(value),
+        old_log_prob=full(0.0),
+        old_value=full(old_value),
+        advantages=full(advantage),
+        returns=full(returns),
+        weights=full(1.0 if weights is None else weights),
+        settings=PPO(**settings),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [(1.0, 2.0, -2.0), (1.5, 2.0, -2.2), (0.5, 2.0, -1.0), (1.5, -2.0, 3.0), (0.5, -2.0, 1.8)],
+)
+def test_the_policy_term_is_clipped_only_where_it_would_gain(ratio: float, advantage: float, expected: float) -> None:
+    assert losses(ratio, advantage, clip_coef=0.1).policy.item() == pytest.approx(expected)
+
+
+def test_the_value_term_takes_the_worse_of_clipped_and_free() -> None:
+    assert losses(value=1.0, old_value=0.0, returns=1.0, vf_clip_coef=0.1).value.item() == pytest.approx(0.5 * 0.81)
+    assert losses(value=1.0, old_value=0.0, returns=1.0, vf_clip_coef=None).value.item() == 0
+
+
+def test_the_total_adds_up() -> None:
+    loss = losses(advantage=2.0, value=1.0, vf_clip_coef=None, entropy=3.0, vf_coef=0.5, ent_coef=0.1)
+    assert loss.total.item() == pytest.approx(-2.0 + 0.5 * 0.5 - 0.1 * 3)
+
+
+def test_steps_of_weight_zero_do_not_count() -> None:
+    alone = losses(advantage=[2.0, 2.0], weights=[1.0, 1.0])
+    beside = losses(advantage=[2.0, 2.0, 99.0], weights=[1.0, 1.0, 0.0])
+    assert beside.total.item() == pytest.approx(alone.total.item())
+
+
+def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts() -> None:
+    advantages = torch.randn(8, 16) * 3 + 2
+    there = torch.rand(8, 16) < 0.7
+    advantages[~there] = 1e9
+    result = normalise(advantages, there)[there]
+    assert result.mean().item() == pytest.approx(0, abs=1e-5)
+    assert result.std().item() == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,124 @@
+"""Sizes that divide each other, and what is said about those that do not."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engram.settings import SettingsError
+from engram.training.settings import Trainer
+from engram.training.sizes import Sizes, resolve_sizes
+
+
+def resolve(agents: int = 1, device: str = "cpu", cores: int = 2, **given) -> Sizes:
+    return resolve_sizes(Trainer(**given), agents, device, cores)
+
+
+def problems(agents: int = 1, **given) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        resolve(agents, **given)
+    return caught.value.lines
+
+
+given_sizes = st.fixed_dictionaries(
+    {"bptt_horizon": st.integers(1, 80)},
+    optional={
+        "num_envs": st.integers(1, 100),
+        "num_workers": st.integers(0, 8),
+        "batch_size": st.integers(1, 20_000),
+        "minibatch_size": st.integers(1, 5_000),
+    },
+)
+machines = st.tuples(st.integers(1, 30), st.sampled_from(["cpu", "auto", "cuda"]), st.integers(1, 32))
+
+
+@settings(deadline=None)
+@given(given_sizes, machines)
+def test_resolved_sizes_divide_and_keep_what_was_given(given, machine):
+    try:
+        sizes = resolve(*machine, **given)
+    except SettingsError:
+        return
+    agents, _, _ = machine
+    assert sizes.rows == sizes.num_envs * agents
+    assert sizes.batch_size == sizes.segments * sizes.horizon
+    assert sizes.segments % sizes.rows == 0
+    assert sizes.minibatch_size % sizes.horizon == 0
+    assert sizes.batch_size % sizes.minibatch_size == 0
+    assert sizes.num_workers <= sizes.num_envs
+    assert all(getattr(sizes, name.replace("bptt_", "")) == value for name, value in given.items())
+
+
+@settings(deadline=None)
+@given(given_sizes, machines)
+def test_a_suggested_size_is_one_that_works(given, machine):
+    try:
+        resolve(*machine, **given)
+    except SettingsError as error:
+        said = error.lines
+        if len(said) > 1:
+            return  # of several wrong sizes each suggestion takes the others as they are
+        name = said[0].partition(":")[0].removeprefix("trainer.")
+        for size in re.findall(r"\d+", said[0].rpartition("try")[2]):
+            assert resolve(*machine, **{**given, name: int(size)})
+
+
+def test_sizes_that_are_not_given_fit_the_machine():
+    assert resolve() == Sizes(64, 64, 64, 64, 4096, 1024, 2)
+    assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 512, 0)
+    assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 768, 2)
+    assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16)
+
+
+def test_short_segments_make_several_of_each_row_instead_of_small_batches():
+    assert resolve(bptt_horizon=8).batch_size == 4096
+
+
+def test_the_number_of_workers_does_not_change_what_is_learned():
+    sizes = [resolve(agents, num_workers=workers)[:-1] for agents in (1, 24) for workers in (0, 1, 2)]
+    assert len(set(sizes)) == 2
+
+
+def test_environments_follow_from_the_batch_that_is_given():
+    assert resolve(batch_size=8192)[:5] == (64, 64, 64, 128, 8192)
+    assert resolve(batch_size=640).num_envs == 10
+
+
+def test_as_many_environments_as_workers():
+    assert resolve(agents=24, num_workers=7).num_envs >= 7
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"minibatch_size": 1000},
+            "minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 960 or 1024",
+        ),
+        (
+            {"minibatch_size": 1000, "batch_size": 4096},
+            "minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 512 or 1024",
+        ),
+        (
+            {"minibatch_size": 8192, "batch_size": 4096},
+            "minibatch_size: 8192 does not divide trainer.batch_size (4096): try 4096",
+        ),
+        ({"batch_size": 1000}, "batch_size: 1000 is not a multiple of 64 (trainer.bptt_horizon 64): try 960 or 1024"),
+        (
+            {"batch_size": 1000, "num_envs": 2, "agents": 3},
+            "batch_size: 1000 is not a multiple of 384 (trainer.num_envs 2 x 3 agents x trainer.bptt_horizon 64): "
+            "try 768 or 1152",
+        ),
+        (
+            {"batch_size": 65, "num_workers": 4},
+            "batch_size: 65 is not a multiple of 64 (trainer.bptt_horizon 64): try 256",
+        ),
+        (
+            {"num_workers": 4, "num_envs": 2},
+            "num_workers: 4 workers cannot share 2 environments (trainer.num_envs): try 2",
+        ),
+    ],
+)
+def test_sizes_that_do_not_divide_name_sizes_that_do(given, said):
+    assert problems(**given) == [f"trainer.{said}"]
