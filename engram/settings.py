@@ -15,7 +15,7 @@ class UserError(Exception):
     exit_code = 2
 
 
-class Problems(UserError):
+class SettingsError(UserError):
     """Several mistakes at once, a line each."""
 
     def __init__(self, lines: list[str]):

@@ -16,22 +16,32 @@ def known() -> dict[str, Any]:
 
 
 @cache
-def of_environment(kind: str) -> frozenset[str]:
-    """The names that one kind of environment has."""
-    return frozenset(name for name, _ in _walk(environments()[kind], "env."))
+def environments() -> dict[str, type[Settings]]:
+    """The kinds of environment and their models."""
+    return {model.model_fields["kind"].default: model for model in _models(known()["env"])}
 
 
 @cache
-def environments() -> dict[str, type[Settings]]:
-    """The kinds of environment and their models."""
-    return {model.model_fields["kind"].default: model for model in _models(RunSettings.model_fields["env"].annotation)}
+def usable(kind: str | None, policy: str | None) -> frozenset[str]:
+    """The names that a run has with one kind of environment and with `py_agent` or `agent`; None: with any."""
+    its = {name for name, _ in _walk(environments()[kind], "env.")} if kind else {*known()}
+    other = {"py_agent": "agent.", "agent": "py_agent.", None: "-"}[policy]
+    return frozenset(
+        name for name in known() if not name.startswith(other) and (name in its or not name.startswith("env."))
+    )
 
 
-def is_open(name: str) -> bool:
+def is_open(name: str, among: frozenset[str]) -> bool:
     """Whether a name that no model lists may be set all the same: below a dictionary, or an option of a policy."""
     parts = name.split(".")
     above = [".".join(parts[:end]) for end in range(1, len(parts))]
-    return name.startswith("py_agent.") or any(get_origin(known().get(parent)) is dict for parent in above)
+    is_option = name.startswith("py_agent.") and "py_agent.name" in among
+    return is_option or any(parent in among and get_origin(known()[parent]) is dict for parent in above)
+
+
+def having(name: str) -> list[str]:
+    """The kinds of environment that have a setting."""
+    return [kind for kind in environments() if name in (its := usable(kind, None)) or is_open(name, its)]
 
 
 def is_text(name: str) -> bool:

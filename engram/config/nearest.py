@@ -6,24 +6,25 @@ from difflib import SequenceMatcher
 LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
+def nearest(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str | None:
     """The name most like `word`. Dotted names are compared whole and by their last part, whichever is closer."""
     scored = [(_likeness(word, name), name) for name in names]
     score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
-    return name if score >= LIKENESS else None
+    return name if score >= likeness else None
 
 
-def suggestion(word: str, names: Iterable[str]) -> str:
+def suggestion(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str:
     """What to add to a message about `word`: "; did you mean NAME?", or nothing."""
-    name = nearest(word, names)
+    name = nearest(word, names, likeness)
     return f"; did you mean {name}?" if name else ""
 
 
 def _likeness(word: str, name: str) -> float:
     word, name = word.lower(), name.lower()
-    whole, last = _ratio(word, name), _ratio(word.rpartition(".")[2], name.rpartition(".")[2])
+    last_word, last_name = word.rpartition(".")[2], name.rpartition(".")[2]
+    whole, last = _ratio(word, name), _ratio(last_word, last_name)
     # The last part says most (`trainer.learning_rte`), the rest tells equal last parts apart (`env.agents`).
-    return max(whole, 0.9 * last + 0.1 * whole, float(_initials(name) == word))
+    return max(whole, 0.9 * last + 0.1 * whole, float(_initials(last_name) == last_word))
 
 
 def _ratio(one: str, other: str) -> float:
@@ -31,6 +32,6 @@ def _ratio(one: str, other: str) -> float:
 
 
 def _initials(name: str) -> str:
-    """`lr` for `trainer.optimizer.learning_rate`; nothing for a name of one word."""
-    words = name.rpartition(".")[2].split("_")
+    """`lr` for `learning_rate`; nothing for a name of one word."""
+    words = name.split("_")
     return "".join(word[:1] for word in words) if len(words) > 1 else ""

@@ -51,10 +51,8 @@ class RunSettings(Settings):
     @classmethod
     def _is_a_policy(cls, policy: PyAgent | None) -> PyAgent | None:
         if policy and policy.name not in POLICIES and ":" not in policy.name:
-            raise ValueError(
-                f"no policy '{policy.name}' (there are {', '.join(POLICIES)}; your own is file.py:Class or module:Class)"
-                + suggestion(policy.name, POLICIES)
-            )
+            near = suggestion(policy.name, POLICIES) or ";"
+            raise ValueError(f"no policy '{policy.name}'{near} there are {', '.join(POLICIES)}, or file.py:Class")
         return policy
 
     @model_validator(mode="after")

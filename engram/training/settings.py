@@ -7,7 +7,8 @@ from pydantic import Field
 from engram.settings import Settings
 
 Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Workers = Annotated[int, Field(ge=0, le=1024)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Greater = Annotated[float, Field(gt=0)]
@@ -53,12 +54,12 @@ class Checkpoint(Settings):
 
 class Trainer(Settings):
     total_timesteps: Positive = 1_000_000
-    num_envs: Positive | None = None  # null: what the machine can do
-    num_workers: Count | None = None  # 0: environments step in this process; null: what the machine can do
+    num_envs: Size | None = None  # null: what the machine can do
+    num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
-    bptt_horizon: Positive = 64
-    batch_size: Positive | None = None  # agent-steps per epoch; null: one segment per row
-    minibatch_size: Positive | None = None  # agent-steps per gradient step; null: what the machine can do
+    bptt_horizon: Size = 64
+    batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
+    minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
     update_epochs: Positive = 1
     memory: Literal["carry", "reset", "off"] = "carry"
     replay_error_bound: Greater = 1e-3

@@ -113,34 +113,43 @@ def _minibatch(segments: int, horizon: int, device: str) -> int:
 
 def _problems(trainer: Trainer, agents: int) -> list[str]:
     """What does not divide among the sizes that are given, each with the nearest sizes that do."""
+    unit = (trainer.num_envs or 1) * agents * trainer.bptt_horizon
+    fills = trainer.batch_size is not None and trainer.batch_size % unit == 0
     problems = []
-    horizon, batch, minibatch = trainer.bptt_horizon, trainer.batch_size, trainer.minibatch_size
-    unit = (trainer.num_envs or 1) * agents * horizon
-    whole = minibatch is None or minibatch % horizon == 0
-    fills = batch is None or batch % unit == 0
-    if batch and not fills:
-        step = lcm(unit, minibatch) if minibatch and whole else unit
-        factors = [f"trainer.num_envs {trainer.num_envs}"] if trainer.num_envs else []
-        factors += [f"{agents} agents"] if agents > 1 else []
-        reason = f"{unit} ({' x '.join([*factors, f'trainer.bptt_horizon {horizon}'])})"
-        problems.append(
-            f"trainer.batch_size: {batch} is not a multiple of {reason}: {_try(batch, _multiples(batch, step))}"
+    if trainer.batch_size and not fills:
+        problems.append(_batch_problem(trainer.batch_size, trainer, agents, unit))
+    if trainer.minibatch_size:
+        problems += _minibatch_problems(
+            trainer.minibatch_size, trainer.bptt_horizon, trainer.batch_size if fills else None
         )
-    if minibatch:
-        splits = [size * horizon for size in _divisors(batch // horizon)] if batch and fills else []
-        fitting = splits or _multiples(minibatch, horizon)
-        if not whole:
-            reason = f"is not a multiple of trainer.bptt_horizon ({horizon})"
-            problems.append(f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, fitting)}")
-        elif splits and minibatch not in splits:
-            reason = f"does not divide trainer.batch_size ({batch})"
-            problems.append(f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, fitting)}")
-    most = trainer.num_envs or (batch // unit if batch and fills else None)
+    most = trainer.num_envs or (trainer.batch_size // unit if trainer.batch_size and fills else None)
     if most and (trainer.num_workers or 0) > most:
-        source = "trainer.num_envs" if trainer.num_envs else "of trainer.batch_size"
-        reason = f"workers cannot share {most} environments ({source})"
+        source = "trainer.num_envs" if trainer.num_envs else "the most of this trainer.batch_size"
+        reason = f"workers cannot share {most} environment{'s' * (most > 1)} ({source})"
         problems.append(f"trainer.num_workers: {trainer.num_workers} {reason}: try {most}")
     return problems
+
+
+def _batch_problem(batch: int, trainer: Trainer, agents: int, unit: int) -> str:
+    minibatch = trainer.minibatch_size or 1
+    step = unit if minibatch % trainer.bptt_horizon else lcm(unit, minibatch)
+    least = unit if trainer.num_envs else unit * (trainer.num_workers or 1)  # every worker needs an environment
+    factors = [f"trainer.num_envs {trainer.num_envs}"] if trainer.num_envs else []
+    factors += [f"{agents} agents"] if agents > 1 else []
+    reason = " x ".join([*factors, f"trainer.bptt_horizon {trainer.bptt_horizon}"])
+    hint = _try(batch, _multiples(batch, step, least))
+    return f"trainer.batch_size: {batch} is not a multiple of {unit} ({reason}): {hint}"
+
+
+def _minibatch_problems(minibatch: int, horizon: int, batch: int | None) -> list[str]:
+    """At most one; `batch` is None where it is not given or wrong itself."""
+    splits = [size * horizon for size in _divisors(batch // horizon)] if batch else _multiples(minibatch, horizon)
+    if minibatch in splits:
+        return []
+    reason = f"does not divide trainer.batch_size ({batch})"
+    if minibatch % horizon:
+        reason = f"is not a multiple of trainer.bptt_horizon ({horizon})"
+    return [f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, splits)}"]
 
 
 def _try(given: int, fitting: Iterable[int]) -> str:
@@ -150,9 +159,10 @@ def _try(given: int, fitting: Iterable[int]) -> str:
     return "try " + " or ".join(str(size) for size in [*below[-1:], *above[:1]])
 
 
-def _multiples(given: int, step: int) -> list[int]:
-    below = given // step * step
-    return [size for size in (below, below + step) if size]
+def _multiples(given: int, step: int, least: int = 1) -> list[int]:
+    """The multiples of `step` around `given`, or the first that is large enough."""
+    below, enough = given // step * step, -(-least // step) * step
+    return [size for size in (below, max(below + step, enough)) if size >= enough]
 
 
 def _divisors(number: int) -> list[int]:

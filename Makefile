@@ -1,0 +1,68 @@
+# Needs make, a Python of 3.11 or 3.12 and pip; everything is installed into .venv, once.
+.POSIX:
+
+ARGS =
+VENV = .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check
+
+help:
+	@echo 'make train [ARGS="SETTING=VALUE ..."]  install, then train (by default fast on the T-maze)'
+	@echo 'make test  [ARGS="..."]                install what tests need, then run them all'
+	@echo 'make check                             lint, format, types and import rules'
+	@echo 'make bench [ARGS="..."]                measure'
+	@echo 'make docs                              check links, commands and code in the documentation'
+	@echo 'make install                           only make the virtual environment'
+	@echo 'make clean                             remove the virtual environment and caches'
+
+train: $(VENV)/installed
+	@$(BIN)/python tools/train.py $(ARGS)
+
+test: $(VENV)/installed-test
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed-test
+	@for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+docs: $(VENV)/installed
+	@$(BIN)/python docs/check.py
+
+install: $(VENV)/installed
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+
+# The stamps are made anew when pyproject.toml changes. pip's many lines are thinned to one a package.
+$(VENV)/installed: pyproject.toml $(BIN)/python
+	@EXTRA= ; $(INSTALL)
+
+$(VENV)/installed-test: $(VENV)/installed
+	@EXTRA='[test]'; $(INSTALL)
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@EXTRA='[dev]'; $(INSTALL)
+
+INSTALL = echo "Installing engram$$EXTRA into $(VENV) (the first time this takes some minutes) ..."; rm -f $@; \
+	{ $(PIP) install --progress-bar off -e ".$$EXTRA" && echo done >$@; } \
+	| awk '/^Collecting/ {print "  " $$2; fflush()} /^Installing/ {print "  writing to disk ..."; fflush()}'; \
+	test -s $@ || { echo "The installation failed: see the message above."; exit 1; }
+
+# Some systems ship Python without the part of venv that brings pip: then the system's own pip installs it.
+$(BIN)/python:
+	@for python in python3.11 python3.12 python3 python; do \
+		if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
+			echo "Making $(VENV) with $$python ..."; \
+			$$python -m venv $(VENV) 2>/dev/null && exit 0; \
+			$$python -m venv --clear --without-pip $(VENV) && $$python -m pip --python $@ install pip && exit 0; \
+			rm -rf $(VENV); \
+		fi; \
+	done; \
+	echo 'Engram needs Python 3.11 or 3.12, with pip: install one and run make again.'; exit 1
+
+.PHONY: help train test check bench docs install clean

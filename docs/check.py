@@ -1,0 +1,70 @@
+"""Checks the documentation: relative links lead somewhere, commands have sound settings, Python code compiles."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from engram.cli.main import VERBS
+from engram.config.load import load
+from engram.settings import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+TARGET = re.compile(r"^([\w-]+):", re.MULTILINE)
+SETTINGS = ("train", "validate")  # the verbs whose words are settings
+PLACEHOLDERS = ("…", "...", "[", "NAME", "VALUE", "CLASS", "FILE")
+
+
+def main() -> int:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    problems = [f"{page.relative_to(ROOT)}: {problem}" for page in sorted(pages) for problem in check(page)]
+    print("\n".join(problems) or f"{len(pages)} pages are sound")
+    return 1 if problems else 0
+
+
+def check(page: Path) -> Iterator[str]:
+    """What is wrong with a page."""
+    text = page.read_text(encoding="utf-8")
+    for link, _ in LINK.findall(FENCE.sub("", text)):
+        if "://" not in link and not link.startswith("mailto:") and not (page.parent / link).exists():
+            yield f"the link {link} leads nowhere"
+    for language, code in FENCE.findall(text):
+        if language == "python":
+            yield from _compiles(code)
+        elif language in ("", "sh", "bash", "console"):
+            for line in code.replace("\\\n", " ").splitlines():
+                yield from _runs(line.strip().removeprefix("$ "))
+
+
+def _compiles(code: str) -> Iterator[str]:
+    try:
+        compile(code, "documentation", "exec")
+    except SyntaxError as error:
+        yield f"Python that does not compile, line {error.lineno} of the block: {error.msg}"
+
+
+def _runs(line: str) -> Iterator[str]:
+    """Only what starts one of our commands is looked at, and only if it is meant to be typed as it stands."""
+    line = line.partition(" #")[0]
+    if not line.startswith(("engram ", "./tools/train.py", "make ")) or any(mark in line for mark in PLACEHOLDERS):
+        return
+    command, *words = shlex.split(line)
+    if command == "make":
+        targets = TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8"))
+        yield from (f"`{line}`: make has no {word}" for word in words if "=" not in word and word not in targets)
+        return
+    verb, *words = words if command == "engram" else ["train", *words]
+    if not verb.startswith("-") and verb not in VERBS:
+        yield f"`{line}`: engram has no verb {verb}"
+    if verb in SETTINGS and "--help" not in words:
+        try:
+            load(words)
+        except UserError as error:
+            yield from (f"`{line}`: {problem}" for problem in str(error).splitlines())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The `engram` command: finds the verb, runs it, and turns a user's mistake into a message and an exit code."""
+
+import ast
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from engram import __version__
+from engram.config.nearest import suggestion
+from engram.settings import UserError
+
+# name -> module with `main(words) -> exit code`; its first line says what the verb does. Loaded only when called.
+VERBS = {
+    "train": "engram.cli.train",
+    "validate": "engram.cli.validate",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the verb that the command line names and returns the exit code: 2 for a mistake, 130 when interrupted."""
+    verb, *rest = [*(sys.argv[1:] if words is None else words)] or ["--help"]
+    try:
+        if verb in ("--help", "-h", "help"):
+            print(_help())
+        elif verb in ("--version", "-V"):
+            print(f"engram {__version__}")
+        elif verb in VERBS:
+            return int(import_module(VERBS[verb]).main(rest))
+        else:
+            raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone, as in `engram --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _help() -> str:
+    lines = ["engram: train reinforcement-learning agents with memory", "", "Usage: engram VERB …", "", "Verbs:"]
+    lines += [f"  {verb:<10} {_summary(module)}" for verb, module in VERBS.items()]
+    return "\n".join([*lines, "", "`engram VERB --help` tells more about one of them."])
+
+
+def _summary(module: str) -> str:
+    """The first line of a module, read and not imported: most verbs load torch, and this is only a list."""
+    origin = getattr(find_spec(module), "origin", None)
+    text = ast.get_docstring(ast.parse(Path(origin).read_text(encoding="utf-8"))) if origin else None
+    return (text or "").partition("\n")[0]

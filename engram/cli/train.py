@@ -1,0 +1,59 @@
+"""Train a policy: `engram train [GROUP=CHOICE …] [SETTING=VALUE …]`."""
+
+import errno
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from engram.cli.guide import guide
+from engram.config.load import load
+from engram.config.run import RunSettings
+from engram.config.stored import keep, unwritable
+from engram.settings import UserError
+
+FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def main(words: Sequence[str]) -> int:
+    if {"--help", "-h"} & {*words}:
+        print(guide("train"))
+        return 0
+    settings = load(words)
+    directory = keep(settings)
+    try:
+        # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
+        start = import_module("engram.training.run").start
+        make_display = import_module("engram.studio.terminal").make_display
+        with make_display(next_steps=next_steps(words, settings)) as display:
+            start(settings, display)
+    except KeyboardInterrupt:
+        print("stopped; run again with the same command to go on", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if not _concerns(error, directory):
+            raise
+        raise UserError(unwritable(directory, error)) from error
+    return 0
+
+
+def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:
+    """Commands one may want after the run: train it for longer, or see what it reaches without memory."""
+    longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": 2 * settings.trainer.total_timesteps}
+    without: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
+    changes = [longer] if settings.trainer.memory == "off" else [longer, without]
+    return [_command(words, change) for change in changes]
+
+
+def _command(words: Sequence[str], changes: dict[str, object]) -> str:
+    program = sys.argv[0] if sys.argv[0].endswith("train.py") else "engram train"
+    same = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]
+    return " ".join([program, *same, *(f"{name}={value}" for name, value in changes.items())])
+
+
+def _concerns(error: OSError, directory: Path) -> bool:
+    """Whether the run's directory is at fault: full, read-only, or gone."""
+    if error.errno in FULL_OR_READ_ONLY:
+        return True
+    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())

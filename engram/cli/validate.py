@@ -1,0 +1,25 @@
+"""Check settings and print them in full, without training: `engram validate [SETTING=VALUE …]`."""
+
+from collections.abc import Sequence
+
+from engram.cli.guide import guide
+from engram.config.load import dump, load
+from engram.env.settings import agents_of
+from engram.training.sizes import available_cores, resolve_sizes
+
+
+def main(words: Sequence[str]) -> int:
+    if {"--help", "-h"} & {*words}:
+        print(guide("validate"))
+        return 0
+    settings = load(words)
+    print(dump(settings), end="")
+    agents, cores = agents_of(settings.env), available_cores()
+    if agents is None:
+        print("\n# Sizes: known once the environment is built, which tells how many agents it has.")
+        return 0
+    place = "a CPU" if settings.device == "auto" else settings.device
+    print(f"\n# Sizes on {place} with {cores} core{'s' * (cores > 1)}, as far as they are not given above:")
+    for name, size in resolve_sizes(settings.trainer, agents, settings.device, cores)._asdict().items():
+        print(f"#   {name}: {size}")
+    return 0

@@ -1,0 +1,77 @@
+"""The `engram` command."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from engram import __version__
+from engram.cli.main import VERBS, main
+from engram.settings import UserError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_lists_every_verb(words, capsys):
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {verb} " in said for verb in VERBS)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"engram {__version__}\n"
+
+
+def test_a_mistyped_verb_gets_the_nearest(capsys):
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err.startswith("engram: no verb 'trian'; did you mean train?")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_answers_to_help(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage:")
+    assert (import_module(VERBS[verb]).__doc__ or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [(UserError("seed: wrong"), 2, "seed: wrong\n"), (KeyboardInterrupt(), 130, "stopped\n")],
+)
+def test_a_mistake_and_an_interruption_become_a_message_and_an_exit_code(raised, code, said, capsys, monkeypatch):
+    def fail(words):
+        raise raised
+
+    monkeypatch.setattr("engram.cli.validate.main", fail)
+    assert main(["validate"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_everything_else_is_a_bug_and_shows_itself(monkeypatch):
+    def fail(words):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("engram.cli.validate.main", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["validate"])
+
+
+def test_a_mistake_is_answered_before_torch_is_loaded():
+    code = "import sys; from engram.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    words = [sys.executable, "-c", code, "train", "trainer.learning_rte=3", "seed=x"]
+    result = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stdout == "2 False\n"
+    assert result.stderr.splitlines() == [
+        "trainer.learning_rte: no such option; did you mean trainer.optimizer.learning_rate?",
+        "seed: 'x' is not a whole number",
+    ]
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error():
+    command = f"{sys.executable} -m engram train --help | true"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stderr == ""

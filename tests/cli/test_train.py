@@ -1,0 +1,113 @@
+"""`engram train` and `./tools/train.py`."""
+
+import errno
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from engram.cli.main import main
+from engram.cli.train import next_steps
+from engram.config.groups import GROUPS, choices
+from engram.config.load import load, load_run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SEEDS = ["py_agent=fast", "run=test_fast", "trainer.total_timesteps=5000", "trainer.num_workers=2", "wandb=off"]
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """What training was started with; it ends at once, or as `started.end` says."""
+    seen = SimpleNamespace(settings=None, end=None)
+
+    def start(settings, display):
+        seen.settings = settings
+        if seen.end is not None:
+            raise seen.end
+
+    monkeypatch.setitem(sys.modules, "engram.training.run", SimpleNamespace(start=start))
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def test_training_starts_with_the_settings_that_are_kept_with_the_run(started):
+    assert main(["train", *SEEDS]) == 0
+    assert started.settings == load(SEEDS) == load_run(Path("runs/test_fast"))
+
+
+def test_nothing_is_made_or_started_when_a_setting_is_wrong(started, capsys):
+    assert main(["train", *SEEDS, "trainer.minibatch_size=1000"]) == 2
+    said = "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 960 or 1024\n"
+    assert capsys.readouterr().err == said
+    assert started.settings is None
+    assert not Path("runs").exists()
+
+
+def test_an_interrupted_run_says_how_to_go_on(started, capsys):
+    started.end = KeyboardInterrupt()
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        PermissionError(errno.EACCES, "Permission denied", "runs/fast_tmaze/log.txt"),
+    ],
+)
+def test_a_run_directory_that_cannot_be_written_is_one_clear_line(started, capsys, error):
+    started.end = error
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        f"runs/fast_tmaze cannot be written ({error.strerror}): give a writable one with runs_dir=\n"
+    )
+
+
+def test_an_error_that_has_nothing_to_do_with_the_run_directory_is_a_bug(started):
+    started.end = FileNotFoundError(errno.ENOENT, "No such file", "/somewhere/else")
+    with pytest.raises(FileNotFoundError):
+        main(["train"])
+
+
+def test_the_commands_offered_after_a_run_are_sound_and_build_on_it():
+    longer, without = (command.split()[2:] for command in next_steps(SEEDS, load(SEEDS)))
+    assert load(longer) == load([*SEEDS, "trainer.total_timesteps=10000"])
+    assert load(without) == load([*SEEDS, "run=test_fast_no_memory", "trainer.memory=off"])
+    assert len(next_steps(without, load(without))) == 1
+
+
+def test_help_lists_every_group_with_its_choices(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    for group, meaning in GROUPS.items():
+        assert f"  {group}: {meaning}" in said
+        assert all(f"{name:<18} {text}" in said for name, text in choices(group).items())
+    assert "trainer.optimizer.learning_rate=0.00046" in said
+
+
+def test_the_examples_in_the_help_are_sound(capsys):
+    main(["train", "--help"])
+    examples = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  engram train ")]
+    assert len(examples) > 2
+    for _, _, *words in examples:
+        assert load([word.replace("my_policy.py", "my_policy") for word in words])
+
+
+def test_the_script_runs_from_anywhere_with_the_projects_own_python(tmp_path):
+    script = ROOT / "tools" / "train.py"
+    result = subprocess.run([str(script), "sed=1"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (result.returncode, result.stderr) == (2, "sed: no such option; did you mean seed?\n")
+
+
+def test_the_script_says_how_to_install_what_is_missing(tmp_path):
+    (tmp_path / "tools").mkdir()
+    script = shutil.copy(ROOT / "tools" / "train.py", tmp_path / "tools")
+    words = [sys.executable, "-S", "-E", script]  # without site-packages nothing is installed
+    result = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Engram is not installed for this Python")
+    assert result.stderr.endswith(f"run `make install` in {tmp_path}\n")

@@ -1,0 +1,181 @@
+"""What is said about a command line that is wrong."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engram.config import names
+from engram.config.groups import GROUPS
+from engram.config.load import load
+from engram.settings import SettingsError
+
+
+def lines(*words: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(words)
+    return caught.value.lines
+
+
+def line(*words: str) -> str:
+    (one,) = lines(*words)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("total_timesteps=5", "trainer.total_timesteps"),
+        ("trainer.learning_rte=5", "trainer.optimizer.learning_rate"),
+        ("trainer.optimizer.lerning_rate=5", "trainer.optimizer.learning_rate"),
+        ("trainer.gama=0.9", "trainer.ppo.gamma"),
+        ("trainer.num_worker=5", "trainer.num_workers"),
+        ("lr=5", "trainer.optimizer.learning_rate"),
+        ("trainer.lr=5", "trainer.optimizer.learning_rate"),
+        ("sed=5", "seed"),
+        ("env.windw=5", "env.window"),
+        ("agnt=fast", "agent"),
+        ("'trainer.ppo={gama:0.9}'", "trainer.ppo.gamma"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_real_one(word, meant):
+    name = word.strip("'").partition("=")[0]
+    said = line(word.strip("'"))
+    assert said.startswith(name)
+    assert said.endswith(f": no such option; did you mean {meant}?")
+
+
+def test_a_name_like_no_other_gets_no_suggestion():
+    assert line("xyzzy=1") == "xyzzy: no such option"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("env=tmze", "env: no choice 'tmze'; did you mean tmaze? (arena, gym, mettagrid,"),
+        ("py_agent=fats", "py_agent: no choice 'fats'; did you mean fast? (example, fast,"),
+        ("agent=nothing.like/it", "agent: no choice 'nothing.like/it'"),
+        ("wandb=of", "wandb: no choice 'of'; did you mean off? (off, offline, online"),
+        ("agent=there/is/none.yaml", "agent: there is no file there/is/none.yaml"),
+    ],
+)
+def test_an_unknown_choice_gets_the_nearest_and_all_there_are(word, said):
+    assert line(word).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("tmaze", "tmaze: settings are written NAME=VALUE; did you mean env=tmaze?"),
+        ("seed", "seed: settings are written NAME=VALUE; did you mean seed=VALUE?"),
+        ("--seed=3", "--seed=3: settings have no dashes: write seed=3"),
+        ("--total-timesteps", "--total-timesteps: settings have no dashes: write total_timesteps=VALUE"),
+        ("+seed=3", "+seed=3: settings are neither added (+) nor deleted (~): write NAME=VALUE"),
+        ("~seed", "~seed: settings are neither added (+) nor deleted (~): write NAME=VALUE"),
+        ("seed=", "seed: no value: write seed=VALUE without spaces"),
+        ("=3", "=3: '' is not the name of a setting: write NAME=VALUE without spaces"),
+        ("env@here=tmaze", "env@here=tmaze: 'env@here' is not the name of a setting: write NAME=VALUE without spaces"),
+        ("hydra.run.dir=/tmp", "hydra.run.dir: Hydra's own settings cannot be changed"),
+        ("_target_=os.system", "_target_: names of settings do not begin with an underscore"),
+        ("py_agent._args_=[1]", "py_agent._args_: names of settings do not begin with an underscore"),
+        ("py_agent.x={_target_:os.system}", "py_agent.x: the key _target_ is an instruction of Hydra's,"),
+        ("run=${oc.env:HOME}", "run: references such as ${oc.env:HOME} are not supported"),
+        ("seed=1,2", "seed: 1,2 is several values: give one (a list is written [a,b])"),
+        ("seed=choice(1,2)", "seed: choice(1,2) is several values: give one"),
+        ("trainer.ppo=[1", "trainer.ppo: [1 cannot be read ("),
+        ("env.kind=recall", "env.kind: choose with env=NAME"),
+        ("py_agent.name=example", "py_agent.name: choose with py_agent=NAME"),
+    ],
+)
+def test_a_word_of_the_wrong_form_is_answered_with_the_right_one(word, said):
+    assert line(word).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("trainer.total_timesteps=abc", "trainer.total_timesteps: 'abc' is not a whole number"),
+        ("trainer.total_timesteps=2.5", "trainer.total_timesteps: 2.5 is not a whole number"),
+        ("trainer.total_timesteps=true", "trainer.total_timesteps: true is not a number"),
+        ("trainer.total_timesteps=null", "trainer.total_timesteps: null is not a whole number"),
+        ("trainer.total_timesteps=0", "trainer.total_timesteps: 0 is too small: at least 1"),
+        ("trainer.num_workers=5000", "trainer.num_workers: 5000 is too large: at most 1024"),
+        ("trainer.batch_size=64000000000", "trainer.batch_size: 64000000000 is too large: at most 2147483647"),
+        ("trainer.ppo.gamma=1.5", "trainer.ppo.gamma: 1.5 is too large: at most 1"),
+        ("trainer.ppo.clip_coef=0", "trainer.ppo.clip_coef: 0 is too small: more than 0"),
+        ("trainer.optimizer.beta1=1", "trainer.optimizer.beta1: 1 is too large: less than 1"),
+        ("trainer.optimizer.eps=nan", "trainer.optimizer.eps: nan is not a finite number"),
+        ("trainer.optimizer.eps=x", "trainer.optimizer.eps: 'x' is not a number"),
+        ("trainer.compile=maybe", "trainer.compile: 'maybe' is neither true nor false"),
+        ("trainer.memory=cary", "trainer.memory: 'cary' is not one of carry, reset, off; did you mean carry?"),
+        ("device=gpu", "device: 'gpu' is not one of auto, cpu, cuda, mps"),
+        ("trainer.ppo=3", "trainer.ppo: 3 is not a set of names and values: write {name:value}"),
+        ("env.window=4", "env.window: 4 is even, which the simulator cannot centre on the agent: try 3 or 5"),
+        ("run=a/b", "run: 'a/b' is no name for a directory (letters, digits and . _ + -, at most 100): try a-b"),
+        ("run=..", "run: '..' is no name for a directory (letters, digits and . _ + -, at most 100)"),
+        ("seed=-1", "seed: -1 is too small: at least 0"),
+        ("env=mettagrid", "env.path: missing: give env.path=VALUE"),
+        ("trainer.minibatch_size=1000", "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): "
+         "try 960 or 1024"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_what_is_expected(word, said):
+    assert line(word) == said
+
+
+def test_settings_of_another_environment_or_policy_are_told_apart_from_unknown_ones():
+    assert line("env.delay=3") == "env.delay: not in the chosen environment, only with env=recall"
+    assert line("env=recall", "env.kwargs.a=3").endswith("only with env=gym|pettingzoo")
+    said = "agent.clip_range: this run has no agent: give agent=NAME, or write py_agent.clip_range"
+    assert line("agent.clip_range=1") == said
+
+
+def test_two_policies_are_one_too_many():
+    assert line("agent=fast", "py_agent=fast", "py_agent.x=3") == "agent: give agent= or py_agent=, not both"
+
+
+def test_mistakes_in_a_graph_are_reported_with_all_others():
+    said = "agent.components._cor_.kind: no such component; did you mean _core_?"
+    assert line("agent=fast", "agent.components._cor_.kind=gru") == said
+    kind, seed = lines("agent=fast", "agent.components._core_.kind=gruu", "seed=x")[::-1]
+    assert (kind.partition(":")[0], seed.partition(":")[0]) == ("agent.components._core_.kind", "seed")
+
+
+def test_every_problem_is_reported_at_once():
+    words = "py_agent=fsat env=tmze env.windw=3 bogus_name=1 run=a/b trainer.total_timesteps=abc trainer.memory=x --x "
+    words += "trainer.bptt_horizon=60 trainer.batch_size=1000 trainer.ppo.gamma=2 trainer.minibatch_size=90"
+    said = lines(*words.split())
+    assert [text.partition(":")[0] for text in said] == [
+        "--x", "py_agent", "env", "env.windw", "bogus_name", "trainer.total_timesteps", "trainer.memory",
+        "trainer.ppo.gamma", "run", "trainer.batch_size", "trainer.minibatch_size",
+    ]  # fmt: skip
+    assert all("\n" not in text for text in said)
+
+
+def test_settings_below_a_wrong_choice_raise_no_problems_of_their_own():
+    assert len(lines("env=recal", "env.delay=3")) == 1
+    assert len(lines("py_agent=fsat", "py_agent.option=3")) == 1
+    assert len(lines("agent=fsat", "agent.clip_range=3")) == 1
+
+
+WORDS = st.one_of(
+    st.text(max_size=20),
+    st.builds(
+        "{}={}".format, st.sampled_from(sorted({*names.known(), *GROUPS, "env.kwargs.a", "py_agent.a"})), st.text()
+    ),
+    st.builds(
+        "{}={}".format,
+        st.sampled_from(sorted({*names.known(), "env.kwargs.a.b"})),
+        st.sampled_from(
+            ["null", "[]", "{}", "{a:1}", "[1,{b:2}]", "true", "-1", "0", "1e400", "nan", "???", "1e99", "'x'"]
+        ),
+    ),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, max_size=4))
+def test_whatever_is_typed_the_answer_is_settings_or_a_list_of_problems(words):
+    with suppress(SettingsError):
+        assert load(words)
