@@ -1,0 +1,144 @@
+"""Whole runs, small ones: what they leave behind, that they repeat, and that they go on where they stopped."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.config.load import load
+from engram.config.stored import keep
+from engram.settings import UserError
+from engram.training import loop
+from engram.training.checkpoint import load_latest
+from engram.training.run import choose_device, start
+
+SMALL = (
+    "py_agent.hidden_size=8",
+    "trainer.num_envs=6",
+    "trainer.bptt_horizon=8",
+    "trainer.batch_size=96",
+    "trainer.minibatch_size=48",
+    "trainer.num_workers=0",
+    "trainer.checkpoint.interval=1",
+)
+ENVIRONMENTS = {
+    "recall": ("env=recall", "env.delay=3", "env.delay_jitter=2", "env.truncate=0.05"),
+    "cartpole": ("env=gym", "env.id=CartPole-v1", "env.wrappers=[mask_velocity]", "env.max_steps=15"),
+    "tmaze": ("env=tmaze", "env.max_steps=12"),
+}
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def start(self, plan) -> None: ...
+
+    def update(self, record) -> None: ...
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def finish(self, result) -> None: ...
+
+
+def run(directory: Path, *words: str, name: str = "x", epochs: int = 4, display: Silent | None = None):
+    settings = load([*SMALL, *words, f"run={name}", f"runs_dir={directory}", f"trainer.total_timesteps={epochs * 96}"])
+    keep(settings)
+    return start(settings, display or Silent())
+
+
+def metrics(directory: Path, name: str = "x") -> list[dict]:
+    """Without what may differ between two equal runs."""
+    lines = (directory / name / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "process/"))} for line in lines]
+
+
+def weights(directory: Path, name: str = "x") -> dict[str, torch.Tensor]:
+    checkpoint, problems = load_latest(directory / name / "checkpoints")
+    assert not problems
+    assert checkpoint is not None
+    return checkpoint.groups["weights"]
+
+
+def test_a_run_leaves_settings_metrics_log_and_a_checkpoint(tmp_path) -> None:
+    result = run(tmp_path, *ENVIRONMENTS["recall"])
+    assert result.steps == 4 * 96
+    assert result.checkpoint is not None
+    assert result.checkpoint.is_dir()
+    assert {p.name for p in (tmp_path / "x").iterdir()} == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints"}
+    records = metrics(tmp_path)
+    assert [r["epoch"] for r in records] == [1, 2, 3, 4]
+    assert all(r["memory/replay_error"] < 1e-5 for r in records)
+    assert all(r["gradient/norm"] > 0 for r in records)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_runs_with_one_seed_have_identical_metrics(tmp_path, workers: int) -> None:
+    words = (*ENVIRONMENTS["recall"], f"trainer.num_workers={workers}")
+    run(tmp_path, *words, name="a")
+    run(tmp_path, *words, name="b")
+    run(tmp_path, *words, "seed=2", name="c")
+    assert metrics(tmp_path, "a") == metrics(tmp_path, "b")
+    assert metrics(tmp_path, "a") != metrics(tmp_path, "c")
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path, environment: str, optimizer: str) -> None:
+    words = (*ENVIRONMENTS[environment], f"trainer.optimizer.type={optimizer}")
+    run(tmp_path, *words, name="whole", epochs=5)
+    for epochs in (2, 3, 5):
+        run(tmp_path, *words, name="pieces", epochs=epochs)
+    assert metrics(tmp_path, "whole") == metrics(tmp_path, "pieces")
+    for name, tensor in weights(tmp_path, "whole").items():
+        assert torch.equal(tensor, weights(tmp_path, "pieces")[name]), name
+    assert "resume: exact" in (tmp_path / "pieces" / "log.txt").read_text()
+
+
+def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_gives_the_same_end(tmp_path) -> None:
+    run(tmp_path, *ENVIRONMENTS["recall"], name="whole", epochs=5)
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
+    newest = sorted((tmp_path / "x" / "checkpoints").iterdir())[-1] / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    display = Silent()
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=5, display=display)
+    assert any("weights.safetensors has changed" in message for message in display.messages)
+    assert metrics(tmp_path, "whole") == metrics(tmp_path)
+
+
+@pytest.mark.parametrize("memory", ["carry", "reset", "off"])
+@pytest.mark.parametrize("horizon", [1, 8])
+def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: int) -> None:
+    words = (*ENVIRONMENTS["recall"], f"trainer.memory={memory}", f"trainer.bptt_horizon={horizon}")
+    run(tmp_path, *words)
+    assert all(r["memory/replay_error"] < 1e-5 for r in metrics(tmp_path))
+
+
+def test_a_policy_that_replays_from_the_wrong_memory_is_stopped(tmp_path, monkeypatch) -> None:
+    right = loop.replay
+    monkeypatch.setattr(loop, "replay", lambda agent, m, mode: right(agent, m._replace(memory=m.memory + 1), mode))
+    with pytest.raises(UserError, match="another memory in learning than in acting"):
+        run(tmp_path, *ENVIRONMENTS["recall"])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch) -> None:
+    right = loop.ppo_loss
+
+    def breaks_later(**arguments):
+        losses = right(**arguments)
+        broken = (tmp_path / "x" / "checkpoints" / "epoch_000002").exists()
+        return losses._replace(total=losses.total * float("nan")) if broken else losses
+
+    monkeypatch.setattr(loop, "ppo_loss", breaks_later)
+    with pytest.raises(UserError, match=r"epoch 3: loss/total is nan.*policy\."):
+        run(tmp_path, *ENVIRONMENTS["recall"])
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+
+
+def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
+    assert choose_device("auto").type in ("cpu", "cuda", "mps")
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="device=cuda"):
+            choose_device("cuda")
