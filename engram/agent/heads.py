@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor, nn
 
+from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 
 
@@ -64,6 +65,13 @@ class BigBilinearScores(nn.Module):
         query_NCE = self.query(features_NI).tanh().unflatten(-1, (self.channels, -1))
         scores_NAC = (query_NCE @ embeddings_AE.T).transpose(1, 2) + self.bias
         return self.score(self.hidden(scores_NAC).relu()).squeeze(-1)
+
+
+def make_actor(actions: ActionSpace, input_size: int) -> nn.Module:
+    """The actor for a kind of actions, giving the logits it needs."""
+    if isinstance(actions, Gaussian):
+        return GaussianActor(input_size, actions.dimensions)
+    return BilinearActor(input_size, actions.logits)
 
 
 class BilinearActor(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 RECURRENT_PARAMETER = re.compile(r"(weight|bias)_(ih|hh)_l\d+")
-COLLAPSED = 1e-3  # a dimension is collapsed when its singular value is below this part of the largest
+COLLAPSED = 1e-3  # a dimension is collapsed when its singular value is at most this part of the largest
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def weight_metrics(layers: Iterable[WeightLayer]) -> dict[str, float]:
                 singular = singular_values(parameter)
                 values = _sizes(singular) if layer.options.analyze_weights else {}
                 values |= _ranks(singular) if layer.options.effective_rank else {}
-                measured |= {f"{name}/{metric}": value for metric, value in values.items()}
+                nan_spreads = 0 * singular[0]  # to counts too, which would look healthy
+                measured |= {f"{name}/{metric}": value + nan_spreads for metric, value in values.items()}
     if not measured:
         return {}
     return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))  # one transfer to the host
@@ -127,7 +128,7 @@ def _sizes(singular: Tensor) -> dict[str, Tensor]:
         "norm": singular.square().sum().sqrt(),
         "largest_singular": singular[0],
         "smallest_singular": singular[-1],
-        "collapsed": (singular < COLLAPSED * singular[0]).sum().float(),
+        "collapsed": (singular <= COLLAPSED * singular[0]).sum().float(),
     }
 
 
@@ -135,7 +136,7 @@ def _ranks(singular: Tensor) -> dict[str, Tensor]:
     share = singular / singular.sum().clamp(min=torch.finfo(singular.dtype).tiny)
     return {
         "effective_rank": torch.special.entr(share).sum().exp(),
-        "rank_99": (share.cumsum(0) < 0.99).sum().float() + 1,
+        "rank_99": (share.cumsum(0) < 0.99 * share.sum()).sum().float() + 1,
     }
 
 

@@ -155,8 +155,8 @@ def test_a_row_without_tokens_gives_finite_numbers_and_gradients(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_learns(kind):
     encoder = make(kind)
-    encoder(random_tokens()).square().sum().backward()
-    assert [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.any()] == []
+    (encoder(random_tokens()) * torch.randn(5, 128)).sum().backward()
+    assert [name for name, p in encoder.named_parameters() if p.grad.abs().max() < 1e-4] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,34 @@
+"""Encoders: from one row's observation to the features its memory is fed with."""
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from engram.agent.encoders.attention import ATTENTION_SIZES, AttentionEncoder
+from engram.agent.encoders.box import BoxEncoder
+from engram.agent.encoders.vector import ImageEncoder, VectorEncoder
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+TOKEN_ENCODERS: dict[str, Callable[[EnvSpec, int], nn.Module]] = {
+    "fast": BoxEncoder,
+    "latent_attn_tiny": lambda spec, size: AttentionEncoder(spec, ATTENTION_SIZES["latent_attn_tiny"], size),
+    "latent_attn_small": lambda spec, size: AttentionEncoder(spec, ATTENTION_SIZES["latent_attn_small"], size),
+    "latent_attn_med": lambda spec, size: AttentionEncoder(spec, ATTENTION_SIZES["latent_attn_med"], size),
+}
+
+
+def make_encoder(spec: EnvSpec, kind: str, output_size: int = 128) -> nn.Module:
+    """The encoder of this kind of policy for an environment's observations [N, …], giving [N, output_size].
+
+    The kinds differ in how they read tokens; vectors and images have one encoder each.
+    """
+    if kind not in TOKEN_ENCODERS:
+        raise UserError(f"encoder: there is no kind '{kind}'; choose one of {', '.join(TOKEN_ENCODERS)}")
+    shape = spec.single_observation_space.shape
+    if spec.observation_kind == "tokens":
+        return TOKEN_ENCODERS[kind](spec, output_size)
+    if spec.observation_kind == "image":
+        return ImageEncoder(shape, output_size)
+    return VectorEncoder(math.prod(shape), output_size)

@@ -1,0 +1,214 @@
+"""Tokens read by attention: embedded one by one, gathered by a few learned queries, related by self-attention."""
+
+# N rows, M tokens, F features of an embedded token, Q queries, D their size, E heads, S = D / E
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engram.agent.encoders.tokens import StripPadding, TokenDecoder, Tokens
+from engram.agent.initialisation import initialise, orthogonal_
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+
+class EmbeddedTokens(NamedTuple):
+    features: Tensor  # [N, M, F]
+    real: Tensor  # [N, M] bool: the others are not to be looked at
+
+
+class FourierEmbedding(nn.Module):
+    """A learned vector for the feature, cos and sin of x and of y at the frequencies 1, 2, 4, …, and the value."""
+
+    waves_of_cell: Tensor
+
+    def __init__(self, spec: EnvSpec, embed_dim: int, num_freqs: int) -> None:
+        super().__init__()
+        self.feature_dim = embed_dim + 4 * num_freqs + 1
+        self.embedding = nn.Embedding(len(spec.features), embed_dim)
+        # Vectors of length about 1, however many features there are.
+        orthogonal_(self.embedding.weight, max(1.0, math.sqrt(len(spec.features) / embed_dim)))
+        self.register_buffer("waves_of_cell", fourier_table(spec.window, num_freqs), persistent=False)
+
+    def forward(self, tokens: Tokens) -> EmbeddedTokens:
+        parts = [self.embedding(tokens.features), self.waves_of_cell[tokens.cells], tokens.values.unsqueeze(-1)]
+        return EmbeddedTokens(torch.cat(parts, dim=-1), tokens.real)
+
+
+class LatentCrossAttention(nn.Module):
+    """Learned queries that look at the tokens, in layers. Gives [N, Q, out_dim], or [N, out_dim] for a single query;
+    without `out_dim` the queries stay as they are, as input for `SelfAttention`."""
+
+    def __init__(
+        self, feature_dim: int, query_tokens: int, query_dim: int, layers: int, heads: int, out_dim: int | None = None
+    ) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(orthogonal_(torch.empty(query_tokens, query_dim)))
+        self.norm = nn.LayerNorm(feature_dim)
+        self.blocks = nn.ModuleList(CrossAttentionBlock(query_dim, feature_dim, heads) for _ in range(layers))
+        self.output_norm = nn.LayerNorm(query_dim)
+        self.output = nn.Identity() if out_dim is None else initialise(nn.Linear(query_dim, out_dim))
+
+    def forward(self, tokens: EmbeddedTokens) -> Tensor:
+        features = pad_to_lanes(self.norm(tokens.features))
+        x = self.queries.unsqueeze(0)  # alike for all rows until they have looked at something
+        for block in self.blocks:
+            x = block(x, features, tokens.real)
+        x = self.output(self.output_norm(x))
+        return x.squeeze(1) if x.shape[1] == 1 else x
+
+
+class SelfAttention(nn.Module):
+    """A class token that joins a sequence [N, Q, D] and, after layers of attention, speaks for it: [N, out_dim]."""
+
+    def __init__(self, dim: int, layers: int, heads: int, out_dim: int) -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(orthogonal_(torch.empty(1, dim)))
+        self.blocks = nn.ModuleList(SelfAttentionBlock(dim, heads) for _ in range(layers))
+        self.output_norm = nn.LayerNorm(dim)
+        self.output = initialise(nn.Linear(dim, out_dim))
+
+    def forward(self, sequence_NQD: Tensor) -> Tensor:
+        x = torch.cat(
+            [self.class_token.to(sequence_NQD.dtype).expand(sequence_NQD.shape[0], 1, -1), sequence_NQD], dim=1
+        )
+        for block in self.blocks:
+            x = block(x)
+        return self.output(self.output_norm(x[:, 0]))
+
+
+class AttentionSizes(NamedTuple):
+    """The sizes of an attention encoder; without self-attention there is one query, and it is the result."""
+
+    embed_dim: int
+    num_freqs: int
+    query_tokens: int
+    query_dim: int
+    cross_layers: int
+    cross_heads: int
+    self_layers: int = 0
+    self_heads: int = 0
+
+
+ATTENTION_SIZES = {
+    "latent_attn_tiny": AttentionSizes(10, 4, query_tokens=1, query_dim=32, cross_layers=2, cross_heads=4),
+    "latent_attn_small": AttentionSizes(8, 8, 10, 32, cross_layers=1, cross_heads=4, self_layers=2, self_heads=4),
+    "latent_attn_med": AttentionSizes(12, 8, 10, 32, cross_layers=3, cross_heads=8, self_layers=3, self_heads=8),
+}
+
+
+class AttentionEncoder(nn.Module):
+    """Tokens [N, M, 3] to features [N, output_size]."""
+
+    def __init__(self, spec: EnvSpec, sizes: AttentionSizes, output_size: int = 128) -> None:
+        super().__init__()
+        relate = sizes.self_layers > 0
+        self.strip = StripPadding()
+        self.decode = TokenDecoder(spec)
+        self.embed = FourierEmbedding(spec, sizes.embed_dim, sizes.num_freqs)
+        self.cross = LatentCrossAttention(
+            self.embed.feature_dim,
+            sizes.query_tokens,
+            sizes.query_dim,
+            sizes.cross_layers,
+            sizes.cross_heads,
+            out_dim=None if relate else output_size,
+        )
+        self.relate = (
+            SelfAttention(sizes.query_dim, sizes.self_layers, sizes.self_heads, output_size)
+            if relate
+            else nn.Identity()
+        )
+
+    def forward(self, tokens_NM3: Tensor) -> Tensor:
+        return self.relate(self.cross(self.embed(self.decode(self.strip(tokens_NM3)))))
+
+
+class CrossAttentionBlock(nn.Module):
+    """Queries look at tokens, then think: pre-norm, residual, GELU network of 4 times the width.
+
+    Tokens are many and queries few, so the key weights are applied to the queries and the value weights to what was
+    gathered: the same sums in another order, and no key or value per token is ever computed or stored.
+    """
+
+    def __init__(self, dim: int, feature_dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, 1 / math.sqrt(head_size(dim, heads))
+        self.norm = nn.LayerNorm(dim)
+        self.query = initialise(nn.Linear(dim, dim))
+        self.key = initialise(nn.Linear(feature_dim, dim, bias=False))  # a bias would cancel in the softmax
+        self.value = initialise(nn.Linear(feature_dim, dim))
+        self.merge = initialise(nn.Linear(dim, dim))
+        self.think = think(dim)
+
+    def forward(self, x_NQD: Tensor, features_NMF: Tensor, real_NM: Tensor) -> Tensor:
+        x = x_NQD + self.merge(self.look(self.query(self.norm(x_NQD)), features_NMF, real_NM))
+        return x + self.think(x)
+
+    def look(self, query_NQD: Tensor, features_NMF: Tensor, real_NM: Tensor) -> Tensor:
+        """What the queries gather [N, Q, D]: nothing, that is zeros, in a row without tokens."""
+        query = query_NQD.unflatten(-1, (self.heads, -1))
+        key, value = (pad_to_lanes(linear.weight).unflatten(0, (self.heads, -1)) for linear in (self.key, self.value))
+        asked = torch.einsum("nqes,esf->neqf", query, key).flatten(1, 2)
+        some = real_NM.any(dim=1)
+        mask = real_NM | ~some.unsqueeze(1)  # a softmax over nothing would be NaN
+        gathered = F.scaled_dot_product_attention(
+            asked.expand(features_NMF.shape[0], -1, -1).unsqueeze(1),
+            features_NMF.unsqueeze(1),
+            features_NMF.unsqueeze(1),
+            attn_mask=mask[:, None, None],
+            scale=self.scale,
+        )
+        gathered = gathered.squeeze(1).unflatten(1, (self.heads, -1))  # [N, E, Q, F]
+        answer = torch.einsum("neqf,esf->nqes", gathered, value).flatten(2) + self.value.bias
+        return torch.where(some[:, None, None], answer, 0)
+
+
+class SelfAttentionBlock(nn.Module):
+    """Every token of a sequence [N, Q, D] looks at every other, then thinks."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, 1 / math.sqrt(head_size(dim, heads))
+        self.norm = nn.LayerNorm(dim)
+        self.query, self.value, self.merge = (initialise(nn.Linear(dim, dim)) for _ in range(3))
+        self.key = initialise(nn.Linear(dim, dim, bias=False))  # a bias would cancel in the softmax
+        self.think = think(dim)
+
+    def forward(self, x_NQD: Tensor) -> Tensor:
+        normed = self.norm(x_NQD)
+        query, key, value = (
+            project(normed).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        seen = F.scaled_dot_product_attention(query, key, value, scale=self.scale).transpose(1, 2).flatten(2)
+        x = x_NQD + self.merge(seen)
+        return x + self.think(x)
+
+
+def think(dim: int) -> nn.Sequential:
+    """The network of a block, pre-norm."""
+    wide, narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+    return nn.Sequential(nn.LayerNorm(dim), initialise(wide, "gelu"), nn.GELU(), initialise(narrow))
+
+
+def head_size(dim: int, heads: int) -> int:
+    if heads < 1 or dim % heads:
+        raise UserError(f"attention: {dim} dimensions cannot be shared among {heads} heads: heads must divide them")
+    return dim // heads
+
+
+def pad_to_lanes(features: Tensor) -> Tensor:
+    """The last dimension filled with zeros to a multiple of 8, as attention kernels want it; sums do not change."""
+    return F.pad(features, (0, -features.shape[-1] % 8))
+
+
+def fourier_table(window: tuple[int, int], num_freqs: int) -> Tensor:
+    """[H * W, 4 * num_freqs]: cos and sin of x, then of y, of each cell; x and y run from -1 to 1, the agent at 0."""
+    y, x = (torch.linspace(-1, 1, cells) if cells > 1 else torch.zeros(1) for cells in window)
+    frequencies = 2.0 ** torch.arange(num_freqs)
+    x_waves, y_waves = x.repeat(len(y))[:, None] * frequencies, y.repeat_interleave(len(x))[:, None] * frequencies
+    return torch.cat([x_waves.cos(), x_waves.sin(), y_waves.cos(), y_waves.sin()], dim=1)
