@@ -1,5 +1,6 @@
 """Playing a policy on random observations with random episode ends, and replaying what was played."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -59,13 +60,19 @@ def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.
 def slices(rows: int, generator: torch.Generator) -> list[slice]:
     """All rows in uneven slices and random order."""
     cuts = sorted({0, rows, *torch.randint(rows, (2,), generator=generator).tolist()})
-    parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [slice(a, b) for a, b in pairwise(cuts)]
     return [parts[i] for i in torch.randperm(len(parts), generator=generator).tolist()]
 
 
 @torch.no_grad()
 def play(
-    policy: nn.Module, rows: int, steps: int, end_chance: float, rollouts: int = 3, seed: int = 0, spec: EnvSpec | None = None
+    policy: nn.Module,
+    rows: int,
+    steps: int,
+    end_chance: float,
+    rollouts: int = 3,
+    seed: int = 0,
+    spec: EnvSpec | None = None,
 ) -> list[Segment]:
     """Several rollouts in a row, memory carried on from one to the next."""
     generator = torch.Generator().manual_seed(seed)

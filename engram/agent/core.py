@@ -25,6 +25,7 @@ class Core(nn.Module):
     gates: int  # blocks of H rows in a weight
     has_cell = False
     recurrent_weights = True  # whether there is a weight_hh
+    weight_ih_l0: nn.Parameter
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class Core(nn.Module):
         return torch.cat(state, dim=-1).transpose(0, 1)
 
     def expect(self, starts_TB: Tensor | None) -> None:
-        """The starts for the next call, for callers that use the call of `torch.nn.LSTM`, which has no place for them."""
+        """The starts for the next call, for callers that use the call of `torch.nn.LSTM`: it has no place for them."""
         self._pending_starts = starts_TB
 
     def forward(

@@ -1,4 +1,4 @@
-"""The GRU core, with a backward pass of its own: one operator, forward and backward, that `torch.compile` sees whole."""
+"""The GRU core, with a backward pass of its own: one operator each way, which `torch.compile` sees whole."""
 
 # T steps, B rows, I input size, H hidden size; gates in the order of torch.nn.GRU: r, z, n
 
@@ -9,7 +9,7 @@ from engram.agent.core import Core, previous, steps_with_starts
 
 
 class GRU(Core):
-    """`torch.nn.GRU` (time first, one direction) that forgets exactly at episode starts. State dicts load both ways."""
+    """`torch.nn.GRU`, time first, that forgets exactly at episode starts. State dicts load both ways."""
 
     gates = 3
 
@@ -48,7 +48,7 @@ def gru_layer(
 
 
 @gru_layer.register_fake
-def _(x, h0, starts, w_ih, w_hh, b_ih, b_hh):  # type: ignore[no-untyped-def]
+def _(x, h0, starts, w_ih, w_hh, b_ih, b_hh):
     steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
     return tuple(x.new_empty(steps, rows, size) for size in (hidden, 3 * hidden, hidden))
 
@@ -91,18 +91,18 @@ def gru_layer_backward(
 
 
 @gru_layer_backward.register_fake
-def _(d_outputs, x, h0, starts, w_ih, w_hh, outputs, gates, candidates):  # type: ignore[no-untyped-def]
+def _(d_outputs, x, h0, starts, w_ih, w_hh, outputs, gates, candidates):
     shapes = [x.shape, h0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1], w_ih.shape[:1]]
     return [x.new_empty(shape) for shape in shapes]
 
 
-def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _remember(ctx, inputs, output) -> None:
     x, h0, starts, w_ih, w_hh, _, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, h0, starts, w_ih, w_hh, *output)
 
 
-def _backward(ctx, d_outputs, *_):  # type: ignore[no-untyped-def]
+def _backward(ctx, d_outputs, *_):
     d_x, d_h, d_w_ih, d_w_hh, d_b_ih, d_b_hh = gru_layer_backward(d_outputs, *ctx.saved_tensors)
     return d_x, d_h, None, d_w_ih, d_w_hh, d_b_ih, d_b_hh
 

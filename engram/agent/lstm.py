@@ -1,4 +1,4 @@
-"""The LSTM core, with a backward pass of its own: one operator, forward and backward, that `torch.compile` sees whole."""
+"""The LSTM core, with a backward pass of its own: one operator each way, which `torch.compile` sees whole."""
 
 # T steps, B rows, I input size, H hidden size; gates in the order of torch.nn.LSTM: i, f, g, o
 
@@ -9,7 +9,7 @@ from engram.agent.core import Core, previous, steps_with_starts
 
 
 class LSTM(Core):
-    """`torch.nn.LSTM` (time first, one direction) that forgets exactly at episode starts. State dicts load both ways."""
+    """`torch.nn.LSTM`, time first, that forgets exactly at episode starts. State dicts load both ways."""
 
     gates = 4
     has_cell = True
@@ -63,7 +63,7 @@ def lstm_layer(
 
 
 @lstm_layer.register_fake
-def _(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh):  # type: ignore[no-untyped-def]
+def _(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh):
     steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
     sizes = (hidden, hidden, 4 * hidden)
     return tuple(x.new_empty(steps, rows, size) for size in sizes)
@@ -116,18 +116,18 @@ def lstm_layer_backward(
 
 
 @lstm_layer_backward.register_fake
-def _(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates):  # type: ignore[no-untyped-def]
+def _(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates):
     shapes = [x.shape, h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
     return [x.new_empty(shape) for shape in shapes]
 
 
-def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _remember(ctx, inputs, output) -> None:
     x, h0, c0, starts, w_ih, w_hh, _, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, h0, c0, starts, w_ih, w_hh, *output)
 
 
-def _backward(ctx, d_outputs, d_cells, _):  # type: ignore[no-untyped-def]
+def _backward(ctx, d_outputs, d_cells, _):
     saved = ctx.saved_tensors
     if d_outputs is None:
         d_outputs = torch.zeros_like(saved[6])

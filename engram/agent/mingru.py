@@ -9,7 +9,7 @@ from engram.agent.core import Core
 
 
 class MinGRU(Core):
-    """h = (1 - z) * h + z * n with z = sigmoid(x Wz) and n = tanh(x Wn): a linear recurrence, solved by a parallel scan."""
+    """h = (1 - z) * h + z * n, z = sigmoid(x Wz), n = tanh(x Wn): a linear recurrence, solved by a parallel scan."""
 
     gates = 2  # z, n
     recurrent_weights = False

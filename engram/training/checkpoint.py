@@ -27,11 +27,13 @@ class Checkpoint:
     groups: Groups
 
 
-class BadCheckpoint(Exception):
+class BadCheckpointError(Exception):
     """A checkpoint that is not whole: the text says which file and why."""
 
 
-def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int) -> Path:
+def save_checkpoint(
+    directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int
+) -> Path:
     """Write `directory/epoch_N` and drop all but the last `keep`."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"epoch_{epoch:06d}"
@@ -61,26 +63,26 @@ def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[st
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read one checkpoint, or raise BadCheckpoint if any byte of it is not as written."""
+    """Read one checkpoint, or raise BadCheckpointError if any byte of it is not as written."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         for name, checksum in manifest.items():
             if _checksum(path / name) != checksum:
-                raise BadCheckpoint(f"{path / name} has changed since it was written")
+                raise BadCheckpointError(f"{path / name} has changed since it was written")
         groups = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest if _is_group(name)}
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, SafetensorError) as error:
-        raise BadCheckpoint(f"{path}: {error}") from error
+        raise BadCheckpointError(f"{path}: {error}") from error
     return Checkpoint(path, state, groups)
 
 
 def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, and what was wrong with newer ones."""
-    problems = []
+    problems: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
             return load_checkpoint(path), problems
-        except BadCheckpoint as error:
+        except BadCheckpointError as error:
             problems.append(str(error))
     return None, problems
 

@@ -48,7 +48,10 @@ class Experience:
         self.device = torch.device(device)
         shape = (self.segments, self.horizon)
         self.buffer = TensorDict(
-            {name: field.new_zeros((*shape, *field.shape), device=device) for name, field in experience_spec.items()},
+            {
+                name: torch.zeros(*shape, *field.shape, dtype=field.dtype, device=device)
+                for name, field in experience_spec.items()
+            },
             batch_size=shape,
             device=device,
         )
@@ -111,18 +114,15 @@ class Experience:
 
     def advantages(self, settings: PPO) -> Advantages:
         """Advantages and returns [S, T] of every step, the last of each row judged by what followed it."""
-        values, final_values, rewards, dones, truncateds, ratio = (
-            self._by_row(name) for name in ("values", "final_values", "rewards", "dones", "truncateds", "ratio")
-        )
         after = {name: torch.cat([self._by_row(name)[:, 1:], self.tail[name].unsqueeze(1)], 1) for name in TAIL_FIELDS}
         ends = after["dones"] | after["truncateds"]
         next_values = torch.where(ends, after["final_values"], after["values"])
         result = vtrace(
-            values,
+            self._by_row("values"),
             next_values,
             after["rewards"],
             ends,
-            ratio,
+            self._by_row("ratio"),
             settings.gamma,
             settings.gae_lambda,
             settings.rho_clip,

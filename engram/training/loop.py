@@ -32,9 +32,7 @@ class Training:
     progress: Progress
 
 
-def train(
-    training: Training, settings: Trainer, report: Callable[[Record], None], save: Callable[[], None]
-) -> None:
+def train(training: Training, settings: Trainer, report: Callable[[Record], None], save: Callable[[], None]) -> None:
     """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
     agent, experience, progress = training.agent, training.experience, training.progress
     timers, averages = Timers(), Averages()
@@ -66,7 +64,9 @@ def train(
 
         progress.advance(experience.batch_size)
         record = progress.record() | training.episodes.add(training.env.drain_episodes()) | averages.take()
-        record["value/explained_variance"] = explained_variance(experience.buffer["values"], experience.buffer["returns"])
+        record["value/explained_variance"] = explained_variance(
+            experience.buffer["values"], experience.buffer["returns"]
+        )
         record["memory/norm"] = agent.memory_norm().item()
         record |= progress.timing(timers.take(), experience.batch_size)
         record["process/megabytes"] = process_megabytes()
@@ -81,7 +81,7 @@ def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
     """All of an epoch's minibatches: each pass over the experience judges it anew, by what the policy has become."""
     experience, prioritized = training.experience, settings.prioritized
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
-    for _ in range(settings.update_epochs):
+    for _ in range(settings.update_epochs or 1):
         advantages = experience.advantages(settings.ppo).advantages
         if settings.ppo.norm_adv:
             advantages = normalise(advantages, experience.buffer["alive"])

@@ -19,7 +19,7 @@ def make_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.opti
         "foreach": True,
     }
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[settings.type](module.parameters(), **options)  # type: ignore[arg-type]
+    return kinds[settings.type](module.parameters(), **options)
 
 
 class Norms(NamedTuple):

@@ -30,7 +30,7 @@ def ppo_loss(
     weights: Tensor,
     settings: PPO,
 ) -> Losses:
-    """All arguments are [B, T]. `weights` are importance weights of prioritised segments, zero where nothing is learned."""
+    """All arguments are [B, T]. `weights` undo the bias of prioritised segments; they are zero where nothing counts."""
     total_weight = (weights > 0).sum().clamp(min=1)
 
     def mean(x: Tensor) -> Tensor:

@@ -39,6 +39,4 @@ def replay_error(replayed: TensorDictBase, minibatch: Minibatch) -> ReplayError:
         return ((new.detach() - old).abs() * there).max()
 
     data = minibatch.data
-    return ReplayError(
-        worst(replayed["act_log_prob"], data["act_log_prob"]), worst(replayed["value"], data["values"])
-    )
+    return ReplayError(worst(replayed["act_log_prob"], data["act_log_prob"]), worst(replayed["value"], data["values"]))

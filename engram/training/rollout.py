@@ -11,15 +11,23 @@ from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.experience import Experience
 from engram.training.metrics import Timers
+from engram.training.threads import Threads
 
 
 class Rollout:
     """Steps environments and policy in turn; each row goes on exactly where it was, from one rollout to the next."""
 
     def __init__(
-        self, agent: MettaAgent, env: VectorEnv, experience: Experience, memory: str, generator: torch.Generator
+        self,
+        agent: MettaAgent,
+        env: VectorEnv,
+        experience: Experience,
+        memory: str,
+        generator: torch.Generator,
+        threads: Threads,
     ) -> None:
-        self.agent, self.env, self.experience, self.memory, self.generator = agent, env, experience, memory, generator
+        self.agent, self.env, self.experience, self.memory = agent, env, experience, memory
+        self.generator, self.threads = generator, threads
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
 
@@ -32,16 +40,17 @@ class Rollout:
         # Noise is drawn for all rows at once: an action does not depend on the order in which batches arrive.
         shape = (experience.steps_per_row, experience.rows, self.agent.action_space.noise)
         noise = torch.rand(shape, generator=self.generator, device=self.device)
-        while not experience.full:
-            with timers("environment"):
-                batch = self._held.pop(0) if self._held and self._at_start() else self.env.recv()
-            with timers("inference"):
-                actions = self._step(batch, noise)
-            if actions is None:
-                self._held.append(batch)
-            else:
+        with self.threads.while_acting():
+            while not experience.full:
                 with timers("environment"):
-                    self.env.send(batch, actions)
+                    batch = self._held.pop(0) if self._held and self._at_start() else self.env.recv()
+                with timers("inference"):
+                    actions = self._step(batch, noise)
+                if actions is None:
+                    self._held.append(batch)
+                else:
+                    with timers("environment"):
+                        self.env.send(batch, actions)
 
     def _at_start(self) -> bool:
         """Batches held back from the rollout before come first."""

@@ -1,4 +1,4 @@
-"""A run from settings: build everything, go on from the last checkpoint if there is one, train, and keep the results."""
+"""A run from settings: build everything, go on from the last checkpoint if there is one, and train."""
 
 import logging
 import warnings
@@ -26,6 +26,7 @@ from engram.training.resume import restore, snapshot
 from engram.training.rollout import Rollout
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, available_cores, resolve_sizes
+from engram.training.threads import Threads
 
 log = logging.getLogger("engram")
 
@@ -101,7 +102,8 @@ def start(settings: RunSettings, display: Display) -> Result:
         seed=settings.seed,
         step_timeout=settings.trainer.worker_timeout,
     ) as env:
-        training = build(agent, env, sizes, settings.trainer, device, settings.seed)
+        trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
+        training = build(agent, env, sizes, trainer, device, settings.seed)
         last = _resume(training, directory)
         plan = Plan(
             run=settings.run,
@@ -110,7 +112,7 @@ def start(settings: RunSettings, display: Display) -> Result:
             sizes=sizes,
             device=device.type,
             parameters=sum(p.numel() for p in agent.parameters()),
-            total_timesteps=settings.trainer.total_timesteps,
+            total_timesteps=trainer.total_timesteps,
             steps_done=training.progress.steps,
         )
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, device.type)
@@ -124,12 +126,12 @@ def start(settings: RunSettings, display: Display) -> Result:
         def save() -> None:
             nonlocal last
             groups, state = snapshot(training)
-            epoch, keep = training.progress.epoch, settings.trainer.checkpoint.keep
+            epoch, keep = training.progress.epoch, trainer.checkpoint.keep
             last = save_checkpoint(directory / "checkpoints", epoch, groups, state, keep)
             log.info("saved %s", last)
 
         try:
-            train(training, settings.trainer, report, save)
+            train(training, trainer, report, save)
         finally:
             metrics.close()
     progress = training.progress
@@ -163,7 +165,7 @@ def build(
         agent=agent,
         env=env,
         experience=experience,
-        rollout=Rollout(agent, env, experience, settings.memory, generator),
+        rollout=Rollout(agent, env, experience, settings.memory, generator, Threads(sizes.num_workers)),
         optimizer=make_optimizer(agent, settings.optimizer),
         generator=generator,
         episodes=EpisodeLog(),

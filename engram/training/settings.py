@@ -60,7 +60,7 @@ class Trainer(Settings):
     bptt_horizon: Size = 64
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
-    update_epochs: Positive = 1
+    update_epochs: Positive | None = None  # passes over each batch; null: 1 for large batches, 4 for small ones
     memory: Literal["carry", "reset", "off"] = "carry"
     replay_error_bound: Greater = 1e-3
     compile: bool = False

@@ -32,6 +32,7 @@ class Sizes(NamedTuple):
     batch_size: int
     minibatch_size: int
     num_workers: int
+    update_epochs: int
 
 
 def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Sizes:
@@ -48,6 +49,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         batch_size=segments * trainer.bptt_horizon,
         minibatch_size=trainer.minibatch_size or _minibatch(segments, trainer.bptt_horizon, device),
         num_workers=default_workers(cores, num_envs) if trainer.num_workers is None else trainer.num_workers,
+        update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
     )
 
 
@@ -64,6 +66,11 @@ def targets(horizon: int, device: str, cores: int) -> tuple[int, int]:
 def default_workers(cores: int, num_envs: int) -> int:
     """One process a core, the learner taking turns with them; on a single core processes only cost."""
     return 0 if cores == 1 else min(cores, num_envs, 32)
+
+
+def default_epochs(batch_size: int) -> int:
+    """A large batch makes enough minibatches in one pass; of a small one there is more to learn."""
+    return 1 if batch_size >= 65536 else 4
 
 
 def available_cores() -> int:

@@ -10,7 +10,7 @@ from engram.training.metrics import Record
 from engram.training.settings import Trainer
 
 
-class TrainingStopped(UserError):
+class TrainingStoppedError(UserError):
     """Training cannot sensibly go on; the last good checkpoint is still there."""
 
     exit_code = 1
@@ -20,15 +20,15 @@ def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
     """Raise if a loss, a gradient or a weight is not finite, or if replay does not give back what was played."""
     for name, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise TrainingStopped(
-                f"epoch {record['epoch']}: {name} is {value}. {_first_bad_tensor(agent)} Nothing of this epoch was saved."
+            raise TrainingStoppedError(
+                f"epoch {record['epoch']}: {name} is {value}. {_first_bad_tensor(agent)} This epoch was not saved."
             )
     error = record.get("memory/replay_error", 0.0)
     if error > settings.replay_error_bound:
-        raise TrainingStopped(
-            f"epoch {record['epoch']}: replaying the rollout gave log-probabilities that differ by {error:.2e} from those "
-            f"it was played with (bound: trainer.replay_error_bound={settings.replay_error_bound:g}). The policy sees "
-            "another memory in learning than in acting, so it would learn from the wrong past."
+        raise TrainingStoppedError(
+            f"epoch {record['epoch']}: replaying the rollout gave log-probabilities that differ by {error:.2e} from "
+            f"those it was played with (bound: trainer.replay_error_bound={settings.replay_error_bound:g}). The policy "
+            "sees another memory in learning than in acting, so it would learn from the wrong past."
         )
 
 

@@ -78,7 +78,9 @@ def make(kind: type[LSTMWrapper] = Small, **kwargs) -> LSTMWrapper:
 def acting_td(policy: LSTMWrapper, rows: int, first: int = 0, seed: int = 0, **flags: Tensor) -> TensorDict:
     generator = torch.Generator().manual_seed(seed)
     none = torch.zeros(rows, dtype=torch.bool)
-    td = TensorDict({"env_obs": random_observations(policy.env_spec, (rows,), generator), "dones": none, "truncateds": none}, [rows])
+    td = TensorDict(
+        {"env_obs": random_observations(policy.env_spec, (rows,), generator), "dones": none, "truncateds": none}, [rows]
+    )
     td["training_env_id_start"] = torch.full((rows,), first)
     td["action_noise"] = torch.full((rows, 1), 0.5)
     return td.update(flags)

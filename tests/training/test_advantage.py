@@ -11,7 +11,9 @@ def advantages(values, next_values, rewards, ends, ratio=None, **settings) -> Te
     values, next_values, rewards = (torch.tensor([x], dtype=torch.float64) for x in (values, next_values, rewards))
     ends = torch.tensor([ends], dtype=torch.bool)
     ratio = torch.ones_like(values) if ratio is None else torch.tensor([ratio], dtype=torch.float64)
-    return vtrace(values, next_values, rewards, ends, ratio, **{"gamma": 0.5, "gae_lambda": 0.5, **settings}).advantages[0]
+    return vtrace(
+        values, next_values, rewards, ends, ratio, **{"gamma": 0.5, "gae_lambda": 0.5, **settings}
+    ).advantages[0]
 
 
 def test_every_step_counts_and_the_last_is_bootstrapped() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.training import checkpoint as checkpoints
-from engram.training.checkpoint import BadCheckpoint, load_checkpoint, load_latest, save_checkpoint
+from engram.training.checkpoint import BadCheckpointError, load_checkpoint, load_latest, save_checkpoint
 
 GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
 
@@ -40,7 +40,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, da
         file.write_bytes(content)
     else:
         file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(BadCheckpoint):
+    with pytest.raises(BadCheckpointError):
         load_checkpoint(newest)
     loaded, problems = load_latest(tmp_path)
     assert loaded is not None

@@ -119,7 +119,7 @@ def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: in
 def test_a_policy_that_replays_from_the_wrong_memory_is_stopped(tmp_path, monkeypatch) -> None:
     right = loop.replay
     monkeypatch.setattr(loop, "replay", lambda agent, m, mode: right(agent, m._replace(memory=m.memory + 1), mode))
-    with pytest.raises(UserError, match="another memory in learning than in acting"):
+    with pytest.raises(UserError, match="sees another memory in learning than in acting"):
         run(tmp_path, *ENVIRONMENTS["recall"])
 
 

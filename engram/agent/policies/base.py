@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.core import State
+from engram.agent.core import Core, State
 from engram.agent.cores import CORES
 from engram.agent.lstm import LSTM
 from engram.agent.memory import MemoryStore
@@ -28,10 +28,13 @@ class LSTMWrapper(Policy):
     The two methods are the subclass's own, or those of the module given as `policy`.
     """
 
+    lstm: Core
+    memory: MemoryStore
+
     def __init__(
         self,
         env: object,
-        policy: nn.Module | None = None,
+        policy: Any = None,
         input_size: int = 128,
         hidden_size: int = 128,
         num_layers: int = 2,
@@ -62,8 +65,7 @@ class LSTMWrapper(Policy):
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
         self.set_shape_fields(td, rows, steps)
-        observations = td["env_obs"].reshape(rows * steps, *self.env_spec.single_observation_space.shape)
-        features = self.encode_observations(observations)
+        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
         hidden = remember_and_run(self.lstm, self.memory, "lstm", features, td, rows, steps)
         logits, value = self.decode_actions(hidden)
         if action is None:

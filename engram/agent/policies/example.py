@@ -17,7 +17,9 @@ class Example(LSTMWrapper):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
         spec = self.env_spec
         if spec.observation_kind != "tokens":
-            raise UserError(f"py_agent=example reads tokens, and {spec.name} shows {spec.observation_kind}s: try py_agent=fast")
+            raise UserError(
+                f"py_agent=example reads tokens, and {spec.name} shows {spec.observation_kind}s: try py_agent=fast"
+            )
         first, second = conv_shape(spec.window)
         flat = 32 * second.output[0] * second.output[1]
         self.box = TokensToBox(spec)

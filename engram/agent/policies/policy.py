@@ -3,6 +3,7 @@
 # B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -29,6 +30,14 @@ class Policy(nn.Module):
 
     def stores(self) -> Mapping[str, MemoryStore]:
         """Everything that remembers, by name."""
+        raise NotImplementedError
+
+    def get_memory(self) -> Any:
+        """A copy of all memory, by environment id."""
+        raise NotImplementedError
+
+    def set_memory(self, memory: Any) -> None:
+        """Replace all memory by what `get_memory` gave."""
         raise NotImplementedError
 
     # Memory as a value, for whoever carries it: rollouts, checkpoints, evaluation.
