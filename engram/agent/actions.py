@@ -76,6 +76,13 @@ class Flat:
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return full_log_probs.argmax(-1)
 
+    def to_action(self, index: Tensor) -> Tensor:
+        """What the environment takes, for the index of a logit."""
+        return index
+
+    def to_index(self, actions: Tensor) -> Tensor:
+        return actions.long()
+
 
 class TypeAndParameter(Flat):
     """One choice among all (type, parameter) pairs: the flat index counts the parameters of each type in turn."""
@@ -144,10 +151,10 @@ class Gaussian:
 
     def sample(self, logits: Tensor, noise: Tensor) -> Sample:
         mean, log_std = self._parameters(logits)
-        deviation = torch.special.ndtri(noise.clamp(1e-6, 1 - 1e-6))
-        log_probs = normal_log_prob(deviation, log_std)
-        actions = (mean + log_std.exp() * deviation).reshape(-1, *self.shape)
-        return Sample(actions, log_probs.sum(-1), log_probs)
+        actions = mean + log_std.exp() * torch.special.ndtri(noise.clamp(1e-6, 1 - 1e-6))
+        # Of the action as it was rounded, which is all that learning will know of it.
+        log_probs = normal_log_prob((actions - mean) * (-log_std).exp(), log_std)
+        return Sample(actions.reshape(-1, *self.shape), log_probs.sum(-1), log_probs)
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> Evaluation:
         mean, log_std = self._parameters(logits)

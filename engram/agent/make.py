@@ -1,13 +1,14 @@
-"""Policies from settings: ours by name, the user's by `file.py:Class` or `package.module:Class`, or a graph from YAML."""
+"""Policies from settings: ours by name, the user's by `file.py:Class` or `module:Class`, or a graph from YAML."""
 
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
 
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.policy import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
@@ -19,7 +20,7 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
         from engram.agent.components.policy import ComponentPolicy
 
         return ComponentPolicy(spec, settings)
-    return find_class(settings.name)(spec, **settings.arguments)
+    return _construct(find_class(settings.name), spec, settings)
 
 
 def find_class(name: str) -> type[Policy]:
@@ -38,6 +39,22 @@ def find_class(name: str) -> type[Policy]:
     if not issubclass(found, Policy):
         raise UserError(f"py_agent: {class_name} in {place} must be a subclass of engram.LSTMWrapper to be trained")
     return found
+
+
+def _construct(policy_class: type[Policy], spec: EnvSpec, settings: PyAgent) -> Policy:
+    """The policy with its options. A class without `**kwargs` gets those it names, and those every policy has."""
+    arguments, parameters = settings.arguments, inspect.signature(policy_class).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return policy_class(spec, **arguments)
+    policy = policy_class(spec, **{name: value for name, value in arguments.items() if name in parameters})
+    policy.clip_range, policy.analyze_weights_interval = settings.clip_range, settings.analyze_weights_interval
+    known = {"clip_range", "analyze_weights_interval", *parameters}
+    defaults = PyAgent().arguments
+    policy.unused_arguments = {
+        name: value for name, value in arguments.items() if name not in known and value != defaults.get(name)
+    }
+    warn_of_unused(policy_class, policy.unused_arguments)
+    return policy
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -1,36 +1,156 @@
 """MettaAgent: a policy bound to an environment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.actions import ActionSpace
+from engram.agent.actions import ActionSpace, Flat
+from engram.agent.binding import check_fits
+from engram.agent.feature_map import FeatureMap, Features, make_feature_map, read_features, unknown_features
+from engram.agent.growth import load_weights, with_room_for
 from engram.agent.make import make_policy
 from engram.agent.policies.policy import Policy
 from engram.agent.settings import Agent, PyAgent
-from engram.env.spec import EnvSpec
+from engram.env.spec import EnvSpec, Feature
+from engram.settings import UserError
 
 
 class MettaAgent(nn.Module):
-    """What training, evaluation and audit hold: the policy, and what binds it to one environment."""
+    """What training, evaluation and audit hold: the policy, and what binds it to one environment.
+
+    `env_spec` is the environment it is bound to, `policy.env_spec` the one that the policy was made for.
+    """
 
     def __init__(self, env: object, policy: Policy | PyAgent | Agent) -> None:
         super().__init__()
         self.env_spec = EnvSpec.of(env)
+        self.settings = None if isinstance(policy, Policy) else policy
         self.policy = policy if isinstance(policy, Policy) else make_policy(self.env_spec, policy)
+        self.feature_map: FeatureMap | None = None
+        self.train(self.policy.training)
+        self._bind(self.env_spec)
 
     @property
     def action_space(self) -> ActionSpace:
         return self.policy.action_space
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
-        return self.policy(td, state=state, action=action)
+        if self.feature_map is None:
+            return self.policy(td, state=state, action=action)
+        # The td keeps the observations of the environment: what is stored is translated again when it is replayed.
+        translated = td.copy().set("env_obs", self.feature_map(td["env_obs"]))
+        return td.update(self.policy(translated, state=state, action=action).exclude("env_obs"))
+
+    # Binding.
+
+    def bind(self, env: object) -> None:
+        """Go on in another environment, with an empty memory.
+
+        Features are known by name, whatever their ids. Those that the policy does not know it gets room for in
+        training mode (bind before making the optimiser: the parameters are new ones); in evaluation they are masked.
+        """
+        self._bind(EnvSpec.of(env))
+        self.reset_memory()
+
+    def initialize_to_environment(
+        self,
+        features: Features,
+        action_names: Sequence[str],
+        action_max_params: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """As `bind`, to an environment that is like the present one but for its features and actions."""
+        names, largest = tuple(action_names), None if action_max_params is None else tuple(action_max_params)
+        spec = replace(self.env_spec, features=read_features(features), action_names=names)
+        if isinstance(spec.single_action_space, spaces.Discrete):
+            count = len(names) if largest is None else sum(n + 1 for n in largest)
+            spec = replace(spec, single_action_space=spaces.Discrete(count))
+        elif largest:
+            space = spaces.MultiDiscrete([len(largest), max(largest) + 1])
+            spec = replace(spec, single_action_space=space, action_max_params=largest)
+        self.bind(spec)
+        self.to(device)
+
+    def _bind(self, spec: EnvSpec) -> None:
+        check_fits(self.policy.env_spec, spec)
+        unknown = unknown_features(self.policy.env_spec.features, spec.features)
+        if unknown and self.training:
+            self._make_room_for(unknown)
+        self.env_spec = spec
+        self.feature_map = make_feature_map(self.policy.env_spec.features, spec.features)
+        if self.feature_map is not None:
+            self.feature_map.to(next(self.policy.parameters()).device)
+
+    def _make_room_for(self, features: Sequence[Feature]) -> None:
+        if self.settings is None:
+            names = ", ".join(feature.name for feature in features)
+            raise UserError(
+                f"agent: the policy has no room for {names}, so training cannot learn them: make one for "
+                "with_room_for(policy.env_spec, features) and load_weights from engram.agent.growth, or call "
+                "policy.eval() first, which masks them"
+            )
+        old, parameter = self.policy, next(self.policy.parameters())
+        self.policy = make_policy(with_room_for(old.env_spec, features), self.settings)
+        load_weights(self.policy, old.state_dict(), old.env_spec)
+        self.policy.to(parameter).reserve_memory(max(store.capacity for store in old.stores().values()))
+
+    # Actions.
+
+    def convert_index_to_action(self, index: Tensor | int) -> Tensor:
+        """What the environment takes, [...] or (type, parameter) [..., 2], for the index of a logit [...]."""
+        index, choices = torch.as_tensor(index), self._flat_actions()
+        if ((index < 0) | (index >= choices.logits)).any():
+            raise ValueError(f"an action's index is from 0 to {choices.logits - 1}, got {index.tolist()}")
+        return choices.to_action(index)
+
+    def convert_action_to_index(self, action: Tensor | Sequence[int] | int) -> Tensor:
+        """The opposite."""
+        action, choices = torch.as_tensor(action), self._flat_actions()
+        try:
+            index = choices.to_index(action)
+            known = torch.equal(self.convert_index_to_action(index), action.long())
+        except (IndexError, ValueError):
+            known = False
+        if not known:
+            raise ValueError(f"the environment has no such action: {action.tolist()}")
+        return index
+
+    def _flat_actions(self) -> Flat:
+        if isinstance(self.action_space, Flat):
+            return self.action_space
+        raise ValueError(
+            f"{self.env_spec.single_action_space} has no flat index: only Discrete and (type, parameter) actions have"
+        )
+
+    # What training stores.
 
     def get_agent_experience_spec(self) -> TensorDict:
-        return self.policy.get_agent_experience_spec()
+        """One row's worth of each field that the policy wants to find again, observations as the environment's."""
+        spec = self.policy.get_agent_experience_spec()
+        spec["env_obs"] = spec["env_obs"].new_zeros(self.env_spec.single_observation_space.shape)
+        return spec
+
+    # Memory.
+
+    def has_memory(self) -> bool:
+        return self.policy.has_memory()
+
+    def get_memory(self) -> Any:
+        return self.policy.get_memory()
+
+    def set_memory(self, memory: Any) -> None:
+        self.policy.set_memory(memory)
+
+    def reset_memory(self) -> None:
+        self.policy.reset_memory()
+
+    def reset_env_memory(self, env_id: int) -> None:
+        self.policy.reset_env_memory(env_id)
 
     def memory_shapes(self) -> dict[str, tuple[int, int]]:
         return self.policy.memory_shapes()
@@ -40,9 +160,6 @@ class MettaAgent(nn.Module):
 
     def reserve_memory(self, rows: int) -> None:
         self.policy.reserve_memory(rows)
-
-    def reset_memory(self) -> None:
-        self.policy.reset_memory()
 
     def stored_memory(self) -> Mapping[str, Tensor]:
         """All memory as tensors, for a checkpoint."""
@@ -65,8 +182,19 @@ class MettaAgent(nn.Module):
         total = [store.memory_NLS.square().mean() for store in self.policy.stores().values()]
         return torch.stack(total).mean().sqrt() if total else torch.zeros(())
 
+    # Weights.
+
     def recurrent_parameters(self) -> list[nn.Parameter]:
         return self.policy.recurrent_parameters()
 
     def clip_weights(self) -> None:
         self.policy.clip_weights()
+
+    def l2_init_loss(self) -> Tensor:
+        return self.policy.l2_init_loss()
+
+    def update_l2_init_weight_copy(self) -> None:
+        self.policy.update_l2_init_weight_copy()
+
+    def compute_weight_metrics(self) -> dict[str, float]:
+        return self.policy.compute_weight_metrics()

@@ -2,9 +2,6 @@
 
 # B rows, T steps, N = B * T, L layers, H hidden size, C cell size
 
-import difflib
-import inspect
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +13,7 @@ from engram.agent.core import Core, State
 from engram.agent.cores import CORES
 from engram.agent.lstm import LSTM
 from engram.agent.memory import MemoryStore
-from engram.agent.policies.policy import Policy, call_shape
+from engram.agent.policies.policy import Policy, call_shape, warn_of_unused
 from engram.agent.recurrence import recall, remember_and_run, starts_of
 
 Memory = tuple[dict[int, Tensor], dict[int, Tensor]]
@@ -48,7 +45,7 @@ class LSTMWrapper(Policy):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.lstm = CORES[core](input_size, hidden_size, num_layers)
         self.unused_arguments = kwargs
-        _warn_of_unused(type(self), kwargs)
+        warn_of_unused(type(self), kwargs)
 
     def encode_observations(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] to features [N, input_size]."""
@@ -84,6 +81,7 @@ class LSTMWrapper(Policy):
         memory, ids = recall(self.memory, "lstm", td, B, TT)
         starts = starts_of(td, B, TT)
         self.lstm.expect(starts)
+        self.segment_shape = (B, TT)
         h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
         return h, c, ids
 
@@ -137,17 +135,3 @@ def join_memory(memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> di
         else:
             rows.update((first + i, row) for i, row in enumerate(both.unbind(1)))
     return rows
-
-
-def _warn_of_unused(policy: type, kwargs: dict[str, Any]) -> None:
-    known = {
-        name
-        for base in policy.__mro__
-        if issubclass(base, nn.Module)
-        for name, parameter in inspect.signature(base.__init__).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in ("self", "env", "args")
-    }
-    for name in kwargs:
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)

@@ -2,6 +2,10 @@
 
 # B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
 
+import difflib
+import inspect
+import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +29,8 @@ class Policy(nn.Module):
         self.action_space = make_actions(self.env_spec)
         self.clip_range = clip_range
         self.analyze_weights_interval = analyze_weights_interval
+        self.segment_shape = (0, 0)  # of the call at hand, where a forward of its own says so
+        self.unused_arguments: dict[str, Any] = {}  # accepted and kept, but nothing reads them
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
         self.l2_init = L2Init()
 
@@ -134,6 +140,8 @@ class Policy(nn.Module):
         per_action = len(self.env_spec.single_action_space.shape)
         if action.dim() == per_action + 2:
             return action.shape[0], action.shape[1]
+        if math.prod(self.segment_shape) == td.batch_size.numel():
+            return self.segment_shape
         raise ValueError(
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
             "one of the two must still be [B, T], or the shape of the segment is lost"
@@ -151,3 +159,20 @@ def call_shape(td: TensorDictBase, action: Tensor | None) -> tuple[int, int]:
             f"acting takes a td of batch size [B], got {list(td.batch_size)}; to replay a segment, give the actions too"
         )
     raise ValueError(f"learning takes a td of batch size [B, T], got {list(td.batch_size)}")
+
+
+def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
+    """One warning for each option that nothing uses, with the nearest one that something does."""
+    known = {
+        name
+        for base in policy.__mro__
+        if issubclass(base, nn.Module)
+        for name, parameter in inspect.signature(base.__init__).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in ("self", "env", "args")
+    }
+    for name in arguments:
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        if name in known:  # by a base class, to which it is not handed on
+            hint = "; let __init__ take **kwargs and give them to super().__init__"
+        warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)

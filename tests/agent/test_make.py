@@ -1,0 +1,162 @@
+"""Policies by name, from the user's own file and from a module, and what is said when that fails."""
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+from playing import play, replay_difference, token_spec, vector_env
+
+from engram import EnvSpec, MettaAgent
+from engram.agent.make import find_class, make_policy
+from engram.agent.policies.policy import Policy
+from engram.agent.settings import POLICIES, PyAgent
+from engram.settings import UserError
+
+ENCODES_AND_DECODES = """
+from torch import nn
+from engram import LSTMWrapper
+
+class Mine(LSTMWrapper):
+    def __init__(self, env, hidden_size=16, width=24, **kwargs):
+        super().__init__(env, input_size=width, hidden_size=hidden_size, **kwargs)
+        self.encoder = nn.Linear(env.single_observation_space.shape[0], width)
+        self.actor = nn.Linear(hidden_size, env.single_action_space.n)
+        self.critic = nn.Linear(hidden_size, 1)
+
+    def encode_observations(self, observations):
+        return self.encoder(observations).tanh()
+
+    def decode_actions(self, hidden):
+        return self.actor(hidden), self.critic(hidden)
+"""
+
+# Sizes read off the observations, the td flattened, state handled by the two building blocks: as policies used to be.
+WRITES_ITS_OWN_FORWARD = """
+import torch
+from torch import nn
+from engram import LSTMWrapper
+
+class Mine(LSTMWrapper):
+    def __init__(self, env, policy=None, input_size=24, hidden_size=16, num_layers=2):
+        super().__init__(env, policy, input_size, hidden_size, num_layers)
+        self.lstm = nn.LSTM(input_size, hidden_size, num_layers)
+        self.fc = nn.Linear(env.single_observation_space.shape[0], input_size)
+        self.actor = nn.Linear(hidden_size, env.single_action_space.n)
+        self.critic = nn.Linear(hidden_size, 1)
+
+    def forward(self, td, state=None, action=None):
+        observations = td["env_obs"]
+        B, TT = observations.shape[0], 1
+        if action is not None:
+            TT = observations.shape[1]
+            td = td.reshape(B * TT)
+            action = action.reshape(B * TT)
+        td.set("bptt", torch.full((B * TT,), TT, device=observations.device, dtype=torch.long))
+        td.set("batch", torch.full((B * TT,), B, device=observations.device, dtype=torch.long))
+
+        hidden = torch.relu(self.fc(observations.reshape(B * TT, -1)))
+        hidden = hidden.view(B, TT, -1).transpose(0, 1)
+
+        lstm_h, lstm_c, env_id = self._manage_lstm_state(td, B, TT, observations.device)
+        lstm_state = (lstm_h, lstm_c)
+        lstm_output, (new_h, new_c) = self.lstm(hidden, lstm_state)
+        self._store_lstm_state(new_h, new_c, env_id)
+
+        flat = lstm_output.transpose(0, 1).reshape(B * TT, -1)
+        logits, value = self.actor(flat), self.critic(flat)
+        if action is None:
+            return self.forward_inference(td, logits, value)
+        return self.forward_training(td, action, logits, value)
+"""
+
+
+def written(directory: Path, text: str, name: str = "mine.py") -> Path:
+    path = directory / name
+    path.write_text(dedent(text), encoding="utf-8")
+    return path
+
+
+def made(name: str, **options) -> Policy:
+    torch.manual_seed(2)
+    return make_policy(EnvSpec.of(vector_env()), PyAgent(name=name, **options))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_our_policies_are_found_by_name(name: str) -> None:
+    policy = make_policy(token_spec(), PyAgent(name=name, hidden_size=8, num_layers=1, core="gru"))
+    assert type(policy).__name__.lower() == name.replace("_", "")
+    assert policy.memory_shapes() == {"lstm": (1, 8)}
+
+
+@pytest.mark.parametrize("text", [ENCODES_AND_DECODES, WRITES_ITS_OWN_FORWARD], ids=["template", "own forward"])
+@pytest.mark.parametrize("end_chance", [0, 0.02, 0.2])
+@pytest.mark.parametrize("steps", [1, 8, 64])
+def test_a_policy_from_a_file_replays(tmp_path: Path, text: str, end_chance: float, steps: int) -> None:
+    policy = made(f"{written(tmp_path, text)}:Mine")
+    assert replay_difference(policy, play(policy, 6, steps, end_chance)) < 1e-5
+
+
+@pytest.mark.parametrize("text", [ENCODES_AND_DECODES, WRITES_ITS_OWN_FORWARD], ids=["template", "own forward"])
+def test_a_policy_from_a_module_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "their_package").mkdir()
+    written(tmp_path / "their_package", "", "__init__.py")
+    written(tmp_path / "their_package", text, "policy.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = made("their_package.policy:Mine")
+    assert replay_difference(policy, play(policy, 6, 8, 0.2)) < 1e-5
+    for module in ("their_package.policy", "their_package"):
+        monkeypatch.delitem(sys.modules, module)
+
+
+def test_options_reach_a_policy_that_takes_them(tmp_path: Path) -> None:
+    place = f"{written(tmp_path, ENCODES_AND_DECODES)}:Mine"
+    policy = made(place, width=10, clip_range=0.5, analyze_weights_interval=9, core="mingru", num_layers=3)
+    assert policy.encoder.out_features == 10
+    assert policy.memory_shapes() == {"lstm": (3, 16)}
+    assert (policy.clip_range, policy.analyze_weights_interval) == (0.5, 9)
+    with pytest.warns(UserWarning, match="nothing uses the option widht; did you mean width"):
+        assert made(place, widht=10).unused_arguments == {"widht": 10}
+
+
+def test_a_policy_that_takes_no_further_options_has_what_every_policy_has(tmp_path: Path) -> None:
+    place = f"{written(tmp_path, WRITES_ITS_OWN_FORWARD)}:Mine"
+    policy = made(place, clip_range=0.5, analyze_weights_interval=9, hidden_size=8)
+    assert (policy.clip_range, policy.analyze_weights_interval) == (0.5, 9)
+    assert policy.memory_shapes() == {"lstm": (2, 16)}
+    assert policy.unused_arguments == {}
+    with pytest.warns(UserWarning, match=r"nothing uses the option core; let __init__ take \*\*kwargs"):
+        assert made(place, core="gru").unused_arguments == {"core": "gru"}
+
+
+def test_an_agent_is_made_from_the_same_settings(tmp_path: Path) -> None:
+    settings = PyAgent(name=f"{written(tmp_path, ENCODES_AND_DECODES)}:Mine", hidden_size=8)
+    agent = MettaAgent(vector_env(), settings)
+    assert agent.memory_shapes() == {"lstm": (2, 16)}
+    assert replay_difference(agent, play(agent, 4, 5, 0.2)) < 1e-5
+
+
+def test_two_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    for folder, size in (("a", 16), ("b", 20)):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, ENCODES_AND_DECODES.replace("hidden_size=16", f"hidden_size={size}"))
+    first, second = (made(f"{tmp_path / folder / 'mine.py'}:Mine") for folder in ("a", "b"))
+    assert (first.hidden_size, second.hidden_size) == (16, 20)
+
+
+def test_what_cannot_be_found_is_said_with_what_can(tmp_path: Path) -> None:
+    path = written(tmp_path, ENCODES_AND_DECODES)
+    broken = written(tmp_path, "import nothing_of_this_name", "broken.py")
+    plain = written(tmp_path, "class Plain:\n    pass", "plain.py")
+    for name, message in (
+        ("fasst", "did you mean fast"),
+        ("nothing like it", "there are fast, latent_attn_tiny"),
+        (f"{tmp_path / 'gone.py'}:Mine", r"there is no file .*gone\.py"),
+        (f"{path}:Mime", "has no class Mime; it has Mine"),
+        (f"{broken}:Mine", r"broken\.py could not be loaded: ModuleNotFoundError"),
+        (f"{plain}:Plain", "must be a subclass of engram.LSTMWrapper"),
+        ("no.such.module:Mine", "no.such.module could not be imported"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_class(name)
