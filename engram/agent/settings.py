@@ -37,9 +37,12 @@ class PyAgent(Settings):
 
 
 class Agent(Settings):
-    """A policy assembled from YAML: named components, each with a kind and its sources."""
+    """A policy assembled from YAML: named components, each with a `kind`, its `sources` and the kind's options.
+
+    They are plain data here; `components.graph` reads them and finds what is wrong.
+    """
 
     name: str = "custom"
     components: dict[str, dict[str, Any]]
-    clip_range: Annotated[float, Field(ge=0)] = 0.0
-    analyze_weights_interval: Annotated[int, Field(ge=0)] = 300
+    clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
+    analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
