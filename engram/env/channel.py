@@ -1,6 +1,5 @@
 """Messages between a process and its worker: a code, a group's number and, seldom, some bytes."""
 
-import select
 import socket
 import struct
 from typing import NamedTuple
@@ -15,22 +14,27 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a stream socket. With a timeout set on the socket, no half-sent message can block its reader."""
+    """One end of a stream socket. Timeouts are the kernel's: Python's own cost further system calls per message."""
 
     def __init__(self, end: socket.socket):
         self._socket = end
-        self._poll = select.poll()
-        self._poll.register(end, select.POLLIN)
+        self._patience = 0.0  # for ever
 
-    def wait(self, timeout: float) -> bool:
-        """Sleep until a message comes or the other side is gone; False if neither happens within `timeout` seconds."""
-        return bool(self._poll.poll(timeout * 1000))
+    def limit_sending(self, timeout: float) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
+
+    def limit_receiving(self, timeout: float) -> None:
+        """From now on. A signal that is handled while we wait begins the time anew, as does Ctrl-Z and fg."""
+        if timeout != self._patience:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
+            self._patience = timeout
 
     def send(self, code: int, group: int, payload: bytes = b"") -> None:
+        """BlockingIOError if the other side does not take it in time."""
         self._socket.sendall(_HEADER.pack(code, group, len(payload)) + payload)
 
     def receive(self) -> Message:
-        """The next message; EOFError if the other side is gone."""
+        """The next message; EOFError if the other side is gone, BlockingIOError if nothing comes in time."""
         code, group, length = _HEADER.unpack(self._read(_HEADER.size))
         return Message(code, group, self._read(length) if length else b"")
 
@@ -50,3 +54,8 @@ class Channel:
                 raise EOFError("the other side is gone")
             rest = rest[received:]
         return whole
+
+
+def _timeval(seconds: float) -> bytes:
+    whole, part = divmod(max(1, round(seconds * 1_000_000)), 1_000_000)
+    return struct.pack("@ll", whole, part)

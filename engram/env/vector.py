@@ -225,9 +225,10 @@ def _copy_actions(actions: Any, target: np.ndarray) -> None:
     actions = np.asarray(actions)
     if actions.shape != target.shape:
         raise ValueError(f"actions of shape {actions.shape} were sent; this batch takes shape {target.shape}")
-    if not np.can_cast(actions.dtype, target.dtype, "same_kind"):
-        raise ValueError(f"actions of dtype {actions.dtype} were sent; this environment takes {target.dtype}")
-    np.copyto(target, actions, casting="same_kind")
+    try:
+        np.copyto(target, actions, casting="same_kind")
+    except TypeError:
+        raise ValueError(f"actions of {actions.dtype} were sent; this environment takes {target.dtype}") from None
 
 
 def _in_order(finished: list[tuple[np.ndarray, Episodes]]) -> tuple[np.ndarray, Episodes]:

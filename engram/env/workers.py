@@ -90,7 +90,7 @@ class WorkerPool:
         worker.asked.append((command, group))
         try:
             worker.channel.send(command, group, payload)
-        except TimeoutError:
+        except BlockingIOError:
             raise self._hung(worker, self._timeouts[Command.STEP]) from None
         except OSError:
             raise self._lost(worker) from None
@@ -99,11 +99,9 @@ class WorkerPool:
         """A worker's next answer, which is to what it was asked first."""
         timeout = self._timeouts[worker.asked[0][0]]
         try:
-            # Twice half the time: after Ctrl-Z and fg the first wait is over at once, before the worker could run.
-            if not (worker.channel.wait(timeout / 2) or worker.channel.wait(timeout / 2)):
-                raise self._hung(worker, timeout)
+            worker.channel.limit_receiving(timeout)
             message = worker.channel.receive()
-        except TimeoutError:
+        except BlockingIOError:
             raise self._hung(worker, timeout) from None
         except (EOFError, OSError):
             raise self._lost(worker) from None
@@ -145,7 +143,6 @@ class WorkerPool:
 
 def _launch(number: int, shares: dict[int, range], memory: int, timeout: float) -> _Worker:
     ours, theirs = socket.socketpair()
-    ours.settimeout(timeout)
     lifeline_end, lifeline = os.pipe()
     files = (theirs.fileno(), memory, lifeline_end)
     boot = f"import sys; sys.path[:] = {[str(path) for path in sys.path]}; from engram.env.worker import main; main()"
@@ -158,7 +155,9 @@ def _launch(number: int, shares: dict[int, range], memory: int, timeout: float) 
     )
     theirs.close()
     os.close(lifeline_end)
-    return _Worker(number, shares, process, Channel(ours), lifeline)
+    channel = Channel(ours)
+    channel.limit_sending(timeout)
+    return _Worker(number, shares, process, channel, lifeline)
 
 
 def _wait_for(processes: Sequence[subprocess.Popen], patience: float | None) -> list[subprocess.Popen]:

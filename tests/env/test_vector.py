@@ -182,7 +182,7 @@ def test_misuse_is_told():
         env.send(slice(1, 3), [0, 0])
     with pytest.raises(ValueError, match=r"shape \(3,\) were sent; this batch takes shape \(2,\)"):
         env.send(batch, [0, 0, 0])
-    with pytest.raises(ValueError, match="float64 were sent; this environment takes int32"):
+    with pytest.raises(ValueError, match="actions of float64 were sent; this environment takes int32"):
         env.send(batch, [0.0, 0.0])
     env.recv()
     with pytest.raises(RuntimeError, match="every batch was received"):
