@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 
+FORGET = 1  # the place of the forget gate among an LSTM's
+
+
 class State(NamedTuple):
     """The memory of some rows, as cores use it."""
 
@@ -51,12 +54,18 @@ class Core(nn.Module):
         return self.num_layers, self.hidden_size + self.cell_size
 
     def reset_parameters(self) -> None:
-        """Orthogonal weights; the biases of an LSTM are 1, so that it begins by remembering."""
+        """Orthogonal weights, gate by gate, and biases 0, but 1 for an LSTM's forget gates: it begins by remembering.
+
+        Biases of 1 for all gates would saturate them: after a few steps nothing that was seen makes a difference.
+        """
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
-                nn.init.orthogonal_(parameter)
+                for gate in parameter.detach().chunk(self.gates):
+                    nn.init.orthogonal_(gate)
             else:
-                nn.init.constant_(parameter, 1.0 if self.has_cell else 0.0)
+                nn.init.zeros_(parameter)
+            if self.has_cell and name.startswith("bias_ih"):
+                nn.init.ones_(parameter.detach().chunk(self.gates)[FORGET])
 
     def unpack(self, memory_BLS: Tensor) -> State:
         """Memory as it is stored, rows first, to what a core takes."""

@@ -27,7 +27,7 @@ def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
         observation_kind="tokens",
         agents=config.game.num_agents,
         window=(interface.obs_height, interface.obs_width),
-        features=tuple(Feature(f.id, f.name, f.normalization) for f in interface.obs_features),
+        features=_features(interface, config),
         action_names=tuple(interface.action_names),
         # Without memory the choice of a goal is a coin toss; where that costs something it is best to choose none.
         memoryless_ceiling=max(0.0, (tmaze.right_reward + tmaze.wrong_reward) / 2) if tmaze else None,
@@ -37,6 +37,24 @@ def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
 
 def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, buffers: Buffers) -> MettagridBlock:
     return MettagridBlock(_config(settings), env_ids, seed, buffers, _budget_option(settings))
+
+
+def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[Feature, ...]:
+    """Features with the largest value each can have in this world, where that is known; else mettagrid's own figure.
+
+    Its figures are the same for all worlds: 256 for an inventory that never holds more than 3 would hide it.
+    """
+    largest = {
+        "tag": len(interface.tags) - 1,
+        "last_action": len(interface.action_names) - 1,
+        "agent_id": config.game.num_agents - 1,
+    }
+    for limit in config.game.agent.inventory.limits.values():
+        largest |= {f"inv:{resource}": limit.max if limit.modifiers else limit.base for resource in limit.resources}
+    return tuple(
+        Feature(f.id, f.name, float(min(max(largest[f.name], 1), 255)) if f.name in largest else f.normalization)
+        for f in interface.obs_features
+    )
 
 
 def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
