@@ -15,7 +15,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 TARGET = re.compile(r"^([\w-]+):", re.MULTILINE)
 SETTINGS = ("train", "validate")  # the verbs whose words are settings
-PLACEHOLDERS = ("…", "...", "[", "NAME", "VALUE", "CLASS", "FILE")
+PLACEHOLDERS = ("…", "...", "[", "NAME", "VALUE", "CLASS", "FILE", "path/to/")
 
 
 def main() -> int:

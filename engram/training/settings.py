@@ -48,12 +48,12 @@ class Prioritized(Settings):
 
 
 class Checkpoint(Settings):
-    interval: Positive = 50  # epochs between two checkpoints
+    interval: Positive = 10  # epochs between two checkpoints
     keep: Positive = 3
 
 
 class Trainer(Settings):
-    total_timesteps: Positive = 1_000_000
+    total_timesteps: Positive = 500_000
     num_envs: Size | None = None  # null: what the machine can do
     num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
