@@ -40,9 +40,20 @@ def token_spec(window: int = 5, tokens: int = 12, features: int = 6, actions: in
     )
 
 
+def image_env(height: int = 16, width: int = 12, dtype: type = np.uint8) -> SimpleNamespace:
+    low, high = (0, 255) if dtype is np.uint8 else (-np.inf, np.inf)
+    return SimpleNamespace(
+        single_observation_space=spaces.Box(low, high, (height, width, 3), dtype),
+        single_action_space=spaces.Discrete(4),
+    )
+
+
 def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    space = spec.single_observation_space
+    if spec.observation_kind != "tokens" and space.dtype == np.uint8:
+        return torch.randint(256, (*shape, *space.shape), dtype=torch.uint8, generator=generator)
     if spec.observation_kind != "tokens":
-        return torch.randn(*shape, *spec.single_observation_space.shape, generator=generator)
+        return torch.randn(*shape, *space.shape, generator=generator)
     count = spec.single_observation_space.shape[0]
     height, width = spec.window
 
@@ -51,7 +62,8 @@ def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.
 
     location = draw(height) * 16 + draw(width)
     location[..., 0] = 0xFE
-    tokens = torch.stack([location, draw(len(spec.features)), draw(255)], -1).to(torch.uint8)
+    ids = torch.tensor([feature.id for feature in spec.features])
+    tokens = torch.stack([location, ids[draw(len(ids))], draw(255)], -1).to(torch.uint8)
     used = torch.randint(1, count + 1, (*shape, 1), generator=generator)
     tokens[torch.arange(count).expand(*shape, count) >= used] = 0xFF
     return tokens

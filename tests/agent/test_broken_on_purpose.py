@@ -1,0 +1,236 @@
+"""Each fault that once ruined training, made in the real code on purpose: the check that must notice it does.
+
+The checks are those of the tests that all is well; here they must fail.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from playing import token_spec
+from properties import (
+    check_boundaries,
+    check_clipping,
+    check_log_probs,
+    check_no_graph,
+    check_replay,
+    check_rows_are_apart,
+    check_values_are_fractions,
+)
+
+from engram import Example, LSTMWrapper
+from engram.agent import recurrence
+from engram.agent.actions import Flat
+from engram.agent.core import Core
+from engram.agent.cores import CORES
+from engram.agent.encoders.tokens import TokenDecoder
+from engram.agent.memory import MemoryStore
+from engram.agent.policies import base
+from engram.agent.policies import policy as policy_module
+from engram.agent.policies.policy import Policy
+from engram.config.load import load
+from engram.settings import UserError
+from engram.training.experience import Experience
+from engram.training.run import start
+
+
+class Fault(NamedTuple):
+    """A text in the source of a function, what is put in its place, and the checks that must notice."""
+
+    owner: Any
+    function: str
+    right: str
+    wrong: str
+    checks: tuple[Callable[[Policy], None], ...]
+
+
+STARTS = "(flags[0] if len(flags) == 1 else flags[0] | flags[1]).t()"
+RESETS = (check_boundaries,)
+REPLAY = (check_replay,)
+
+FAULTS = {
+    "detach removed": Fault(MemoryStore, "write", ".detach()", "", (check_no_graph,)),
+    "reset ignored": Fault(recurrence, "starts_of", STARTS, f"{STARTS} & False", RESETS),
+    "truncation ignored": Fault(recurrence, "starts_of", "flags[0] | flags[1]", "flags[0]", RESETS),
+    "reset ignored inside segments": Fault(
+        recurrence, "starts_of", STARTS, f"{STARTS} & (torch.arange(steps) == 0).unsqueeze(1)", REPLAY
+    ),
+    "reset one step late in learning": Fault(
+        recurrence,
+        "starts_of",
+        STARTS,
+        f"torch.nn.functional.pad({STARTS}, (0, 0, min(1, steps - 1), 0))[:steps]",
+        REPLAY,
+    ),
+    "reset one step late in acting": Fault(
+        base,
+        "remember_and_run",
+        "starts_of(td, rows, steps))",
+        "starts_of(td, rows, steps) & (ids is None))\n"
+        "    if ids is not None:\n"
+        "        state = core.unpack(core.pack(state).masked_fill(starts_of(td, 1, rows).view(-1, 1, 1), 0))",
+        (check_boundaries, check_replay),
+    ),
+    "reset of all rows when one ends": Fault(
+        recurrence,
+        "starts_of",
+        STARTS,
+        f"{STARTS}.any(dim=1, keepdim=True).expand(steps, rows)",
+        (check_boundaries, check_replay),
+    ),
+    "rows swapped": Fault(
+        recurrence,
+        "row_ids",
+        'torch.arange(rows, device=td["env_obs"].device)',
+        'torch.arange(rows, device=td["env_obs"].device).flip(0)',
+        (check_rows_are_apart, check_replay),
+    ),
+    "memory kept by the slice and not by the row": Fault(
+        recurrence,
+        "row_ids",
+        "ids + (first.reshape(-1)[:1] if isinstance(first, Tensor) else first)",
+        "ids",
+        (check_rows_are_apart, check_replay),
+    ),
+    "segment replayed from zero": Fault(recurrence, "recall", "[:, 0], None", "[:, 0] * 0, None", REPLAY),
+    "segment replayed from another's memory": Fault(
+        recurrence, "recall", "given is not None", "given is not None and steps == 1", REPLAY
+    ),
+    "normalisation in bytes": Fault(
+        TokenDecoder,
+        "forward",
+        "values / self.normalizations[features]",
+        "(value.byte() // self.normalizations[features].byte()).float()",
+        (check_values_are_fractions,),
+    ),
+    "log-probability of another action in learning": Fault(
+        Flat,
+        "evaluate",
+        "actions.long().reshape(-1, 1)",
+        "(actions.long().reshape(-1, 1) + 1) % self.logits",
+        (check_log_probs, check_replay),
+    ),
+    "log-probability of another action in acting": Fault(
+        Flat,
+        "sample",
+        "Sample(index.squeeze(-1)",
+        "Sample((index.squeeze(-1) + 1) % self.logits",
+        (check_log_probs, check_replay),
+    ),
+    "clipping left out": Fault(Policy, "clip_weights", "if self.clip_range > 0", "if False", (check_clipping,)),
+    "clipping that does nothing": Fault(policy_module, "clip_weights", "clip_range <= 0", "True", (check_clipping,)),
+}
+
+
+def break_it(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """The function as it is, but for the fault. A text that is not in it any more is an error here."""
+    function = getattr(fault.owner, fault.function)
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    assert source.count(fault.right) == 1, f"{fault.function} has changed: say anew how to break it"
+    scope: dict[str, Any] = {}
+    exec(source.replace(fault.right, fault.wrong), inspect.unwrap(function).__globals__, scope)
+    monkeypatch.setattr(fault.owner, fault.function, scope[fault.function])
+
+
+def made(core: str = "lstm") -> Policy:
+    torch.manual_seed(0)
+    return Example(token_spec(), input_size=32, hidden_size=32, core=core)
+
+
+CASES = [(name, check) for name, fault in FAULTS.items() for check in fault.checks]
+
+
+@pytest.mark.parametrize(("name", "check"), CASES, ids=[f"{name}-{check.__name__}" for name, check in CASES])
+def test_a_fault_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, check: Callable[[Policy], None]) -> None:
+    check(made())
+    break_it(monkeypatch, FAULTS[name])
+    with pytest.raises(AssertionError):
+        check(made())
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_core_that_takes_no_notice_of_starts_is_noticed(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
+    right = Core.forward
+    monkeypatch.setattr(Core, "forward", lambda self, inputs, state, starts: right(self, inputs, state, starts & False))
+    with pytest.raises(AssertionError):
+        check_boundaries(made(core))
+
+
+class OwnForward(Example):
+    """In the style of policies that handle their state by the two building blocks."""
+
+    def forward(self, td, state=None, action=None):
+        observations = td["env_obs"]
+        B, TT = observations.shape[0], 1 if action is None else observations.shape[1]
+        hidden = self.encode_observations(observations.flatten(0, td.batch_dims - 1))
+        lstm_h, lstm_c, env_id = self._manage_lstm_state(td, B, TT, observations.device)
+        hidden, (new_h, new_c) = self.lstm(hidden.view(B, TT, -1).transpose(0, 1), (lstm_h, lstm_c))
+        self._store_lstm_state(new_h, new_c, env_id)
+        logits, value = self.decode_actions(hidden.transpose(0, 1).reshape(B * TT, -1))
+        if action is None:
+            return self.forward_inference(td, logits, value)
+        return self.forward_training(td, action, logits, value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        (Fault(LSTMWrapper, "_manage_lstm_state", "self.lstm.expect(starts)", "pass", ()), check_replay),
+        (Fault(LSTMWrapper, "_store_lstm_state", "self.memory.write", "(lambda *_: None)", ()), check_boundaries),
+        (FAULTS["detach removed"], check_no_graph),
+    ],
+    ids=["starts inside a segment", "nothing stored", "detach removed"],
+)
+def test_faults_in_the_building_blocks_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: Fault, check) -> None:
+    policy = OwnForward(token_spec(), input_size=32, hidden_size=32)
+    check(policy)
+    policy.reset_memory()
+    break_it(monkeypatch, fault)
+    with pytest.raises(AssertionError):
+        check(policy)
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def start(self, plan) -> None: ...
+
+    def update(self, record) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def finish(self, result) -> None: ...
+
+
+def train(directory) -> None:
+    sizes = ["num_envs=6", "bptt_horizon=8", "batch_size=96", "minibatch_size=96", "num_workers=0"]
+    words = ["env=recall", "py_agent.hidden_size=8", f"runs_dir={directory}", "run=x", "trainer.total_timesteps=192"]
+    settings = load([*words, *(f"trainer.{size}" for size in sizes)])
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    start(settings, Silent())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(Experience, "store_memory", "[segments] = value", "[segments] = value * 0", ()),
+        Fault(
+            Experience, "_minibatch", "self.memory[segments]", "self.memory[(segments - self.rows) % self.segments]", ()
+        ),
+        FAULTS["segment replayed from zero"],
+        FAULTS["reset ignored inside segments"],
+        FAULTS["log-probability of another action in learning"],
+    ],
+    ids=["memory not kept", "memory of the previous segment", "from zero", "no reset inside", "another action"],
+)
+def test_training_stops_at_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path, fault: Fault) -> None:
+    break_it(monkeypatch, fault)
+    with pytest.raises(UserError, match="sees another memory in learning than in acting"):
+        train(tmp_path)
+
+
+def test_training_goes_on_without_one(tmp_path) -> None:
+    train(tmp_path)

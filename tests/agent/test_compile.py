@@ -1,0 +1,100 @@
+"""Acting and learning compile whole, with no graph break, and give the same numbers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from playing import Segment, play, replay, replay_difference, token_spec
+from properties import ROWS, act, answers
+from torch import Tensor, nn
+
+from engram import MettaAgent
+from engram.agent.cores import CORES
+from engram.agent.make import make_policy
+from engram.agent.policies.policy import Policy
+from engram.agent.settings import POLICIES, PyAgent
+
+# Machine code for all policies with one core and one policy with all; the other pairs are traced and run in eager mode.
+TO_MACHINE_CODE = [(name, "lstm") for name in POLICIES] + [("fast", "gru"), ("fast", "mingru")]
+TRACED = [(name, core) for name in POLICIES for core in CORES if (name, core) not in TO_MACHINE_CODE]
+CASES = [(*pair, "inductor") for pair in TO_MACHINE_CODE] + [(*pair, "aot_eager") for pair in TRACED]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def made(name: str = "fast", core: str = "lstm") -> Policy:
+    torch.manual_seed(0)
+    policy = make_policy(token_spec(), PyAgent(name=name, core=core, hidden_size=16))
+    policy.reserve_memory(ROWS)
+    return policy
+
+
+def compiled(policy: nn.Module, backend: str) -> nn.Module:
+    return torch.compile(policy, fullgraph=True, backend=backend)
+
+
+@torch.no_grad()
+def acted(policy: Policy, run: nn.Module) -> list[Tensor]:
+    """What is said in three steps, with episode starts, and what is remembered after them."""
+    policy.reset_memory()
+    seen = []
+    for step in range(3):
+        starts = torch.arange(ROWS) % 3 == step
+        seen += [act(policy, step, run=run, dones=starts).select("actions", "full_log_probs", "values")]
+    return [*(answers(td) for td in seen), *(store.memory_NLS.clone() for store in policy.stores().values())]
+
+
+def learned(policy: Policy, run: nn.Module, segment: Segment) -> list[Tensor]:
+    """Log-probabilities, values, entropies, and the gradients of a loss of them."""
+    td = replay(run, segment)
+    policy.zero_grad()
+    (td["act_log_prob"].sum() + td["value"].square().sum() + td["entropy"].sum()).backward()
+    gradients = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
+    return [td["act_log_prob"].detach(), td["value"].detach(), td["entropy"].detach(), *gradients]
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "core", "backend"), CASES)
+def test_acting_and_learning_compile_and_give_the_same_numbers(name: str, core: str, backend: str) -> None:
+    policy = made(name, core)
+    run = compiled(policy, backend)
+    segment = play(policy, ROWS, 5, 0.2, rollouts=2)[1]
+    assert_same(acted(policy, run), acted(policy, policy))
+    assert_same(learned(policy, run, segment), learned(policy, policy, segment))
+
+
+def test_acting_is_one_graph() -> None:
+    policy = made()
+    assert_same(acted(policy, compiled(policy, "eager")), acted(policy, policy))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", CORES)
+def test_uneven_slices_compile_too_and_replay(core: str) -> None:
+    policy = made(core=core)
+    policy.reserve_memory(9)
+    run = compiled(policy, "aot_eager")
+    segments = play(run, 9, 6, 0.2, rollouts=2, spec=policy.env_spec)
+    assert replay_difference(policy, segments) < 1e-5
+    assert replay_difference(run, segments) < 1e-5
+
+
+def test_an_agent_that_translates_features_is_one_graph() -> None:
+    home = token_spec()
+    agent = MettaAgent(home, PyAgent(hidden_size=16))
+    agent.bind(replace(home, features=tuple(replace(f, id=5 - f.id) for f in home.features)))
+    agent.reserve_memory(ROWS)
+    run = compiled(agent, "eager")
+    assert agent.feature_map is not None
+    assert_same(acted(agent.policy, run), acted(agent.policy, agent))
