@@ -21,6 +21,7 @@ class RunSettings(Settings):
     runs_dir: str = "runs"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    init_from: str | None = None  # a run's directory or a checkpoint's, whose weights to begin with
     py_agent: PyAgent | None = None
     agent: Agent | None = None
     env: EnvSettings

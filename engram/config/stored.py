@@ -17,6 +17,8 @@ FREE = (
     "trainer.num_workers",
     "trainer.worker_timeout",
     "trainer.checkpoint",
+    "trainer.evaluate_interval",
+    "trainer.evaluate_episodes",
 )
 
 

@@ -2,6 +2,9 @@
 
 A checkpoint is a directory, written aside, synced and renamed: `weights.safetensors` and further groups of tensors,
 `state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code.
+
+A run keeps the last few as `epoch_N`, and the best one as `best`, a link to `best_epoch_N`: a link can be replaced at a
+stroke, a directory cannot.
 """
 
 import hashlib
@@ -16,6 +19,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+BEST = "best"
 
 Groups = dict[str, dict[str, Tensor]]
 
@@ -35,31 +40,25 @@ def save_checkpoint(
     directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int
 ) -> Path:
     """Write `directory/epoch_N` and drop all but the last `keep`."""
-    directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"epoch_{epoch:06d}"
-    aside = directory / f".writing_{epoch:06d}"
-    for leftover in directory.glob(".writing_*"):
-        shutil.rmtree(leftover)
-    aside.mkdir()
-    try:
-        for name, tensors in groups.items():
-            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, aside / f"{name}.safetensors")
-        (aside / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-        manifest = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for path in aside.iterdir():
-            _sync(path)
-        _sync(aside)
-        if target.exists():
-            shutil.rmtree(target)
-        aside.rename(target)
-        _sync(directory)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    _write(target, groups, state)
     for old in list_checkpoints(directory)[:-keep]:
         shutil.rmtree(old)
     return target
+
+
+def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
+    """Write the checkpoint that `directory/best` leads to from now on, and drop the one it led to before."""
+    target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
+    _write(target, groups, state)
+    new_link.unlink(missing_ok=True)
+    new_link.symlink_to(target.name, target_is_directory=True)
+    new_link.replace(link)
+    _sync(directory)
+    for old in directory.glob("best_epoch_*"):
+        if old != target:
+            shutil.rmtree(old)
+    return link
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -90,6 +89,31 @@ def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
 def list_checkpoints(directory: Path) -> list[Path]:
     """Oldest first."""
     return sorted(directory.glob("epoch_*"), key=lambda path: int(path.name.removeprefix("epoch_")))
+
+
+def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> None:
+    """A whole checkpoint at `target`, or what was there before."""
+    directory, aside = target.parent, target.with_name(f".writing_{target.name}")
+    directory.mkdir(parents=True, exist_ok=True)
+    for leftover in directory.glob(".writing_*"):
+        shutil.rmtree(leftover)
+    aside.mkdir()
+    try:
+        for name, tensors in groups.items():
+            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, aside / f"{name}.safetensors")
+        (aside / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        manifest = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
+        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in aside.iterdir():
+            _sync(path)
+        _sync(aside)
+        if target.exists():
+            shutil.rmtree(target)
+        aside.rename(target)
+        _sync(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
 def _is_group(name: str) -> bool:

@@ -32,10 +32,16 @@ class Training:
     progress: Progress
 
 
-def train(training: Training, settings: Trainer, report: Callable[[Record], None], save: Callable[[], None]) -> None:
+def train(
+    training: Training,
+    settings: Trainer,
+    report: Callable[[Record], None],
+    save: Callable[[Record], None],
+    evaluate: Callable[[], Record],
+) -> None:
     """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
     agent, experience, progress = training.agent, training.experience, training.progress
-    timers, averages = Timers(), Averages()
+    timers, averages, record = Timers(), Averages(), Record()
     while progress.steps < settings.total_timesteps:
         training.rollout.collect(timers)
 
@@ -68,13 +74,17 @@ def train(training: Training, settings: Trainer, report: Callable[[Record], None
             experience.buffer["values"], experience.buffer["returns"]
         )
         record["memory/norm"] = agent.memory_norm().item()
+        evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
+        if evaluating:
+            with timers("evaluation"):
+                record |= evaluate()
         record |= progress.timing(timers.take(), experience.batch_size)
         record["process/megabytes"] = process_megabytes()
         report(record)
         check_health(record, agent, settings)
-        if progress.epoch % settings.checkpoint.interval == 0:
-            save()
-    save()
+        if evaluating or progress.epoch % settings.checkpoint.interval == 0:
+            save(record)
+    save(record)
 
 
 def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:

@@ -1,5 +1,6 @@
 """What a checkpoint holds of a run, and how a run goes on from one."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,8 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.settings import UserError
 from engram.training.checkpoint import Checkpoint, Groups
 from engram.training.loop import Training
+from engram.training.settings import Trainer
+from engram.training.sizes import Sizes, resolve_sizes
+
+CHOSEN = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes that settings leave to the machine
+KEPT = (*CHOSEN, "rows", "horizon", "segments")
+
+log = logging.getLogger("engram")
+
+
+def sizes_of_run(trainer: Trainer, checkpoint: Checkpoint | None, agents: int, device: str, cores: int) -> Sizes:
+    """The sizes that a run began with, whatever machine it goes on with; if it begins, those that fit this one."""
+    here = resolve_sizes(trainer, agents, device, cores)
+    if checkpoint is None:
+        return here
+    stored: Mapping[str, int] = checkpoint.state["sizes"]
+    given = {name: stored[name] for name in CHOSEN if getattr(trainer, name) is None}
+    sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
+    if changed := _differences(sizes, stored, KEPT):
+        raise UserError(f"{checkpoint.path} is of a run with other sizes ({', '.join(changed)}): start another run")
+    if changed := _differences(here, stored, CHOSEN):
+        log.info("sizes are those the run began with, not what would be chosen here: %s", ", ".join(changed))
+    return sizes
 
 
 def snapshot(training: Training) -> tuple[Groups, dict[str, Any]]:
@@ -24,6 +48,7 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any]]:
         "progress": {name: getattr(training.progress, name) for name in ("steps", "epoch", "seconds")},
         "recent_returns": list(training.episodes.recent),
         "env_spec": training.agent.env_spec.to_json(),
+        "policy_spec": training.agent.policy.env_spec.to_json(),
         "has_env_state": env_state is not None,
     }
     if env_state is not None:
@@ -51,6 +76,11 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
     training.env.reset()
     training.agent.reset_memory()
     return "resume: environments reset (this kind cannot be put back to where it was), memory cleared with them"
+
+
+def _differences(sizes: Sizes, stored: Mapping[str, int], names: tuple[str, ...]) -> list[str]:
+    now = sizes._asdict()
+    return [f"{name} {stored[name]}, not {now[name]}" for name in names if stored[name] != now[name]]
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -16,16 +16,19 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
-from engram.training.checkpoint import load_latest, save_checkpoint
+from engram.training.archive import Archive
+from engram.training.checkpoint import Checkpoint
+from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
 from engram.training.loop import Training, train
 from engram.training.metrics import EpisodeLog, MetricsFile, Record
 from engram.training.optimizer import make_optimizer
+from engram.training.origin import begin_from, latest_checkpoint, load_agent
 from engram.training.progress import Progress
-from engram.training.resume import restore, snapshot
+from engram.training.resume import restore, sizes_of_run
 from engram.training.rollout import Rollout
 from engram.training.settings import Trainer
-from engram.training.sizes import Sizes, available_cores, resolve_sizes
+from engram.training.sizes import Sizes, available_cores
 from engram.training.threads import Threads
 
 log = logging.getLogger("engram")
@@ -37,6 +40,7 @@ class RunSettings(Protocol):
     run: str
     seed: int
     device: str
+    init_from: str | None
     env: EnvSettings
     trainer: Trainer
 
@@ -93,8 +97,9 @@ def start(settings: RunSettings, display: Display) -> Result:
     device = choose_device(settings.device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
-    sizes = resolve_sizes(settings.trainer, spec.agents, device.type, available_cores())
-    agent = MettaAgent(spec, settings.policy).to(device)
+    checkpoint = latest_checkpoint(directory)
+    sizes = sizes_of_run(settings.trainer, checkpoint, spec.agents, device.type, available_cores())
+    agent = _agent(settings, spec, checkpoint).to(device)
     with VectorEnv(
         settings.env,
         num_envs=sizes.num_envs,
@@ -104,7 +109,8 @@ def start(settings: RunSettings, display: Display) -> Result:
     ) as env:
         trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
         training = build(agent, env, sizes, trainer, device, settings.seed)
-        last = _resume(training, directory)
+        _resume(training, directory, checkpoint)
+        archive = Archive(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
         plan = Plan(
             run=settings.run,
             policy=settings.policy.name,
@@ -123,20 +129,26 @@ def start(settings: RunSettings, display: Display) -> Result:
             metrics.write(record)
             display.update(record)
 
-        def save() -> None:
-            nonlocal last
-            groups, state = snapshot(training)
-            epoch, keep = training.progress.epoch, trainer.checkpoint.keep
-            last = save_checkpoint(directory / "checkpoints", epoch, groups, state, keep)
-            log.info("saved %s", last)
+        def save(record: Record) -> None:
+            archive.save(training, record)
+
+        def evaluate_now() -> Record:
+            return evaluate(
+                agent,
+                settings.env,
+                trainer.evaluate_episodes,
+                num_workers=sizes.num_workers,
+                memory=trainer.memory,
+                step_timeout=trainer.worker_timeout,
+            ).record()
 
         try:
-            train(training, trainer, report, save)
+            train(training, trainer, report, save, evaluate_now)
         finally:
             metrics.close()
     progress = training.progress
     mean_return = training.episodes.mean_return
-    result = Result(settings.run, directory, last, spec, progress.steps, progress.seconds, mean_return)
+    result = Result(settings.run, directory, archive.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
@@ -184,17 +196,22 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _resume(training: Training, directory: Path) -> Path | None:
-    """Go on from the newest whole checkpoint, or begin."""
-    checkpoint, problems = load_latest(directory / "checkpoints")
-    for problem in problems:
-        log.warning("checkpoint not usable, taking the one before: %s", problem)
+def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
+    """The run's own, or one that begins: anew, or with the weights of another run."""
+    if checkpoint is not None:
+        return load_agent(checkpoint, settings.policy, spec, training=True)
+    if settings.init_from is not None:
+        return begin_from(Path(settings.init_from), settings.policy, spec)
+    return MettaAgent(spec, settings.policy)
+
+
+def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
+    """Go on from a checkpoint, or begin."""
     MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
     if checkpoint is None:
         training.env.reset()
-        return None
-    log.info("%s from %s", restore(training, checkpoint), checkpoint.path)
-    return checkpoint.path
+    else:
+        log.info("%s from %s", restore(training, checkpoint), checkpoint.path)
 
 
 def _log_to(path: Path, display: Display) -> None:

@@ -1,10 +1,11 @@
 """Settings of training. Light to import: they are checked before torch is loaded."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from engram.settings import Settings
+from engram.training.schedule import SCHEDULABLE, Schedule, by_dotted_name, problems
 
 Positive = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -27,17 +28,19 @@ class PPO(Settings):
     ent_coef: NonNegative = 0.0021
     norm_adv: bool = True
     target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
-    l2_init_coef: NonNegative = 0.0
+    l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began
 
 
 class Optimizer(Settings):
-    type: Literal["adam", "adamw"] = "adam"
+    type: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the matrices of hidden layers, adamw for the rest
     learning_rate: Greater = 0.00046
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     eps: Greater = 1e-12
     weight_decay: NonNegative = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95  # of muon
     max_grad_norm: Greater = 0.5
+    fused: bool = False  # adam and adamw in one kernel: faster, the same but for rounding
 
 
 class Prioritized(Settings):
@@ -58,16 +61,47 @@ class Trainer(Settings):
     num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
     bptt_horizon: Size = 64
+    burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
+    accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
     update_epochs: Positive | None = None  # passes over each batch; null: 1 for large batches, 4 for small ones
     memory: Literal["carry", "reset", "off"] = "carry"
-    replay_error_bound: Greater = 1e-3
+    replay_error_bound: Greater | None = None  # null: 0.001, with bfloat16 0.1
+    gradient_bound: Greater | None = 1000.0  # times the running median; the run stops when several epochs are above
+    precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32
+    evaluate_interval: Positive | None = None  # epochs between two evaluations; null: none
+    evaluate_episodes: Positive = 32
     compile: bool = False
     ppo: PPO = PPO()
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()
+    schedule: dict[str, Schedule] = {}  # by names of numbers below trainer, such as optimizer.learning_rate
     checkpoint: Checkpoint = Checkpoint()
+    tensorboard: bool = False  # write the metrics for TensorBoard too
+    trace: Annotated[int, Field(ge=0)] = 0  # write what every field is, along the whole way, for so many steps
+    profile: bool = False  # write where the time of one epoch goes
+
+    @field_validator("burn_in")
+    @classmethod
+    def _leaves_something(cls, burn_in: int, info: ValidationInfo) -> int:
+        horizon = info.data.get("bptt_horizon")
+        if horizon is not None and burn_in >= horizon:
+            raise ValueError(f"{burn_in} leaves nothing to learn from: less than trainer.bptt_horizon ({horizon})")
+        return burn_in
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _by_dotted_name(cls, schedule: Any) -> Any:
+        return by_dotted_name(schedule) if isinstance(schedule, dict) else schedule
+
+    @field_validator("schedule")
+    @classmethod
+    def _fits(cls, schedule: dict[str, Schedule], info: ValidationInfo) -> dict[str, Schedule]:
+        sections = {name: info.data[name] for name in SCHEDULABLE if name in info.data}
+        if len(sections) == len(SCHEDULABLE) and (found := problems(schedule, sections)):
+            raise ValueError("; and ".join(found))
+        return schedule
 
 
 class Wandb(Settings):

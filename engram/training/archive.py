@@ -1,0 +1,64 @@
+"""Archive: the checkpoints of a run, the last few of them and the best by return."""
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from engram.training.checkpoint import BEST, BadCheckpointError, Checkpoint, load_checkpoint, save_best, save_checkpoint
+from engram.training.loop import Training
+from engram.training.metrics import Record
+from engram.training.resume import snapshot
+from engram.training.sizes import Sizes
+
+ENOUGH = 20  # recent episodes, without which a mean return of training is luck
+
+log = logging.getLogger("engram")
+
+
+class Score(NamedTuple):
+    """By what a checkpoint is the best. A return that was evaluated counts more than one met in training."""
+
+    evaluated: bool
+    value: float
+
+
+class Archive:
+    def __init__(self, directory: Path, keep: int, sizes: Sizes, last: Checkpoint | None = None) -> None:
+        """`last`: the checkpoint that the run goes on from."""
+        self.directory, self.keep, self.sizes = directory, keep, sizes
+        self.last = None if last is None else last.path
+        self._epoch = None if last is None else last.state["progress"]["epoch"]
+        self._best = _score_of_best(directory)
+
+    def save(self, training: Training, record: Record) -> None:
+        """Keep this moment, unless it is kept already; `record` is what was measured of it."""
+        epoch = training.progress.epoch
+        if epoch == self._epoch:
+            return
+        groups, state = snapshot(training)
+        state["sizes"] = self.sizes._asdict()
+        self.last, self._epoch = save_checkpoint(self.directory, epoch, groups, state, self.keep), epoch
+        log.info("saved %s", self.last)
+        score = _score(training, record)
+        if score is not None and (self._best is None or score > self._best):
+            best = save_best(self.directory, epoch, groups, {**state, "score": score._asdict()})
+            self._best = score
+            log.info("saved %s: %s return %.6g", best, "evaluated" if score.evaluated else "mean", score.value)
+
+
+def _score(training: Training, record: Record) -> Score | None:
+    if "evaluate/return" in record:
+        return Score(True, record["evaluate/return"])
+    if record.get("return") is None or len(training.episodes.recent) < ENOUGH:
+        return None
+    return Score(False, record["return"])
+
+
+def _score_of_best(directory: Path) -> Score | None:
+    if not (directory / BEST).exists():
+        return None
+    try:
+        return Score(**load_checkpoint(directory / BEST).state["score"])
+    except BadCheckpointError as error:
+        log.warning("the best checkpoint is not usable, the next good one takes its place: %s", error)
+        return None

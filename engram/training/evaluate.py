@@ -1,0 +1,129 @@
+"""Evaluation: whole episodes of a policy, with a memory of its own, and what came of them.
+
+How many episodes each environment plays is fixed before the first step. To take the first so many that end anywhere
+would favour short episodes, which often are the bad ones, or the good.
+"""
+
+# R rows of all environments, B rows of a batch, D random numbers that an action takes
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from engram.agent.metta_agent import MettaAgent
+from engram.env.randomness import fold, uniform
+from engram.env.vector import Batch, VectorEnv
+from engram.settings import UserError
+from engram.training.evaluation import Evaluation, Tally
+from engram.training.threads import Threads
+
+EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that it was trained on
+PATIENCE = 100_000  # steps in which no episode ends, after which none is expected to
+
+_ACTIONS = 0x41637473  # what the random numbers are for; environments draw from the same generator
+
+
+@torch.no_grad()
+def evaluate(
+    agent: MettaAgent,
+    env_settings: Any,
+    episodes: int,
+    *,
+    greedy: bool = False,
+    seed: int = EVALUATION_SEED,
+    num_envs: int = 32,
+    num_workers: int = 0,
+    memory: str = "carry",
+    step_timeout: float = 20.0,
+) -> Evaluation:
+    """Play `episodes` whole episodes, shared out evenly over the environments, and leave the agent as it was.
+
+    The same agent, seed and number of environments give the same episodes, whatever the number of workers. `greedy`
+    takes the most likely action, otherwise actions are drawn. Memory is kept for as long as an episode lasts, whatever
+    `memory` says of training, unless that is `off`.
+    """
+    num_envs = min(num_envs, episodes)
+    quota = np.full(num_envs, episodes // num_envs)
+    quota[: episodes % num_envs] += 1
+    device = next(agent.parameters()).device
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        Threads(num_workers).while_acting(),
+        VectorEnv(env_settings, num_envs, min(num_workers, num_envs), seed, step_timeout=step_timeout) as env,
+    ):
+        torch.manual_seed(seed)  # for policies that draw without being asked to
+        player = with_memory_of_its_own(agent)
+        player.bind(env.spec)
+        return _play(Player(player, device, greedy, memory == "off", seed), env, Tally(quota, env.spec.agents))
+
+
+def with_memory_of_its_own(agent: MettaAgent) -> MettaAgent:
+    """A copy for evaluation: the same weights, not equal ones, and an empty memory."""
+    shared = {id(parameter): parameter for parameter in agent.parameters()}
+    try:
+        player = copy.deepcopy(agent, shared)
+    except (TypeError, RuntimeError) as error:
+        raise UserError(
+            f"evaluation plays with a copy of the policy, so that training's memory stays as it is, and "
+            f"{type(agent.policy).__name__} cannot be copied ({error}): keep what cannot be out of its attributes"
+        ) from error
+    player.eval()
+    player.reset_memory()
+    return player
+
+
+class Player:
+    """Chooses actions, by random numbers of a row's own: they do not depend on how rows are batched."""
+
+    def __init__(self, agent: MettaAgent, device: torch.device, greedy: bool, forgetful: bool, seed: int) -> None:
+        self.agent, self.device, self.greedy, self.forgetful = agent, device, greedy, forgetful
+        self._key = fold(fold(np.zeros(1, np.uint64), _ACTIONS), seed)
+
+    def act(self, batch: Batch, step: int) -> np.ndarray:
+        count = batch.rows.stop - batch.rows.start
+        fields = {
+            "env_obs": batch.buffers.observations,
+            "dones": batch.buffers.terminals | self.forgetful,
+            "truncateds": batch.buffers.truncations,
+        }
+        tensors = {name: torch.from_numpy(field).to(self.device) for name, field in fields.items()}
+        tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)
+        tensors["action_noise"] = self._noise(batch.rows, step)
+        td = self.agent(TensorDict(tensors, batch_size=[count]))
+        actions = td["actions"]
+        if self.greedy:
+            actions = self.agent.action_space.greedy(td["full_log_probs"], actions)
+        return actions.cpu().numpy()
+
+    def _noise(self, rows: slice, step: int) -> Tensor:
+        """Uniform numbers [B, D]; in the middle for greedy actions, where continuous ones are at their mean."""
+        size = self.agent.action_space.noise
+        if self.greedy:
+            return torch.full((rows.stop - rows.start, size), 0.5, device=self.device)
+        keys = fold(fold(self._key, np.arange(rows.start, rows.stop)), step)
+        noise = np.stack([uniform(keys, number) for number in range(size)], axis=-1)
+        return torch.from_numpy(noise.astype(np.float32)).to(self.device)
+
+
+def _play(player: Player, env: VectorEnv, tally: Tally) -> Evaluation:
+    player.agent.reserve_memory(env.rows)
+    env.reset()
+    steps = dict.fromkeys((rows.start for rows in env.batches), 0)
+    quiet = 0  # batches received since an episode ended
+    while not tally.complete:
+        batch = env.recv()
+        first = batch.rows.start
+        if steps[first]:
+            quiet = 0 if tally.add(batch, env.drain_episodes()) else quiet + 1
+        if quiet > PATIENCE * len(env.batches):
+            raise UserError(
+                f"evaluation: no episode of {env.spec.name} ended within {PATIENCE:,} steps: limit their length "
+                "(env.max_steps, where the environment has it)"
+            )
+        env.send(batch, player.act(batch, steps[first]))
+        steps[first] += 1
+    return tally.result()

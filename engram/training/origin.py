@@ -1,0 +1,89 @@
+"""Where weights come from: the checkpoint to load, and the agent that is made of it, in its own environment or another."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.settings import Agent, PyAgent
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+from engram.training.checkpoint import BadCheckpointError, Checkpoint, load_checkpoint, load_latest
+
+SHOWN = 6  # tensors that are named when many do not fit
+
+log = logging.getLogger("engram")
+
+
+def latest_checkpoint(directory: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of a run's directory; those that are damaged are said aloud."""
+    checkpoint, problems = load_latest(directory / "checkpoints")
+    for problem in problems:
+        log.warning("checkpoint not usable, taking the one before: %s", problem)
+    return checkpoint
+
+
+def find_checkpoint(path: Path, option: str) -> Checkpoint:
+    """The checkpoint at a path: itself one, or a run's directory, of which it is the newest."""
+    if not path.is_dir():
+        raise UserError(f"{option}: there is no directory {path}: give that of a run or of one of its checkpoints")
+    if (path / "manifest.json").exists() or (path / "state.json").exists():
+        try:
+            return load_checkpoint(path)
+        except BadCheckpointError as error:
+            raise UserError(f"{option}: the checkpoint is not usable: {error}") from error
+    checkpoint = latest_checkpoint(path)
+    if checkpoint is None:
+        raise UserError(f"{option}: {path} has no checkpoint that can be used: give another, or train it first")
+    return checkpoint
+
+
+def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, training: bool) -> MettaAgent:
+    """The agent of a checkpoint, in the environment of `spec`.
+
+    Features that its policy does not know it gets room for in training; in evaluation they are masked.
+    """
+    agent = MettaAgent(_made_for(checkpoint, spec), policy)
+    _load(agent, checkpoint.groups["weights"], checkpoint.path)
+    agent.train(training)
+    agent.bind(spec)
+    return agent
+
+
+def begin_from(path: Path, policy: PyAgent | Agent, spec: EnvSpec) -> MettaAgent:
+    """An agent that begins with the weights of another run, and with nothing else of it."""
+    checkpoint = find_checkpoint(path, "init_from")
+    weights = checkpoint.groups["weights"]
+    # Where the other run began matters no more: the L2 loss is to pull to where this one does.
+    checkpoint.groups["weights"] = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
+    agent = load_agent(checkpoint, policy, spec, training=True)
+    log.info("began with the weights of %s", checkpoint.path)
+    return agent
+
+
+def _made_for(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
+    """What the policy was made for: in its own environment that very spec, which JSON does not hold to the last bit."""
+    stored = checkpoint.state["policy_spec"]
+    return spec if stored == spec.to_json() else EnvSpec.from_json(stored)
+
+
+def _load(agent: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raises one `UserError` with all tensors that do not fit."""
+    own = agent.state_dict()
+    there = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
+    problems = [f"{name} is not there" for name in own if name not in there and ".l2_init." not in name]
+    problems += [f"{name} is not here" for name in there if name not in own]
+    problems += [
+        f"{name} is {list(tensor.shape)} there and {list(own[name].shape)} here"
+        for name, tensor in there.items()
+        if name in own and own[name].shape != tensor.shape
+    ]
+    if problems:
+        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise UserError(
+            f"the weights of {path} do not fit this policy: {'; '.join([*problems[:SHOWN], *more])}. "
+            "Choose the policy and the options that they were trained with"
+        )
+    agent.load_state_dict(weights)
