@@ -88,7 +88,8 @@ def recurrent(core: str) -> Builder:
         if options.initialisation != "orthogonal":  # which it begins with
             for name, parameter in module.named_parameters():
                 if name.startswith("weight"):
-                    INITIALISATIONS[options.initialisation](parameter, 1.0)
+                    for gate in parameter.detach().chunk(module.gates):
+                        INITIALISATIONS[options.initialisation](gate, 1.0)
         return module
 
     return build_core
