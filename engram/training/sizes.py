@@ -113,8 +113,8 @@ def _environments_and_segments(
 
 
 def _minibatch(segments: int, horizon: int, device: str) -> int:
-    """A quarter of the batch on a CPU, what fills an accelerator on one; the nearest that divides."""
-    wanted = segments / 4 if device in ("cpu", "auto") else 16384 / horizon
+    """An eighth of the batch on a CPU, what fills an accelerator on one; the nearest that divides."""
+    wanted = segments / 8 if device in ("cpu", "auto") else 16384 / horizon
     return horizon * min(_divisors(segments), key=lambda size: abs(log(size / wanted)))
 
 

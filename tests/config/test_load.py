@@ -59,7 +59,7 @@ def test_text_is_taken_to_the_letter(run):
 
 def test_values_may_be_lists_dictionaries_null_and_quoted():
     env = load(["env=gym", "env.wrappers=[a,'b c']", "env.kwargs={size:5,on:true}", "env.kwargs.goal=far"]).env
-    assert env == Gym(wrappers=["a", "b c"], kwargs={"size": 5, "on": True, "goal": "far"})
+    assert env == Gym(reward_scale=0.1, wrappers=["a", "b c"], kwargs={"size": 5, "on": True, "goal": "far"})
     settings = load(
         ["trainer.ppo={gamma:0.9,vf_clip_coef:null}", "wandb.entity='my team'", "trainer.total_timesteps=1e6"]
     )

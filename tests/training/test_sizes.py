@@ -65,10 +65,10 @@ def test_a_suggested_size_is_one_that_works(given, machine):
 
 
 def test_sizes_that_are_not_given_fit_the_machine():
-    assert resolve() == Sizes(64, 64, 64, 64, 4096, 1024, 2)
-    assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 512, 0)
-    assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 768, 2)
-    assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16)
+    assert resolve() == Sizes(64, 64, 64, 64, 4096, 512, 2, 4)
+    assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 256, 0, 4)
+    assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 2, 4)
+    assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
 
 
 def test_short_segments_make_several_of_each_row_instead_of_small_batches():
@@ -76,7 +76,7 @@ def test_short_segments_make_several_of_each_row_instead_of_small_batches():
 
 
 def test_the_number_of_workers_does_not_change_what_is_learned():
-    sizes = [resolve(agents, num_workers=workers)[:-1] for agents in (1, 24) for workers in (0, 1, 2)]
+    sizes = [resolve(agents, num_workers=workers)._replace(num_workers=0) for agents in (1, 24) for workers in (0, 1, 2)]
     assert len(set(sizes)) == 2
 
 
