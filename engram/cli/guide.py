@@ -4,11 +4,13 @@ from typing import Any
 
 from engram.config.groups import GROUPS, choices, defaults
 from engram.config.run import RunSettings
+from engram.training.sizes import SIZE_NAMES
 
 USEFUL = {  # setting -> what it says; the default comes from the model
     "run": "its name and directory; the same command again goes on with it",
     "seed": "of everything random",
     "device": "auto, cpu, cuda or mps",
+    "init_from": "a run's directory, or a checkpoint's, whose weights to begin with",
     "trainer.total_timesteps": "steps of all agents together",
     "trainer.num_workers": "processes that step environments; 0: none but this one",
     "trainer.num_envs": "environments side by side",
@@ -20,6 +22,7 @@ USEFUL = {  # setting -> what it says; the default comes from the model
     "trainer.ppo.gamma": "discount of a step",
     "trainer.ppo.ent_coef": "weight of the entropy bonus",
     "trainer.checkpoint.interval": "epochs between checkpoints",
+    "trainer.evaluate_interval": "epochs between evaluations",
 }
 EXAMPLES = (
     "run=first",
@@ -59,4 +62,6 @@ def _default(name: str) -> str:
     value: Any = RunSettings.model_fields[first].default
     for part in rest:
         value = getattr(value, part)
-    return "(fits the machine)" if value is None else str(value)
+    if value is None:
+        return "(fits the machine)" if name in SIZE_NAMES else "null"
+    return str(value)

@@ -2,11 +2,15 @@
 
 import ast
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import current_thread, main_thread
+from typing import NoReturn
 
 from engram import __version__
 from engram.config.nearest import suggestion
@@ -15,32 +19,59 @@ from engram.settings import UserError
 # name -> module with `main(words) -> exit code`; its first line says what the verb does. Loaded only when called.
 VERBS = {
     "train": "engram.cli.train",
+    "eval": "engram.cli.eval",
     "validate": "engram.cli.validate",
 }
 
 
+class Terminated(KeyboardInterrupt):
+    """Somebody asked this process to end, with SIGTERM: it ends as at Ctrl-C, workers and all."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the verb that the command line names and returns the exit code: 2 for a mistake, 130 when interrupted."""
-    verb, *rest = [*(sys.argv[1:] if words is None else words)] or ["--help"]
+    """Runs the verb that the command line names and returns the exit code: 2 for a mistake, 130 when interrupted,
+    143 when terminated."""
     try:
-        if verb in ("--help", "-h", "help"):
-            print(_help())
-        elif verb in ("--version", "-V"):
-            print(f"engram {__version__}")
-        elif verb in VERBS:
-            return int(import_module(VERBS[verb]).main(rest))
-        else:
-            raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
+        with _terminated_like_interrupted():
+            return _run([*(sys.argv[1:] if words is None else words)] or ["--help"])
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(stop if stop.args else "stopped", file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # whoever read our output has gone, as in `engram --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _run(words: Sequence[str]) -> int:
+    verb, *rest = words
+    if verb in ("--help", "-h", "help"):
+        print(_help())
+    elif verb in ("--version", "-V"):
+        print(f"engram {__version__}")
+    elif verb in VERBS:
+        return int(import_module(VERBS[verb]).main(rest))
+    else:
+        raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
     return 0
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    def stop(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what is under way is being tidied up
+        raise Terminated
+
+    if current_thread() is not main_thread():  # where signals cannot be handled
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _help() -> str:

@@ -1,7 +1,9 @@
 """Train a policy: `engram train [GROUP=CHOICE …] [SETTING=VALUE …]`."""
 
 import errno
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,9 +30,8 @@ def main(words: Sequence[str]) -> int:
         make_display = import_module("engram.studio.terminal").make_display
         with make_display(next_steps=next_steps(words, settings)) as display:
             start(settings, display)
-    except KeyboardInterrupt:
-        print("stopped; run again with the same command to go on", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        raise type(stop)("stopped; run again with the same command to go on") from None
     except OSError as error:
         if not _concerns(error, directory):
             raise
@@ -39,11 +40,17 @@ def main(words: Sequence[str]) -> int:
 
 
 def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:
-    """Commands one may want after the run: train it for longer, or see what it reaches without memory."""
+    """Commands one may want after the run: evaluate it, train it for longer, or see what it reaches without memory."""
     longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": 2 * settings.trainer.total_timesteps}
     without: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
     changes = [longer] if settings.trainer.memory == "off" else [longer, without]
-    return [_command(words, change) for change in changes]
+    return [_evaluation(settings), *(_command(words, change) for change in changes)]
+
+
+def _evaluation(settings: RunSettings) -> str:
+    program = "engram" if shutil.which("engram") else f"{os.path.relpath(sys.executable)} -m engram"
+    where = "" if settings.runs_dir == "runs" else f" runs_dir={shlex.quote(settings.runs_dir)}"
+    return f"{program} eval run={settings.run}{where}"
 
 
 def _command(words: Sequence[str], changes: dict[str, object]) -> str:

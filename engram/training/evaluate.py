@@ -19,9 +19,9 @@ from engram.env.randomness import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
 from engram.training.evaluation import Evaluation, Tally
+from engram.training.settings import EVALUATION_SEED
 from engram.training.threads import Threads
 
-EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that it was trained on
 PATIENCE = 100_000  # steps in which no episode ends, after which none is expected to
 
 _ACTIONS = 0x41637473  # what the random numbers are for; environments draw from the same generator

@@ -80,7 +80,7 @@ class Tally:
             self._episodes.append(_select(episodes, counts))
         # An environment begins anew when all its agents do; one that leaves early starts over alone.
         anew = batch.buffers.starts.reshape(-1, self.agents).all(axis=1)
-        self._ended[batch.rows.start // self.agents :][: len(anew)] += anew
+        self._ended[batch.rows.start // self.agents : batch.rows.stop // self.agents] += anew
         return len(episodes) > 0
 
     def result(self) -> Evaluation:

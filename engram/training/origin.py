@@ -1,4 +1,4 @@
-"""Where weights come from: the checkpoint to load, and the agent that is made of it, in its own environment or another."""
+"""Where weights come from: which checkpoint, and the agent that is made of it, in its own environment or another."""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
-from engram.training.checkpoint import BadCheckpointError, Checkpoint, load_checkpoint, load_latest
+from engram.training.checkpoint import BEST, BadCheckpointError, Checkpoint, load_checkpoint, load_latest
 
 SHOWN = 6  # tensors that are named when many do not fit
 
@@ -23,6 +23,17 @@ def latest_checkpoint(directory: Path) -> Checkpoint | None:
     for problem in problems:
         log.warning("checkpoint not usable, taking the one before: %s", problem)
     return checkpoint
+
+
+def checkpoint_of(directory: Path, which: str) -> Checkpoint:
+    """The `latest` checkpoint of a run, its `best`, or any by its path."""
+    if which not in ("latest", BEST):
+        return find_checkpoint(Path(which), "checkpoint")
+    if which == BEST and not (directory / "checkpoints" / BEST).exists():
+        raise UserError(
+            f"checkpoint: {directory} has no best one yet, which takes some episodes: try checkpoint=latest"
+        )
+    return find_checkpoint(directory if which == "latest" else directory / "checkpoints" / BEST, "checkpoint")
 
 
 def find_checkpoint(path: Path, option: str) -> Checkpoint:

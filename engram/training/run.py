@@ -133,14 +133,7 @@ def start(settings: RunSettings, display: Display) -> Result:
             archive.save(training, record)
 
         def evaluate_now() -> Record:
-            return evaluate(
-                agent,
-                settings.env,
-                trainer.evaluate_episodes,
-                num_workers=sizes.num_workers,
-                memory=trainer.memory,
-                step_timeout=trainer.worker_timeout,
-            ).record()
+            return evaluate(agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
 
         try:
             train(training, trainer, report, save, evaluate_now)

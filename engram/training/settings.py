@@ -14,6 +14,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Greater = Annotated[float, Field(gt=0)]
 
+EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that it was trained on
+
 
 class PPO(Settings):
     """The loss and the advantages."""
