@@ -6,6 +6,7 @@ user's main module (and so torch) into every worker, demand a main guard of it, 
 
 import contextlib
 import fcntl
+import gc
 import os
 import pickle
 import signal
@@ -79,6 +80,7 @@ def _build(blocks: dict[int, Block], job: Job, memory_file: int) -> None:
     for group, ids in job.shares.items():
         rows = buffers.rows(ids.start * job.agents, ids.stop * job.agents)
         blocks[group] = adapter.block(job.settings, ids, job.seed, rows)
+    gc.freeze()  # all of it lives as long as we do: no later collection need look at it
 
 
 def _die_with_parent(lifeline: int) -> None:
