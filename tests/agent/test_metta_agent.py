@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from designs import DESIGNS, design
 from gymnasium import spaces
 from playing import play, random_observations, replay, replay_difference, token_spec, vector_env
 from tensordict import TensorDict
 from torch import Tensor
 
 from engram import EnvSpec, Fast, MettaAgent
-from engram.agent.settings import PyAgent
+from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.env.spec import Feature
 from engram.settings import UserError
 
@@ -28,7 +29,7 @@ HOME = spec_of(*NAMES)
 ABROAD = spec_of(*reversed(NAMES))
 
 
-def agent_at_home(settings: PyAgent | None = None) -> MettaAgent:
+def agent_at_home(settings: PyAgent | Agent | None = None) -> MettaAgent:
     torch.manual_seed(0)
     return MettaAgent(HOME, settings or PyAgent(hidden_size=8, num_layers=1))
 
@@ -126,17 +127,26 @@ def test_ids_that_the_environment_did_not_announce_are_padding_too() -> None:
     assert agent.feature_map(tokens((0x11, 200, 7))).tolist() == [[[0xFF] * 3]]
 
 
-@pytest.mark.parametrize("name", ["fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_unknown_features_are_learned_in_training_and_nothing_is_lost(name: str) -> None:
-    agent, observations = agent_at_home(PyAgent(name=name, hidden_size=8, num_layers=1)), random_tokens()
+    check_growth(agent_at_home(PyAgent(name=name, hidden_size=8, num_layers=1)))
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_a_policy_from_yaml_learns_unknown_features_too(name: str) -> None:
+    check_growth(agent_at_home(design(name)))
+
+
+def check_growth(agent: MettaAgent) -> None:
+    observations = random_tokens()
     shapes = {key: p.shape for key, p in agent.named_parameters()}
     expected = answer(agent, observations)
     abroad = spec_of("lava", *NAMES, "water")
     agent.bind(abroad)
     assert [feature.name for feature in agent.policy.env_spec.features] == [*NAMES, "lava", "water"]
     torch.testing.assert_close(answer(agent, translated(observations, HOME, abroad)), expected)
-    seen = tokens((0x11, 0, 7), (0x12, 1, 9))
-    unlike = tokens((0xFF, 0xFF, 0xFF), (0x12, 1, 9))
+    rest = [(0xFF, 0xFF, 0xFF)] * 10
+    seen, unlike = tokens((0x11, 0, 7), (0x12, 1, 9), *rest), tokens((0x12, 1, 9), *rest, rest[0])
     assert not torch.equal(answer(agent, seen), answer(agent, unlike))
     agent.reset_memory()
     agent(acting_td(seen))["values"].sum().backward()
