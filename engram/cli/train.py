@@ -48,9 +48,16 @@ def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:
 
 
 def _evaluation(settings: RunSettings) -> str:
-    program = "engram" if shutil.which("engram") else f"{os.path.relpath(sys.executable)} -m engram"
     where = "" if settings.runs_dir == "runs" else f" runs_dir={shlex.quote(settings.runs_dir)}"
-    return f"{program} eval run={settings.run}{where}"
+    return f"{_program()} eval run={settings.run}{where}"
+
+
+def _program() -> str:
+    """How to call `engram` here, where it may be in a virtual environment that is not activated."""
+    if shutil.which("engram"):
+        return "engram"
+    path = os.path.relpath(Path(sys.executable).with_name("engram"))
+    return str(Path(path).resolve()) if path.startswith("..") else path
 
 
 def _command(words: Sequence[str], changes: dict[str, object]) -> str:

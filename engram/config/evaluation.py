@@ -1,4 +1,4 @@
-"""What `engram eval` is asked for: a stored run, one of its checkpoints, and how to play; checked before torch loads."""
+"""What `engram eval` is asked for: a stored run, a checkpoint of it, how to play. Checked before torch is loaded."""
 
 from collections.abc import Sequence
 from pathlib import Path

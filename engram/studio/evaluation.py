@@ -9,6 +9,8 @@ from rich.text import Text
 
 from engram.studio.figures import MISSING, count, number, plural, score
 
+ENOUGH = 20  # episodes; fewer that happen to be alike would seem to be sure of their mean
+
 Result = Mapping[str, Any]  # as `engram eval --json` prints it
 
 
@@ -47,7 +49,7 @@ def verdict(result: Result) -> str:
     at_best = "" if goal is None else f" The best possible is {score(goal)}."
     if ceiling is None:
         return f"\nReturn {score(value['mean'])}.{at_best}"
-    if value["low"] is not None and value["low"] > ceiling:
+    if value["low"] is not None and value["low"] > ceiling and result["episodes"] >= ENOUGH:
         says = f"above what any policy without memory can reach ({score(ceiling)})."
     elif value["mean"] > ceiling:
         says = f"above what a policy without memory can reach ({score(ceiling)}), but that may be luck."

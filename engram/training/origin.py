@@ -87,9 +87,9 @@ def _load(agent: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     problems = [f"{name} is not there" for name in own if name not in there and ".l2_init." not in name]
     problems += [f"{name} is not here" for name in there if name not in own]
     problems += [
-        f"{name} is {list(tensor.shape)} there and {list(own[name].shape)} here"
-        for name, tensor in there.items()
-        if name in own and own[name].shape != tensor.shape
+        f"{name} is {list(there[name].shape)} there and {list(tensor.shape)} here"
+        for name, tensor in own.items()
+        if name in there and there[name].shape != tensor.shape
     ]
     if problems:
         more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []

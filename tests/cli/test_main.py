@@ -1,5 +1,7 @@
 """The `engram` command."""
 
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -49,6 +51,34 @@ def test_a_mistake_and_an_interruption_become_a_message_and_an_exit_code(raised,
     monkeypatch.setattr("engram.cli.validate.main", fail)
     assert main(["validate"]) == code
     assert capsys.readouterr().err == said
+
+
+def test_being_asked_to_end_is_like_being_interrupted(capsys, monkeypatch):
+    def end(words):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("engram.cli.validate.main", end)
+    assert main(["validate"]) == 143
+    assert capsys.readouterr().err == "stopped\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_being_asked_twice_does_not_disturb_the_tidying_up(monkeypatch):
+    tidied = []
+
+    def end(words):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            tidied.append(True)
+
+    monkeypatch.setattr("engram.cli.validate.main", end)
+    assert main(["validate"]) == 143
+    assert tidied
 
 
 def test_everything_else_is_a_bug_and_shows_itself(monkeypatch):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engram.cli.main import main
+from engram.cli.main import Terminated, main
 from engram.cli.train import next_steps
 from engram.config.groups import GROUPS, choices
 from engram.config.load import load, load_run
@@ -52,6 +52,12 @@ def test_an_interrupted_run_says_how_to_go_on(started, capsys):
     assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
 
 
+def test_a_run_that_was_asked_to_end_says_so_too(started, capsys):
+    started.end = Terminated()
+    assert main(["train"]) == 143
+    assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -74,10 +80,17 @@ def test_an_error_that_has_nothing_to_do_with_the_run_directory_is_a_bug(started
 
 
 def test_the_commands_offered_after_a_run_are_sound_and_build_on_it():
-    longer, without = (command.split()[2:] for command in next_steps(SEEDS, load(SEEDS)))
+    evaluation, *rest = next_steps(SEEDS, load(SEEDS))
+    assert evaluation.endswith("engram eval run=test_fast")
+    longer, without = (command.split()[2:] for command in rest)
     assert load(longer) == load([*SEEDS, "trainer.total_timesteps=10000"])
     assert load(without) == load([*SEEDS, "run=test_fast_no_memory", "trainer.memory=off"])
-    assert len(next_steps(without, load(without))) == 1
+    assert len(next_steps(without, load(without))) == 2
+
+
+def test_the_evaluation_offered_looks_where_the_run_is():
+    settings = load(["run=mine", "runs_dir=/some where"])
+    assert next_steps([], settings)[0].endswith("engram eval run=mine runs_dir='/some where'")
 
 
 def test_help_lists_every_group_with_its_choices(capsys):

@@ -31,6 +31,7 @@ def test_a_run_may_go_on_for_longer_and_elsewhere(begun):
         "trainer.total_timesteps=9",
         "trainer.num_workers=0",
         "trainer.checkpoint.keep=9",
+        "trainer.evaluate_interval=9",
         "wandb=offline",
         "device=cpu",
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.training import checkpoint as checkpoints
-from engram.training.checkpoint import BadCheckpointError, load_checkpoint, load_latest, save_checkpoint
+from engram.training.checkpoint import BadCheckpointError, load_checkpoint, load_latest, save_best, save_checkpoint
 
 GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
 
@@ -73,3 +73,33 @@ def test_the_manifest_covers_every_file(tmp_path) -> None:
     path = save(tmp_path)
     manifest = json.loads((path / "manifest.json").read_text())
     assert set(manifest) == {p.name for p in path.iterdir()} - {"manifest.json"}
+
+
+def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> None:
+    save_best(tmp_path, 1, GROUPS, {"epoch": 1})
+    for epoch in (1, 2, 3):
+        save(tmp_path, epoch, keep=1)
+    assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
+    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == ["epoch_000003"]
+    save_best(tmp_path, 3, GROUPS, {"epoch": 3})
+    assert load_checkpoint(tmp_path / "best").state == {"epoch": 3}
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000003", "epoch_000003"}
+    assert load_latest(tmp_path)[0].path.name == "epoch_000003"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "step", ["engram.training.checkpoint.save_file", "pathlib.Path.symlink_to", "pathlib.Path.replace"]
+)
+def test_a_best_that_cannot_be_replaced_stays(tmp_path, monkeypatch, step: str) -> None:
+    save_best(tmp_path, 1, GROUPS, {"epoch": 1})
+
+    def killed(*_args, **_kwargs):
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step, killed)
+        with pytest.raises(OSError, match="killed"):
+            save_best(tmp_path, 2, GROUPS, {"epoch": 2})
+    assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
+    save_best(tmp_path, 2, GROUPS, {"epoch": 2})
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000002"}

@@ -1,0 +1,114 @@
+"""`engram eval`."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import running
+
+from engram.cli import eval as verb
+from engram.cli.main import main
+from engram.config.load import load
+from engram.config.stored import keep
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """A run with a few checkpoints, one that never got to any, and one without memory."""
+    directory = tmp_path_factory.mktemp("runs")
+    running.run(directory, name="recall_1")
+    running.run(directory, "trainer.memory=off", name="forgetful", epochs=1)
+    keep(load(["run=empty", f"runs_dir={directory}"]))
+    return directory
+
+
+def answer(capsys, *words: str) -> dict:
+    assert main(["eval", *words, "episodes=9", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return json.loads(said.out)
+
+
+def test_json_is_one_object_with_the_return_and_all_that_led_to_it(runs, capsys):
+    found = answer(capsys, "run=recall_1", f"runs_dir={runs}", "seed=5")
+    assert set(found["return"]) == {"mean", "low", "high", "std"}
+    assert found["return"]["low"] <= found["return"]["mean"] <= found["return"]["high"]
+    assert found["stats"]["correct"] == found["return"] == found["agents"][0]["return"]
+    assert found["length"]["mean"] == 4
+    assert (found["episodes"], found["seed"], found["greedy"], found["epoch"]) == (9, 5, False, 3)
+    assert (found["run"], found["env"], found["memoryless_ceiling"]) == ("recall_1", "recall", 0.25)
+
+
+def test_only_the_runs_directory_is_needed(runs, capsys, tmp_path, monkeypatch):
+    expected = answer(capsys, f"run={runs / 'recall_1'}")
+    moved = shutil.copytree(runs / "recall_1", tmp_path / "moved")
+    shutil.rmtree(moved / "checkpoints", ignore_errors=True)
+    shutil.copytree(runs / "recall_1" / "checkpoints" / "epoch_000003", moved / "checkpoints" / "epoch_000003")
+    monkeypatch.chdir(tmp_path)
+    assert answer(capsys, "run=moved") | {"checkpoint": None} == expected | {"checkpoint": None}
+
+
+def test_any_checkpoint_can_be_played(runs, capsys):
+    where = (f"run={runs / 'recall_1'}",)
+    assert answer(capsys, *where, "checkpoint=best")["checkpoint"].endswith("recall_1/checkpoints/best")
+    assert answer(capsys, *where, f"checkpoint={runs}/recall_1/checkpoints/epoch_000002")["epoch"] == 2
+
+
+def test_another_environment_can_be_played(runs, capsys):
+    assert answer(capsys, f"run={runs / 'recall_1'}", "env.delay=7")["length"]["mean"] == 9
+
+
+def test_a_run_without_memory_is_played_without(runs, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr("engram.training.evaluate.Player.act", lambda self, batch, step: seen.append(self.forgetful))
+    with pytest.raises(ValueError, match="actions of shape"):
+        main(["eval", f"run={runs / 'forgetful'}"])
+    assert seen == [True]
+
+
+def test_without_json_a_table_is_printed(runs, capsys):
+    assert main(["eval", f"run={runs / 'recall_1'}", "episodes=9", "greedy=true"]) == 0
+    said = capsys.readouterr().out
+    assert "95% interval" in said
+    assert "without memory" in said
+    assert all(name in said for name in ("return", "length", "correct", "most likely actions"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run=recal_1"], "run: no run 'recal_1' in {}; did you mean recall_1?"),
+        (["run=empty"], "checkpoint: {}/empty has no checkpoint that can be used: give another, or train it first"),
+        (["run=empty", "checkpoint=best"], "checkpoint: {}/empty has no best one yet"),
+        (["run=recall_1", "checkpoint=x"], "checkpoint: there is no directory x: give that of a run"),
+        (["run=recall_1", "env.cues=7"], "agent: a policy made for recall cannot play recall: it sees 6, and would"),
+        (["run=recall_1", "env=tmaze"], "agent: a policy made for recall cannot play tmaze: it reads vectors and"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(runs, capsys, words, said):
+    assert main(["eval", f"runs_dir={runs}", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(said.format(runs))
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_played(runs, tmp_path):
+    run = shutil.copytree(runs / "recall_1", tmp_path / "run")
+    (run / "checkpoints" / "epoch_000003" / "state.json").write_text("{}")
+    assert verb.play(verb.load_evaluation([f"run={run}", "episodes=2"]))["epoch"] == 2
+
+
+def test_what_others_print_stays_out_of_the_json(capfd, monkeypatch, runs):
+    def noisy(request):
+        print("hello from a library")
+        os.system("echo hello from a worker")
+        return {"return": 1}
+
+    monkeypatch.setattr(verb, "play", noisy)
+    assert main(["eval", f"run={runs / 'recall_1'}", "--json"]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out) == {"return": 1}
+    assert said.err.count("hello") == 2

@@ -1,0 +1,56 @@
+"""Whole runs, small ones, on the recall task unless another environment is given."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from engram.config.load import load
+from engram.config.stored import keep
+from engram.training.run import Result, start
+
+BATCH = 96
+RECALL = ("env=recall", "env.delay=2")
+SMALL = (
+    "py_agent.hidden_size=8",
+    "trainer.num_envs=6",
+    "trainer.bptt_horizon=8",
+    f"trainer.batch_size={BATCH}",
+    "trainer.minibatch_size=48",
+    "trainer.num_workers=0",
+    "trainer.checkpoint.interval=1",
+)
+
+
+class Silent:
+    """A display that only remembers what it was told to say."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def start(self, plan: Any) -> None: ...
+
+    def update(self, record: Any) -> None: ...
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def finish(self, result: Any) -> None: ...
+
+
+def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display: Silent | None = None) -> Result:
+    steps = f"trainer.total_timesteps={epochs * BATCH}"
+    env = () if any(word.startswith("env=") for word in words) else RECALL
+    settings = load([*env, *SMALL, steps, *words, f"run={name}", f"runs_dir={directory}"])
+    keep(settings)
+    return start(settings, display or Silent())
+
+
+def metrics(directory: Path, name: str = "x") -> list[dict[str, Any]]:
+    """Without what may differ between two equal runs, and without evaluations."""
+    lines = (directory / name / "metrics.jsonl").read_text().splitlines()
+    other = ("time/", "process/", "evaluate/")
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(other)} for line in lines]
+
+
+def log(directory: Path, name: str = "x") -> str:
+    return (directory / name / "log.txt").read_text()
