@@ -24,6 +24,11 @@ VERBS = {
 }
 
 
+# Torch's threads sleep while they wait for each other. If they spun, as is their default, a second busy program on the
+# machine would make training many times slower. Has to be said before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 class Terminated(KeyboardInterrupt):
     """Somebody asked this process to end, with SIGTERM: it ends as at Ctrl-C, workers and all."""
 

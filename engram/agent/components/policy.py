@@ -63,7 +63,7 @@ class ComponentPolicy(Policy):
         rows, steps = call_shape(td, action)
         self.set_shape_fields(td, rows, steps)
         stores = self.stores()
-        outputs: dict[str, Any] = {OBSERVATION: self._observations(td, rows * steps)}
+        outputs: dict[str, Any] = {OBSERVATION: self._observations(td)}
         for step in self.plan:
             inputs = [part(outputs[source.name], source) for source in step.sources]
             module = self.components[step.name]
@@ -107,9 +107,9 @@ class ComponentPolicy(Policy):
                 effective_rank=options.effective_rank,
             )
 
-    def _observations(self, td: TensorDictBase, count: int) -> Tensor:
+    def _observations(self, td: TensorDictBase) -> Tensor:
         """[N, …]; tokens and images in their bytes, a vector in the numbers that layers compute with."""
-        observations = td["env_obs"].reshape(count, *self.env_spec.single_observation_space.shape)
+        observations = td["env_obs"].flatten(0, td.batch_dims - 1)
         if self.env_spec.observation_kind != "vector":
             return observations
         return observations.to(self.components["_core_"].weight_ih_l0.dtype)
