@@ -16,7 +16,7 @@ from engram.agent.policies.policy import Policy
 from engram.agent.settings import POLICIES, PyAgent
 
 # Machine code for all policies with one core and one policy with all; the other pairs are traced and run in eager mode.
-TO_MACHINE_CODE = [(name, "lstm") for name in POLICIES] + [("fast", "gru"), ("fast", "mingru")]
+TO_MACHINE_CODE = [("fast", "lstm")]  # slow to make; the others are traced whole, which shows any graph break
 TRACED = [(name, core) for name in POLICIES for core in CORES if (name, core) not in TO_MACHINE_CODE]
 CASES = [(*pair, "inductor") for pair in TO_MACHINE_CODE] + [(*pair, "aot_eager") for pair in TRACED]
 

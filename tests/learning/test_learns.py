@@ -43,6 +43,7 @@ RECALL = (
     "trainer.batch_size=2048",
     "trainer.minibatch_size=256",
     "trainer.optimizer.learning_rate=0.003",
+    "trainer.optimizer.eps=1e-5",  # with a tiny one, steps stay large when gradients vanish
     "trainer.total_timesteps=50000",
 )
 
