@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-
 FORGET = 1  # the place of the forget gate among an LSTM's
 
 
@@ -28,6 +27,7 @@ class Core(nn.Module):
     gates: int  # blocks of H rows in a weight
     has_cell = False
     recurrent_weights = True  # whether there is a weight_hh
+    burn_in = 0  # first steps of a segment that only bring memory up to date: no gradient goes to them or past them
     weight_ih_l0: nn.Parameter
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
@@ -96,12 +96,26 @@ class Core(nn.Module):
         if state is None:
             zeros = torch.zeros(self.num_layers, rows, sum(self.state_shape[1:]), dtype=dtype, device=inputs_TBI.device)
             state = self.unpack(zeros.transpose(0, 1))
-        x, last_h, last_c = inputs_TBI.to(dtype), [], []
+        # Never in less than the weights' precision: rounding would add up over the steps that a memory lasts.
+        with torch.autocast(inputs_TBI.device.type, enabled=False):
+            return self._run(inputs_TBI.to(dtype), State(state[0].to(dtype), state[1].to(dtype)), starts_TB)
+
+    def _run(self, x_TBI: Tensor, state: State, starts_TB: Tensor) -> tuple[Tensor, State]:
+        if 0 < self.burn_in < x_TBI.shape[0] and torch.is_grad_enabled():
+            first, rest = slice(self.burn_in), slice(self.burn_in, None)
+            with torch.no_grad():
+                warming_up, state = self._layers(x_TBI[first], state, starts_TB[first])
+            outputs, state = self._layers(x_TBI[rest], state, starts_TB[rest])
+            return torch.cat([warming_up, outputs]), state
+        return self._layers(x_TBI, state, starts_TB)
+
+    def _layers(self, x_TBI: Tensor, state: State, starts_TB: Tensor) -> tuple[Tensor, State]:
+        last_h, last_c = [], []
         for layer in range(self.num_layers):
-            x, h, c = self._layer(layer, x, state[0][layer].to(dtype), state[1][layer].to(dtype), starts_TB)
+            x_TBI, h, c = self._layer(layer, x_TBI, state.h[layer], state.c[layer], starts_TB)
             last_h.append(h)
             last_c.append(c)
-        return x, State(torch.stack(last_h), torch.stack(last_c))
+        return x_TBI, State(torch.stack(last_h), torch.stack(last_c))
 
     def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
         """Outputs [T, B, H], last h and last c of one layer."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, Flat
 from engram.agent.binding import check_fits
+from engram.agent.core import Core
 from engram.agent.feature_map import FeatureMap, Features, make_feature_map, read_features, unknown_features
 from engram.agent.growth import load_weights, with_room_for
 from engram.agent.make import make_policy
@@ -160,6 +161,12 @@ class MettaAgent(nn.Module):
 
     def reserve_memory(self, rows: int) -> None:
         self.policy.reserve_memory(rows)
+
+    def set_burn_in(self, steps: int) -> None:
+        """Let the first steps of each segment only bring memory up to date when learning."""
+        for module in self.policy.modules():
+            if isinstance(module, Core):
+                module.burn_in = steps
 
     def stored_memory(self) -> Mapping[str, Tensor]:
         """All memory as tensors, for a checkpoint."""

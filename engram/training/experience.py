@@ -3,7 +3,7 @@
 # S segments, T steps, R rows, L layers, Z floats per layer. Segment s holds steps [k*T, (k+1)*T) of row r, s = k*R + r.
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,21 @@ class Minibatch(NamedTuple):
     data: TensorDict  # [B, T]: the stored fields
     memory: TensorDict  # [B]: memory at each segment's start, by name
     advantages: Tensor  # [B, T]
-    weights: Tensor  # [B, T]: importance weights; zero where an agent was not there
+    weights: Tensor  # [B, T]: importance weights; zero where an agent was not there and where memory only warms up
+
+    @property
+    def size(self) -> Tensor:
+        """How many steps there are to learn from; at least 1."""
+        return (self.weights > 0).sum().clamp(min=1)
+
+    def parts(self, number: int) -> list["Minibatch"]:
+        """Its segments in so many parts of about equal size, or one by one if there are fewer."""
+        if number == 1:
+            return [self]
+        size = -(-len(self.segments) // number)
+        places = [slice(start, start + size) for start in range(0, len(self.segments), size)]
+        fields: tuple[Any, ...] = self
+        return [Minibatch(*(field[place] for field in fields)) for place in places]
 
 
 class Experience:
@@ -38,9 +52,10 @@ class Experience:
         experience_spec: TensorDictBase,
         memory_shapes: Mapping[str, tuple[int, ...]] | None = None,
         device: torch.device | str = "cpu",
+        burn_in: int = 0,
     ) -> None:
         _check_sizes(total_agents, batch_size, bptt_horizon, minibatch_size)
-        self.rows, self.horizon = total_agents, bptt_horizon
+        self.rows, self.horizon, self.burn_in = total_agents, bptt_horizon, burn_in
         self.batch_size = batch_size
         self.segments = batch_size // bptt_horizon
         self.minibatch_segments = minibatch_size // bptt_horizon
@@ -156,6 +171,7 @@ class Experience:
     def _minibatch(self, segments: Tensor, advantages: Tensor, importance: Tensor | None) -> Minibatch:
         data = self.buffer[segments]
         weights = data["alive"].float()
+        weights[:, : self.burn_in] = 0
         if importance is not None:
             weights = weights * importance.unsqueeze(1)
         return Minibatch(segments, data, self.memory[segments], advantages[segments], weights)

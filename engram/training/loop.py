@@ -8,14 +8,24 @@ import torch
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import VectorEnv
 from engram.training.experience import Experience, Minibatch
-from engram.training.metrics import Averages, EpisodeLog, Record, Timers, explained_variance, process_megabytes
-from engram.training.optimizer import optimise
-from engram.training.ppo import normalise, ppo_loss
+from engram.training.gradient import compute_gradient
+from engram.training.metrics import (
+    Averages,
+    EpisodeLog,
+    Record,
+    Timers,
+    explained_variance,
+    process_megabytes,
+    weight_record,
+)
+from engram.training.optimizer import optimise, set_options
+from engram.training.ppo import normalise
 from engram.training.progress import Progress
-from engram.training.replay import replay, replay_error
+from engram.training.replay import replay_error
 from engram.training.rollout import Rollout
+from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
-from engram.training.watchdog import check_health
+from engram.training.watchdog import ExplosionGuard, check_health
 
 
 @dataclass
@@ -30,6 +40,8 @@ class Training:
     generator: torch.Generator
     episodes: EpisodeLog
     progress: Progress
+    schedules: Schedules
+    explosion: ExplosionGuard
 
 
 def train(
@@ -43,29 +55,20 @@ def train(
     agent, experience, progress = training.agent, training.experience, training.progress
     timers, averages, record = Timers(), Averages(), Record()
     while progress.steps < settings.total_timesteps:
+        now = training.schedules.now(settings, progress.share(experience.batch_size, settings.total_timesteps))
+        set_options(training.optimizer, now.optimizer)
         training.rollout.collect(timers)
 
         with timers("learning"):
-            for number, minibatch in enumerate(minibatches(training, settings)):
-                replayed = replay(agent, minibatch, settings.memory)
+            for number, minibatch in enumerate(minibatches(training, now)):
+                replayed, losses = compute_gradient(agent, minibatch, now)
                 if number == 0:
                     averages.add("memory", replay_error(replayed, minibatch))
-                losses = ppo_loss(
-                    log_prob=replayed["act_log_prob"],
-                    entropy=replayed["entropy"],
-                    value=replayed["value"],
-                    old_log_prob=minibatch.data["act_log_prob"],
-                    old_value=minibatch.data["values"],
-                    advantages=minibatch.advantages,
-                    returns=minibatch.data["returns"],
-                    weights=minibatch.weights,
-                    settings=settings.ppo,
-                )
-                norms = optimise(agent, training.optimizer, losses.total, settings.optimizer)
+                norms = optimise(agent, training.optimizer, now.optimizer)
                 experience.update_ratio(minibatch, replayed["act_log_prob"])
                 averages.add("loss", losses)
                 averages.add("gradient", norms)
-                if settings.ppo.target_kl is not None and float(losses.kl) > settings.ppo.target_kl:
+                if now.ppo.target_kl is not None and float(losses.kl) > now.ppo.target_kl:
                     break
 
         progress.advance(experience.batch_size)
@@ -74,6 +77,7 @@ def train(
             experience.buffer["values"], experience.buffer["returns"]
         )
         record["memory/norm"] = agent.memory_norm().item()
+        record |= training.schedules.record(now) | weight_record(agent, progress.epoch)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
@@ -82,6 +86,8 @@ def train(
         record["process/megabytes"] = process_megabytes()
         report(record)
         check_health(record, agent, settings)
+        training.explosion.check(record, agent, settings)
+        training.schedules.observe(record, settings)
         if evaluating or progress.epoch % settings.checkpoint.interval == 0:
             save(record)
     save(record)

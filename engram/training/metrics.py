@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from engram.agent.metta_agent import MettaAgent
 from engram.env.block import Episodes
 
 Record = dict[str, Any]
@@ -46,6 +47,8 @@ class Averages:
 
     def add(self, group: str, values: NamedTuple) -> None:
         for field, value in values._asdict().items():
+            if value is None:
+                continue
             name, value = f"{group}/{field}", value.detach().float()
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -111,6 +114,14 @@ class MetricsFile:
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """1: the values say all about the returns; 0: no more than their mean would."""
     return (1 - (returns - values).var() / returns.var().clamp(min=1e-8)).item()
+
+
+def weight_record(agent: MettaAgent, epoch: int) -> Record:
+    """The health of the weights, in the epochs in which the policy wants it measured."""
+    interval = agent.policy.analyze_weights_interval
+    if not interval or epoch % interval:
+        return {}
+    return {f"weights/{name}": value for name, value in agent.compute_weight_metrics().items()}
 
 
 def process_megabytes() -> float:

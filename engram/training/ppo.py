@@ -2,7 +2,8 @@
 
 # B segments, T steps
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class Losses(NamedTuple):
     entropy: Tensor
     kl: Tensor
     clip_fraction: Tensor
+    l2_init: Tensor | None = None  # how far the weights are from where they began, if that is part of the total
 
 
 def ppo_loss(
@@ -29,12 +31,17 @@ def ppo_loss(
     returns: Tensor,
     weights: Tensor,
     settings: PPO,
+    size: Tensor | None = None,
 ) -> Losses:
-    """All arguments are [B, T]. `weights` undo the bias of prioritised segments; they are zero where nothing counts."""
-    total_weight = (weights > 0).sum().clamp(min=1)
+    """All arguments are [B, T]. `weights` undo the bias of prioritised segments; they are zero where nothing counts.
+
+    `size` is the number of steps that count. For a part of a minibatch it is the whole one's: then the losses of all
+    parts add up to that of the whole.
+    """
+    steps = (weights > 0).sum().clamp(min=1) if size is None else size
 
     def mean(x: Tensor) -> Tensor:
-        return (x * weights).sum() / total_weight
+        return (x * weights).sum() / steps
 
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
@@ -53,6 +60,13 @@ def ppo_loss(
         kl = mean(ratio - 1 - log_ratio)
         clip_fraction = mean(((ratio - 1).abs() > settings.clip_coef).float())
     return Losses(total, policy_loss, value_loss, entropy_mean, kl, clip_fraction)
+
+
+def add_losses(parts: Sequence[Losses]) -> Losses:
+    """The losses of a minibatch from those of its parts, without a graph."""
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    sums: list[Any] = [None if column[0] is None else sum(x.detach() for x in column) for column in columns]
+    return Losses(*sums)
 
 
 def normalise(advantages: Tensor, there: Tensor) -> Tensor:

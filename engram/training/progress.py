@@ -21,6 +21,10 @@ class Progress:
         """From the one to the other over the run."""
         return first + (last - first) * min(self.steps / total_timesteps, 1.0)
 
+    def share(self, batch_size: int, total_timesteps: int) -> float:
+        """The share of the run that is behind in the middle of the epoch that begins: never 0, never above 1."""
+        return min((self.steps + batch_size / 2) / total_timesteps, 1.0)
+
     def record(self) -> Record:
         return {"epoch": self.epoch, "steps": self.steps}
 

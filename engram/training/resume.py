@@ -47,6 +47,8 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any]]:
     state = {
         "progress": {name: getattr(training.progress, name) for name in ("steps", "epoch", "seconds")},
         "recent_returns": list(training.episodes.recent),
+        "schedules": training.schedules.state(),
+        "explosion": training.explosion.state(),
         "env_spec": training.agent.env_spec.to_json(),
         "policy_spec": training.agent.policy.env_spec.to_json(),
         "has_env_state": env_state is not None,
@@ -67,6 +69,8 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
     for name, value in state["progress"].items():
         setattr(training.progress, name, value)
     training.episodes.recent.extend(state["recent_returns"])
+    training.schedules.load_state(state["schedules"])
+    training.explosion.load_state(state["explosion"])
     if state["has_env_state"]:
         dtypes = state["env_dtypes"]
         arrays = {name: _to_array(tensor, dtypes[name]) for name, tensor in groups["environment"].items()}

@@ -11,6 +11,8 @@ from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.experience import Experience
 from engram.training.metrics import Timers
+from engram.training.precision import autocast
+from engram.training.settings import Trainer
 from engram.training.threads import Threads
 
 
@@ -22,11 +24,12 @@ class Rollout:
         agent: MettaAgent,
         env: VectorEnv,
         experience: Experience,
-        memory: str,
+        settings: Trainer,
         generator: torch.Generator,
         threads: Threads,
     ) -> None:
-        self.agent, self.env, self.experience, self.memory = agent, env, experience, memory
+        self.agent, self.env, self.experience = agent, env, experience
+        self.memory, self.precision = settings.memory, settings.precision
         self.generator, self.threads = generator, threads
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
@@ -40,7 +43,7 @@ class Rollout:
         # Noise is drawn for all rows at once: an action does not depend on the order in which batches arrive.
         shape = (experience.steps_per_row, experience.rows, self.agent.action_space.noise)
         noise = torch.rand(shape, generator=self.generator, device=self.device)
-        with self.threads.while_acting():
+        with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
                 with timers("environment"):
                     batch = self._held.pop(0) if self._held and self._at_start() else self.env.recv()

@@ -27,9 +27,11 @@ from engram.training.origin import begin_from, latest_checkpoint, load_agent
 from engram.training.progress import Progress
 from engram.training.resume import restore, sizes_of_run
 from engram.training.rollout import Rollout
+from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, available_cores
 from engram.training.threads import Threads
+from engram.training.watchdog import ExplosionGuard
 
 log = logging.getLogger("engram")
 
@@ -152,6 +154,7 @@ def build(
 ) -> Training:
     """All the parts of training, empty and ready."""
     agent.reserve_memory(sizes.rows)
+    agent.set_burn_in(settings.burn_in)
     spec = agent.get_agent_experience_spec()
     actions = agent.env_spec.single_action_space
     continuous = isinstance(actions, spaces.Box)
@@ -164,17 +167,20 @@ def build(
         experience_spec=spec,
         memory_shapes=agent.memory_shapes(),
         device=device,
+        burn_in=settings.burn_in,
     )
     generator = torch.Generator(device).manual_seed(seed)
     return Training(
         agent=agent,
         env=env,
         experience=experience,
-        rollout=Rollout(agent, env, experience, settings.memory, generator, Threads(sizes.num_workers)),
+        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers)),
         optimizer=make_optimizer(agent, settings.optimizer),
         generator=generator,
         episodes=EpisodeLog(),
         progress=Progress(),
+        schedules=Schedules(settings.schedule),
+        explosion=ExplosionGuard(),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from engram.config.load import load
 from engram.config.stored import keep
 from engram.settings import UserError
-from engram.training import loop
+from engram.training import gradient
 from engram.training.checkpoint import load_latest
 from engram.training.run import choose_device, start
 
@@ -117,21 +117,21 @@ def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: in
 
 
 def test_a_policy_that_replays_from_the_wrong_memory_is_stopped(tmp_path, monkeypatch) -> None:
-    right = loop.replay
-    monkeypatch.setattr(loop, "replay", lambda agent, m, mode: right(agent, m._replace(memory=m.memory + 1), mode))
+    right = gradient.replay
+    monkeypatch.setattr(gradient, "replay", lambda agent, m, mode: right(agent, m._replace(memory=m.memory + 1), mode))
     with pytest.raises(UserError, match="sees another memory in learning than in acting"):
         run(tmp_path, *ENVIRONMENTS["recall"])
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch) -> None:
-    right = loop.ppo_loss
+    right = gradient.ppo_loss
 
     def breaks_later(**arguments):
         losses = right(**arguments)
         broken = (tmp_path / "x" / "checkpoints" / "epoch_000002").exists()
         return losses._replace(total=losses.total * float("nan")) if broken else losses
 
-    monkeypatch.setattr(loop, "ppo_loss", breaks_later)
+    monkeypatch.setattr(gradient, "ppo_loss", breaks_later)
     with pytest.raises(UserError, match=r"epoch 3: loss/total is nan.*policy\."):
         run(tmp_path, *ENVIRONMENTS["recall"])
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())

@@ -1,0 +1,50 @@
+"""The gradient of one minibatch: replay it, take the loss, go backward; in parts where it does not fit."""
+
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+
+from engram.agent.metta_agent import MettaAgent
+from engram.training.experience import Minibatch
+from engram.training.ppo import Losses, add_losses, ppo_loss
+from engram.training.precision import autocast
+from engram.training.replay import replay
+from engram.training.settings import Trainer
+
+
+class Learned(NamedTuple):
+    """What came of a minibatch, beside the gradients that the parameters have now."""
+
+    replayed: TensorDictBase  # [B, T]: act_log_prob and value, without a graph
+    losses: Losses
+
+
+def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer) -> Learned:
+    """Leaves the gradient of the minibatch's loss in the parameters, whatever the number of parts."""
+    agent.zero_grad(set_to_none=True)
+    size, parts = minibatch.size, minibatch.parts(settings.accumulate)
+    replays: list[TensorDictBase] = []
+    losses: list[Losses] = []
+    for part in parts:
+        with autocast(settings.precision, part.weights.device):
+            replayed = replay(agent, part, settings.memory)
+        loss = ppo_loss(
+            log_prob=replayed["act_log_prob"],
+            entropy=replayed["entropy"],
+            value=replayed["value"],
+            old_log_prob=part.data["act_log_prob"],
+            old_value=part.data["values"],
+            advantages=part.advantages,
+            returns=part.data["returns"],
+            weights=part.weights,
+            size=size,
+            settings=settings.ppo,
+        )
+        if settings.ppo.l2_init_coef > 0:
+            distance = agent.l2_init_loss() / len(parts)  # every part bears its share
+            loss = loss._replace(total=loss.total + settings.ppo.l2_init_coef * distance, l2_init=distance)
+        loss.total.backward()
+        replays.append(replayed.select("act_log_prob", "value").detach())
+        losses.append(loss)
+    return Learned(replays[0] if len(parts) == 1 else torch.cat(replays), add_losses(losses))  # type: ignore[arg-type]
