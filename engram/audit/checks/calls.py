@@ -1,0 +1,160 @@
+"""The call itself: what it writes, what it leaves alone, and whether modes change its numbers."""
+
+# B rows, T steps
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from engram.agent.actions import make_actions
+from engram.audit.context import Audit, tolerance, worst
+from engram.audit.playing import live
+from engram.audit.result import Check, Verdict
+from engram.audit.td import TdSubject
+
+
+def td_fields(audit: Audit) -> Verdict:
+    """Fields, shapes, dtypes and batch sizes of both calls, and inputs that stay as they were."""
+    subject = audit.subject()
+    assert isinstance(subject, TdSubject)
+    problems = [f"acting: {problem}" for problem in _acting(audit, subject)]
+    if not audit.learning_fault:
+        problems += [f"learning: {problem}" for problem in _learning(audit, subject)]
+    said = (
+        "; ".join(problems) or "both calls write every field in its shape and dtype, and change nothing they were given"
+    )
+    return Verdict(not problems, len(problems), 0, said)
+
+
+def _acting(audit: Audit, subject: TdSubject) -> Iterator[str]:
+    given = subject.acting_td(audit.story(100, steps=1).moment(slice(0, audit.rows), 0))
+    before, rows = given.clone(), audit.rows
+    td = subject.policy(given)
+    space = audit.spec.single_action_space
+    expected = {
+        "actions": (rows, *space.shape),
+        "act_log_prob": (rows,),
+        "values": (rows,),
+        "full_log_probs": (rows, _width(audit)),
+    }
+    yield from _differences(td, expected, torch.Size([rows]))
+    yield from _shape_fields(td, rows, 1)
+    yield from _changed(before, given, td)
+
+
+def _learning(audit: Audit, subject: TdSubject) -> Iterator[str]:
+    segment = audit.segment(101, end_chance=0.2)
+    given = subject.learning_td(segment)
+    before, actions = given.clone(), segment.actions.clone()
+    subject.forget()
+    td = subject.policy(given, action=segment.actions)
+    shape = segment.shape
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(("act_log_prob", "entropy", "value"), shape)
+    yield from _differences(td, {**expected, "full_log_probs": (*shape, _width(audit))}, torch.Size(shape))
+    yield from _shape_fields(td, *shape)
+    yield from _changed(before, given, td)
+    if not torch.equal(actions, segment.actions):
+        yield "the actions that were given are changed in place"
+
+
+def _width(audit: Audit) -> int:
+    space = make_actions(audit.spec)
+    return space.sample(torch.zeros(1, space.logits), torch.full((1, space.noise), 0.5)).full_log_probs.shape[-1]
+
+
+def _differences(td: Any, expected: dict[str, tuple[int, ...]], batch: torch.Size) -> Iterator[str]:
+    if not isinstance(td, TensorDictBase):
+        yield f"a {type(td).__name__} is returned, not the td"
+        return
+    if td.batch_size != batch:
+        yield f"the td comes back with batch size {list(td.batch_size)}, not {list(batch)}"
+    for name, shape in expected.items():
+        value = td.get(name, None)
+        if not isinstance(value, Tensor):
+            yield f"{name} is missing"
+        elif value.shape != shape and td.batch_size == batch:
+            yield f"{name} is {list(value.shape)}, not {list(shape)}"
+        elif name != "actions" and not value.is_floating_point():
+            yield f"{name} is {value.dtype}, not floating point"
+
+
+def _shape_fields(td: Any, rows: int, steps: int) -> Iterator[str]:
+    for name, size in (("bptt", steps), ("batch", rows)):
+        value = td.get(name, None) if isinstance(td, TensorDictBase) else None
+        if not isinstance(value, Tensor):
+            yield f"{name} is not set"
+        elif value.dtype != torch.long or value.numel() != rows * steps:
+            yield f"{name} is {value.dtype} {list(value.shape)}, not one long for each of {rows * steps} rows and steps"
+        elif not (value == size).all():
+            yield f"{name} is {int(value.flatten()[0])}, not {size}"
+
+
+def _changed(before: TensorDictBase, given: TensorDictBase, td: Any) -> Iterator[str]:
+    for name in before.keys(include_nested=True, leaves_only=True):
+        for after in (given, td):
+            value = after.get(name, None) if isinstance(after, TensorDictBase) else None
+            old = before.get(name)
+            if not isinstance(value, Tensor) or value.numel() != old.numel():
+                continue
+            if not torch.equal(value.reshape(old.shape), old):
+                yield f"{name if isinstance(name, str) else '/'.join(name)} is changed in place"
+                break
+
+
+def modes(audit: Audit) -> Verdict:
+    """The same numbers in training and evaluation mode, and with and without gradients."""
+    if audit.learning_fault:
+        return Verdict(False, None, None, f"the plainest learning call raises {audit.learning_fault}", fix=BROKEN)
+    story, segment = audit.story(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, training, gradients in (("train()", True, True), ("eval()", False, True), ("no_grad", True, False)):
+        subject = audit.subject()
+        subject.training_mode = training
+        with torch.set_grad_enabled(gradients):
+            torch.manual_seed(1)
+            seen[name] = live(subject, story).numbers, subject.learn(segment).numbers().detach()
+    base, bound = seen["train()"], tolerance(*seen["train()"])
+    found = {
+        f"{what} in {name}": worst(seen[name][i], base[i])
+        for name in ("eval()", "no_grad")
+        for i, what in enumerate(("acting", "learning"))
+    }
+    measured = max(found.values())
+    off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
+    said = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    return Verdict(measured <= bound, measured, bound, said)
+
+
+BROKEN = (
+    "A learning call is policy(td, action=actions) with a td of batch size [B, T] and observations [B, T, …]: encode "
+    "the B * T "
+    "observations, run the LSTM over [T, B, features], and fill in the td with self.forward_training(td, action, "
+    "logits, value)."
+)
+
+CHECKS = (
+    Check(
+        "td_fields",
+        "Do both calls write every field in its shape and dtype, and leave what they were given as it was?",
+        "Whoever reads the td (experience, losses, other components) gets nothing, or numbers of other rows and steps.",
+        "self.set_shape_fields(td, rows, steps) sets bptt and batch; self.forward_inference(td, logits, value) and "
+        "self.forward_training(td, action, logits, value) write the rest. Work on copies of what the td holds.",
+        ("forward_inference", "forward_training", "forward"),
+        td_fields,
+        of_natives=True,
+        learns=False,
+    ),
+    Check(
+        "modes",
+        "Do acting and learning work, and give the same numbers in train(), in eval() and without gradients?",
+        "Evaluation shows another policy than the one that is trained, and PPO takes the difference for progress.",
+        "Take out what behaves differently in training: dropout (nn.LSTM(dropout=…) too), BatchNorm, and branches on "
+        "self.training.",
+        ("forward", "get_action_and_value", "evaluate_actions"),
+        modes,
+        learns=False,
+    ),
+)

@@ -1,0 +1,131 @@
+"""Actions: is the stored log-probability that of the stored action, and can every action be drawn?"""
+
+# N rows, A actions
+
+from collections.abc import Iterator
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from engram.agent.actions import Factored, Flat, entropy, make_actions
+from engram.audit.context import Audit, tolerance, worst
+from engram.audit.playing import random_actions
+from engram.audit.result import Check, Verdict
+from engram.audit.subject import Answer
+
+ROWS, STEPS = 128, 6
+RARE = 20  # an action expected this often that never comes is not left out by chance
+LUCK = 6.0  # standard deviations
+
+
+def action_log_prob(audit: Audit) -> Verdict:
+    problems: list[str] = []
+    measured, bound = 0.0, 1e-4
+    with torch.no_grad():
+        subject, story = audit.subject(as_made=True), audit.story(110, rows=ROWS, steps=STEPS)
+        torch.manual_seed(audit.seed)
+        acted = [subject.act(story.moment(slice(0, ROWS), step)) for step in range(STEPS)]
+        for answer in acted:
+            found, texts = _of_the_action(audit, answer)
+            measured = max(measured, found)
+            problems += [f"acting: {text}" for text in texts]
+        problems += list(_drawn(audit, acted))
+        if not audit.learning_fault:
+            found, texts = _in_learning(audit)
+            measured = max(measured, found)
+            problems += [f"learning: {text}" for text in texts]
+    problems = list(dict.fromkeys(problems))
+    said = (
+        "; ".join(problems)
+        or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
+    )
+    return Verdict(not problems, measured, bound, said)
+
+
+def _of_the_action(audit: Audit, answer: Answer) -> tuple[float, list[str]]:
+    """How far a log-probability is from that of its action; where the whole distribution is known."""
+    actions, log_prob, full = answer.actions, answer.log_prob, answer.full
+    problems = []
+    if not bool(log_prob.isfinite().all()):
+        problems.append("log-probabilities are not finite")
+    if not _possible(audit, actions):
+        problems.append(f"actions are not in {audit.spec.single_action_space}")
+    space = make_actions(audit.spec)
+    if full is None or not isinstance(space, Flat | Factored) or full.shape[-1] != space.logits or problems:
+        return 0.0, problems
+    rows = full.reshape(-1, space.logits)
+    parts = rows.split(space.sizes, -1) if isinstance(space, Factored) else [rows]
+    total = max(worst(part.exp().sum(-1), torch.ones(len(rows))) for part in parts)
+    if total > 1e-3:
+        problems.append(f"probabilities of all actions add up to something {total:.2g} away from 1")
+        return total, problems
+    told = space.evaluate(rows, actions.reshape(-1, *audit.spec.single_action_space.shape))
+    apart = worst(told.log_prob, log_prob.reshape(-1))
+    if apart > tolerance(log_prob, exact=1e-4):
+        problems.append(f"the log-probability is not that of the action: off by {apart:.2g}")
+    if answer.entropy is not None:
+        off = worst(torch.stack([entropy(part) for part in parts]).sum(0), answer.entropy.reshape(-1))
+        if off > 1e-3:
+            problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
+    return apart, problems
+
+
+def _possible(audit: Audit, actions: Tensor) -> bool:
+    space = audit.spec.single_action_space
+    if isinstance(space, spaces.Discrete):
+        return bool(((actions >= 0) & (actions < int(space.n))).all())
+    if isinstance(space, spaces.MultiDiscrete):
+        return bool(((actions >= 0) & (actions < torch.as_tensor(space.nvec))).all())
+    return bool(actions.isfinite().all())
+
+
+def _drawn(audit: Audit, acted: list[Answer]) -> Iterator[str]:
+    """Actions as often as their probabilities say."""
+    if isinstance(audit.spec.single_action_space, spaces.Box):
+        actions = torch.cat([answer.actions.reshape(ROWS, -1) for answer in acted])
+        if bool((actions.std(0) == 0).any()):
+            yield "the same continuous action is drawn every time"
+        return
+    space = make_actions(audit.spec)
+    if not isinstance(space, Flat) or any(answer.full is None for answer in acted):
+        return
+    probabilities = torch.cat([answer.full.exp() for answer in acted if answer.full is not None])
+    if probabilities.shape[-1] != space.logits:
+        return
+    drawn = torch.cat([space.to_index(answer.actions) for answer in acted])
+    counts = torch.bincount(drawn, minlength=space.logits).float()
+    expected, spread = probabilities.sum(0), (probabilities * (1 - probabilities)).sum(0).sqrt()
+    never = [i for i in range(space.logits) if counts[i] == 0 and expected[i] >= RARE]
+    if never:
+        often = [round(float(expected[i])) for i in never]
+        yield f"actions {never} are never drawn, though expected {often} times of {len(drawn)}"
+    elif bool(((counts - expected).abs() > LUCK * spread + 1).any()):
+        odd = int(((counts - expected).abs() - LUCK * spread).argmax())
+        yield f"action {odd} is drawn {int(counts[odd])} times where {float(expected[odd]):.0f} are expected"
+
+
+def _in_learning(audit: Audit) -> tuple[float, list[str]]:
+    """The same for actions that were given, among them ones that are unlikely."""
+    segment = audit.segment(111)
+    actions = random_actions(audit.spec, segment.shape, audit.generator(113))
+    answer = audit.subject(as_made=True).learn(
+        type(segment)(segment.observations, segment.dones, segment.truncateds, actions)
+    )
+    return _of_the_action(audit, answer)
+
+
+CHECKS = (
+    Check(
+        "action_log_prob",
+        "Is the log-probability that of the action, do probabilities add up to 1, and does every action come as "
+        "often as it says?",
+        "PPO raises and lowers the probability of other actions than those that were taken.",
+        "Draw from the same distribution that gives the log-probability: self.forward_inference(td, logits, value) and "
+        "self.forward_training(td, action, logits, value) do both. Several choices at once: add their "
+        "log-probabilities.",
+        ("forward_inference", "forward_training", "forward", "get_action_and_value"),
+        action_log_prob,
+        learns=False,
+    ),
+)

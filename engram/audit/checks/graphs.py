@@ -1,0 +1,148 @@
+"""Does anything that is kept carry a graph, and does anything grow?"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import psutil
+import torch
+from torch import Tensor
+
+from engram.audit.autograd import graph_nodes
+from engram.audit.checks.rows import state_after_call
+from engram.audit.context import EXACT, Audit, worst
+from engram.audit.keeping import kept_size, kept_tensors
+from engram.audit.playing import Story, live
+from engram.audit.result import Check, Verdict
+from engram.audit.subject import Answer, Subject
+
+WINDOW, WINDOWS = 25, 4
+LEAK = 65536  # bytes of the process per window, in every window
+
+
+def detachment(audit: Audit) -> Verdict:
+    """Backward from a step must not lead into an earlier call, and nothing that is remembered may have a graph."""
+    story, subject = audit.story(70, steps=4), audit.subject()
+    every = slice(0, audit.rows)
+    answers = [subject.act(story.moment(every, step)) for step in range(story.steps)]  # kept: nodes live as long
+    graphs = [graph_nodes(_said(answer)) for answer in answers]
+    shared = len(graphs[-1] & graphs[-2])
+    held = [name for name, tensor in kept_tensors(subject.policy).items() if tensor.grad_fn is not None]
+    fed_back = [name for name in held if _is_used_again(audit, name, story)]
+    in_state = [name for name, value in state_after_call(audit).items() if getattr(value, "grad_fn", None) is not None]
+    carried = [*fed_back, *(f"state['{name}']" for name in in_state)]
+    measured = max(shared, len(carried))
+    said = f"backward from a step runs through {shared} operations of the call before"
+    where = ""
+    if carried:
+        said += f"; kept with a graph: {', '.join(carried)}"
+        where = carried[0]
+    idle = [name for name in held if name not in fed_back]
+    notes = tuple(f"{name} keeps the graph of the last call alive, though nothing uses it again" for name in idle)
+    return Verdict(measured == 0, measured, 0, said, where=where, notes=notes)
+
+
+def _is_used_again(audit: Audit, name: str, story: Story) -> bool:
+    """Whether what is kept under this name changes the next answer."""
+    said = []
+    for wiped in (False, True):
+        subject = audit.subject()
+        live(subject, story.part(0, 2))
+        kept = kept_tensors(subject.policy).get(name)
+        if kept is None:
+            return True
+        if wiped:
+            kept.data.add_(1.0) if kept.is_floating_point() else kept.data.zero_()
+        said.append(subject.act(story.moment(slice(0, audit.rows), 2)).numbers().detach())
+    return worst(said[0], said[1]) > EXACT
+
+
+def graph_growth(audit: Audit) -> Verdict:
+    """Many steps, first with gradients and then without: the graph, live tensors, what is kept, and the process."""
+    subject, story = audit.subject(), audit.story(71, steps=10, end_chance=0.1)
+    sizes = torch.tensor([_graph_after(subject, story, step) for step in range(30)], dtype=torch.float32)
+    nodes = float(sizes[29] - sizes[9]) / 20  # the same moment of the story
+    with torch.no_grad(), _only_new_objects():
+        _window(subject, story)
+        kept, tensors, process = [kept_size(subject.policy)], [_live_tensors()], [_resident()]
+        for _ in range(WINDOWS):
+            _window(subject, story)
+            kept.append(kept_size(subject.policy))
+            tensors.append(_live_tensors())
+            process.append(_resident())
+    steps = WINDOW * WINDOWS
+    grown_kept, grown_tensors = (kept[-1] - kept[0]) / steps, (tensors[-1] - tensors[0]) / steps
+    leaks = min(after - before for before, after in pairwise(process)) > LEAK
+    measured = max(nodes, grown_kept, grown_tensors)
+    said = (
+        f"a step adds {nodes:.2g} operations to the graph, {grown_tensors:.2g} live tensors and {grown_kept:.2g} "
+        f"entries or "
+        f"numbers to what is kept; the process grew by {(process[-1] - process[0]) / 1024:.0f} KiB in {steps} steps"
+    )
+    passed = nodes <= 0 and grown_kept <= 0 and grown_tensors <= 0 and not leaks
+    return Verdict(passed, max(measured, 0.0), 0, said, evidence={"graph_nodes": sizes})
+
+
+def _graph_after(subject: Subject, story: Story, step: int) -> int:
+    answer = subject.act(story.moment(slice(0, story.rows), step % story.steps))
+    return len(graph_nodes([*_said(answer), *kept_tensors(subject.policy).values()]))
+
+
+def _said(answer: Answer) -> list[Tensor]:
+    return [answer.value, answer.log_prob, *([answer.full] if answer.full is not None else [])]
+
+
+def _window(subject: Subject, story: Story) -> None:
+    """Steps, episodes and resets, as a long run has them."""
+    for step in range(WINDOW):
+        subject.act(story.moment(slice(0, story.rows), step % story.steps))
+    subject.begin_rollout()
+
+
+@contextmanager
+def _only_new_objects() -> Iterator[None]:
+    """Whatever there was before is set aside, so that counting is quick."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+
+def _resident() -> int:
+    return psutil.Process().memory_info().rss
+
+
+CHECKS = (
+    Check(
+        "detachment",
+        "Is everything that is kept between calls free of the autograd graph?",
+        "Every backward pass runs through all earlier steps and episodes: gradients pile up and explode, updates get "
+        "slower, "
+        "memory runs out, and training collapses after a good beginning.",
+        "Detach what you store: self._store_lstm_state(h, c, env_id) does it. With a store of your own: keep "
+        "h.detach() and "
+        "c.detach().",
+        ("_store_lstm_state", "forward", "get_action_and_value", "forward_eval"),
+        detachment,
+        learns=False,
+    ),
+    Check(
+        "graph_growth",
+        "Do the graph, the tensors and the memory of the process stay the same size, however many steps are made?",
+        "Training gets slower with every step and ends when memory runs out.",
+        "Replace what you keep for a row by its next value, detached; do not append, and do not key it by anything "
+        "that is "
+        "new at every step.",
+        ("_store_lstm_state", "forward", "get_action_and_value", "forward_eval"),
+        graph_growth,
+        learns=False,
+    ),
+)

@@ -1,0 +1,63 @@
+"""Gradients in a short training run: which parts of the network they reach, and how large they are."""
+
+import torch
+from torch import Tensor, nn
+
+from engram.agent.core import Core
+from engram.audit.context import Audit
+from engram.audit.learning import train_briefly
+from engram.audit.result import Check, Verdict
+
+UPDATES = 6
+EXPLODING = 1e4
+RECURRENT = (Core, nn.RNNBase, nn.RNNCellBase)
+
+
+def gradient_health(audit: Audit) -> Verdict:
+    subject = audit.subject(as_made=True)
+    parts = {
+        name or type(subject.policy).__name__: [p for p in part.parameters(recurse=False) if p.requires_grad]
+        for name, part in subject.policy.named_modules()
+    }
+    parts = {name: own for name, own in parts.items() if own}
+    norms: dict[str, list[float]] = {name: [] for name in parts}
+
+    def measure(_: int) -> None:
+        for name, own in parts.items():
+            norms[name].append(float(torch.stack([_size(p) for p in own]).norm()))
+
+    train_briefly(audit, subject, UPDATES, 3e-4, measure)
+    exploding = {n: max(v) for n, v in norms.items() if not max(v) < EXPLODING or any(x != x for x in v)}
+    dead = [name for name, values in norms.items() if max(values) == 0]
+    modules = dict(subject.policy.named_modules())
+    recurrent = [name for name in dead if isinstance(modules.get(name), RECURRENT)]
+    notes = []
+    if not audit.as_made.native:
+        notes = [f"no gradient ever reaches {name}" for name in dead if name not in recurrent]
+        dead = recurrent
+    largest = max((max(values) for values in norms.values()), default=0.0)
+    said = f"over {UPDATES} updates, gradients of {len(norms)} parts are between "
+    said += f"{min((min(v) for v in norms.values()), default=0.0):.1g} and {largest:.1g}"
+    if exploding:
+        said = "exploding: " + ", ".join(f"{name} ({value:.2g})" for name, value in exploding.items())
+    elif dead:
+        said = "no gradient ever reaches " + ", ".join(dead)
+    passed = not exploding and not dead
+    return Verdict(passed, largest, EXPLODING, said, where=next(iter([*exploding, *dead]), ""), notes=tuple(notes))
+
+
+def _size(parameter: Tensor) -> Tensor:
+    return torch.zeros(()) if parameter.grad is None else parameter.grad.norm().float()
+
+
+CHECKS = (
+    Check(
+        "gradient_health",
+        "In a short training run, does every part of the network get a gradient, and none too large a one?",
+        "A part without a gradient keeps its random weights for ever; one that explodes ruins all others.",
+        "A part without one is unused, or cut off by detach(), no_grad() or .data. For one that explodes, look at what "
+        "comes in (observations that are not scaled to about 1) and at its initialisation.",
+        ("encode_observations", "decode_actions", "forward"),
+        gradient_health,
+    ),
+)

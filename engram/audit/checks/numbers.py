@@ -1,0 +1,172 @@
+"""Other precisions, the compiler, and chance: the same numbers?"""
+
+# B rows, T steps
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.agent.policies.policy import Policy
+from engram.audit.context import Audit, describe, worst
+from engram.audit.playing import Story, live
+from engram.audit.result import Check, Verdict
+from engram.audit.subject import Segment, Subject
+from engram.audit.td import TdSubject
+
+DOUBLE, HALF = 1e-3, 0.1  # how far float64 and bfloat16 may be from float32, for numbers of size 1
+
+
+@torch.no_grad()
+def precision(audit: Audit) -> Verdict:
+    """Acting and learning in float64, and under bfloat16 autocast, beside float32."""
+    story, segment = audit.story(130, end_chance=0.1), audit.segment(131, end_chance=0.1)
+    base = _numbers(audit.subject(as_made=True), story, segment)
+    size = max(1.0, *(float(part.abs().max()) for part in base))
+    problems, found = [], {"float64": 0.0, "bfloat16 autocast": 0.0}
+    for name, bound in (("float64", DOUBLE), ("bfloat16 autocast", HALF)):
+        subject = audit.subject(as_made=True)
+        try:
+            if name == "float64":
+                with _default(torch.float64):
+                    subject.to(torch.float64)
+                    seen = _numbers(subject, _double(story), _double(segment))
+            else:
+                with torch.autocast("cpu", torch.bfloat16):
+                    seen = _numbers(subject, story, segment)
+        except Exception as error:
+            problems.append(f"{name} raises {describe(error)}")
+            continue
+        found[name] = max(worst(a.double(), b.double()) for a, b in zip(seen, base, strict=True)) / size
+        if found[name] > bound:
+            problems.append(f"{name} differs from float32 by {found[name]:.2g}, where {bound:g} is allowed")
+    measured = max(found["float64"] / DOUBLE, found["bfloat16 autocast"] / HALF)
+    said = "; ".join(problems) or (
+        f"float64 differs by {found['float64']:.1g} of {DOUBLE:g} allowed, "
+        f"bfloat16 autocast by {found['bfloat16 autocast']:.1g} of {HALF:g}"
+    )
+    return Verdict(not problems, measured, 1.0, said)
+
+
+def _numbers(subject: Subject, story: Story, segment: Segment) -> tuple[Tensor, Tensor]:
+    return live(subject, story).numbers, subject.learn(segment).numbers()
+
+
+def _double(told: Any) -> Any:
+    """Observations in float64, if they are numbers at all."""
+    if not told.observations.is_floating_point():
+        return told
+    return replace(told, observations=told.observations.double())
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def compiles(audit: Audit) -> Verdict:
+    """Both calls as one graph each, with the numbers they have without."""
+    subject = audit.subject(as_made=True)
+    assert isinstance(subject, TdSubject)
+    if isinstance(subject.policy, Policy):
+        subject.policy.reserve_memory(audit.rows)
+    story, segment = audit.story(132, steps=2, end_chance=0.3), audit.segment(133, steps=3, end_chance=0.3)
+    problems, found = [], 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("acting", "learning"):
+            try:
+                found = max(found, _compiled_difference(subject, name, story, segment))
+            except Exception as error:
+                problems.append(f"{name} does not compile in one graph: {_reason(error)}")
+    bound = 1e-4
+    if found > bound:
+        problems.append(f"compiled, the answers differ by {found:.2g}")
+    said = "; ".join(problems) or f"acting and learning compile in one graph each; their numbers differ by {found:.1g}"
+    return Verdict(not problems, found if not problems else None, bound, said)
+
+
+def _compiled_difference(subject: TdSubject, name: str, story: Story, segment: Segment) -> float:
+    torch.compiler.reset()
+    seen = []
+    try:
+        for compiled in (None, torch.compile(subject.policy, fullgraph=True, backend="eager")):
+            subject.forget()
+            subject.compiled = compiled
+            if name == "acting":
+                with torch.no_grad():
+                    seen.append(live(subject, story).numbers)
+            else:
+                seen.append(subject.learn(segment).numbers().detach())
+        return worst(seen[0], seen[1])
+    finally:
+        subject.compiled = None
+        torch.compiler.reset()
+
+
+def _reason(error: Exception) -> str:
+    """The first lines of what the compiler says, and the line of the policy it stopped at."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    stopped = [line for line in lines if line.startswith("File ") and "site-packages" not in line]
+    told = [line for line in lines if line.startswith(("Explanation:", "Reason:"))] or lines[:1] or [describe(error)]
+    return " ".join([*told[:1], *stopped[-1:]])[:500]
+
+
+@torch.no_grad()
+def determinism(audit: Audit) -> Verdict:
+    """Built twice and played twice from the same seed: the same weights, the same actions."""
+    story = audit.story(134)
+    weights, actions = [], []
+    for _ in range(2):
+        torch.manual_seed(audit.seed)
+        weights.append([p.detach().clone() for p in audit.make().parameters()])
+        subject = audit.subject(as_made=True)
+        torch.manual_seed(audit.seed)
+        actions.append(live(subject, story).actions)
+    other = sum(not torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    share = float((actions[0] != actions[1]).float().mean())
+    said = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
+    return Verdict(share == 0 and other == 0, max(share, float(other)), 0, said)
+
+
+CHECKS = (
+    Check(
+        "precision",
+        "Are the answers the same in float64, and nearly so under bfloat16 autocast?",
+        "The policy trains differently, or not at all, on hardware and in modes that use another precision.",
+        "Make new tensors like those there are (x.new_zeros(…), torch.zeros(…, dtype=x.dtype)), keep memory in the "
+        "dtype of "
+        "the weights, and compute log-probabilities in float32 or better.",
+        ("_manage_lstm_state", "forward", "encode_observations"),
+        precision,
+    ),
+    Check(
+        "compile",
+        "Does torch.compile take acting and learning as one graph each, with the same numbers?",
+        "Compiled training is slow, because every graph break goes back to Python, or computes something else.",
+        "Take sizes from shapes, not from tensors (.item(), int(tensor), td['bptt'][0]), branch on Python values "
+        "only, and "
+        "remove @torch._dynamo.disable, which hides the breaks.",
+        ("forward", "_manage_lstm_state"),
+        compiles,
+        of_natives=True,
+    ),
+    Check(
+        "determinism",
+        "Does the same seed give the same weights and the same actions?",
+        "No run can be repeated, so neither a bug nor a result can be.",
+        "Draw with torch's generator, which the run seeds, not with NumPy's, Python's, or one of your own.",
+        ("forward_inference", "forward", "get_action_and_value"),
+        determinism,
+        learns=False,
+    ),
+)

@@ -1,0 +1,104 @@
+"""Tokens: does every kind of observation reach the answer?"""
+
+# M tokens of (location, feature, value)
+
+import torch
+from torch import Tensor
+
+from engram.audit.context import Audit, gap
+from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.subject import Moment
+from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, Feature
+
+PLACES = 4  # how many surroundings each token is tried in
+
+
+@torch.no_grad()
+def observation(audit: Audit) -> Verdict:
+    """One token alone in view: another value of it, or its absence, must change what is said."""
+    if audit.spec.observation_kind != "tokens":
+        raise DoesNotApplyError("asked of tokens only, which have to be decoded first")
+    features = audit.spec.features[:32]
+    unseen = [feature.name for feature in features if not _matters(audit, _values(audit, feature))]
+    corner = _matters(audit, _presence(audit, 0x00))
+    about_agent = _matters(audit, _presence(audit, GLOBAL_LOCATION))
+    problems = []
+    if unseen:
+        problems.append(f"the value of {', '.join(unseen[:6])} makes no difference")
+    if not corner:
+        problems.append(f"a token of {features[0].name} in the corner cell (0, 0) makes no difference")
+    if not about_agent:
+        problems.append("tokens about the agent itself (location 0xFE) make no difference")
+    said = (
+        "; ".join(problems)
+        or f"values of all {len(features)} features, the corner cell and the agent's own tokens are seen"
+    )
+    return Verdict(not problems, len(problems), 0, said, fix=_fix(unseen, corner, about_agent))
+
+
+def _matters(audit: Audit, pairs: tuple[Tensor, Tensor]) -> bool:
+    """Whether the two views of any pair are answered differently."""
+    said = []
+    for tokens in pairs:
+        none = torch.zeros(len(tokens), dtype=torch.bool)
+        noise = torch.full((len(tokens), audit.story(1, steps=1).noise.shape[-1]), 0.5)
+        subject = audit.subject()
+        torch.manual_seed(0)
+        said.append(subject.act(Moment(tokens, none, none.clone(), noise)).numbers())
+    return bool(gap(said[0], said[1]).max() > 0)
+
+
+def _values(audit: Audit, feature: Feature) -> tuple[Tensor, Tensor]:
+    """A small and a large value, both below what normalises them: divided as bytes, both would be 0."""
+    one, other = _blank(audit), _blank(audit)
+    large = min(max(int(feature.normalization) - 1, 2), 255)
+    for view, value in ((one, 1), (other, large)):
+        view[:, 0] = torch.stack(
+            [_locations(audit), torch.full((PLACES,), feature.id), torch.full((PLACES,), value)], -1
+        )
+    return one, other
+
+
+def _presence(audit: Audit, location: int) -> tuple[Tensor, Tensor]:
+    """The first feature at this location, or nothing."""
+    feature = audit.spec.features[0]
+    there = _blank(audit)
+    for number in range(PLACES):
+        there[number, 0] = torch.tensor([location, feature.id, min(int(feature.normalization) + number, 255) or 1])
+    return there, _blank(audit)
+
+
+def _locations(audit: Audit) -> Tensor:
+    height, width = audit.spec.window
+    return torch.tensor([(n * 2 + 1) % height * 16 + (n + 1) % width for n in range(PLACES)])
+
+
+def _blank(audit: Audit) -> Tensor:
+    shape = (PLACES, *audit.spec.single_observation_space.shape)
+    return torch.full(shape, EMPTY_LOCATION, dtype=torch.uint8)
+
+
+def _fix(unseen: list[str], corner: bool, about_agent: bool) -> str:
+    advice = []
+    if unseen:
+        advice.append(
+            "Divide values by their normalisation as floats, value.float() / normalisation: bytes truncate to 0."
+        )
+    if not corner:
+        advice.append("Do not let empty tokens write a 0 to feature 0, cell (0, 0): drop them before scattering.")
+    if not about_agent:
+        advice.append("Give tokens at 0xFE a place too, such as the agent's own cell.")
+    return " ".join(advice)
+
+
+CHECKS = (
+    Check(
+        "observation",
+        "Does every kind of token reach the answer: values, the corner cell, tokens about the agent itself?",
+        "The policy is blind to a part of its world, and learns as if that part were not there.",
+        "Decode tokens as engram/agent/encoders/tokens.py does.",
+        ("encode_observations", "forward"),
+        observation,
+        learns=False,
+    ),
+)

@@ -1,0 +1,51 @@
+"""Where in a policy's code to look."""
+
+import inspect
+import traceback
+from pathlib import Path
+
+from torch import nn
+
+OURS = str(Path(__file__).resolve().parent.parent)
+
+
+def place(policy: nn.Module, *methods: str) -> str:
+    """The first of these methods that the policy's own classes write, or else the first that they have."""
+    found = [(name, owner) for name in methods if (owner := _owner(type(policy), name))]
+    own = [(name, owner) for name, owner in found if not owner.__module__.startswith("engram.agent")]
+    if not found:
+        return f"{type(policy).__name__} ({_file_and_line(type(policy))})"
+    name, owner = (own or found)[0]
+    return f"{owner.__name__}.{name} ({_file_and_line(inspect.unwrap(vars(owner)[name]))})"
+
+
+def raised_at(error: BaseException) -> str:
+    """Where the policy's code was when an error came: the innermost line that is not torch's or the audit's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    audit = str(Path(__file__).resolve().parent)
+    theirs = [f for f in frames if not f.filename.startswith(audit) and "site-packages" not in f.filename]
+    outside = [f for f in theirs if not f.filename.startswith(OURS)] or theirs
+    if not outside:
+        return ""
+    return f"{outside[-1].name} ({_short(outside[-1].filename)}:{outside[-1].lineno})"
+
+
+def _owner(policy: type, name: str) -> type | None:
+    return next((base for base in policy.__mro__ if name in vars(base) and base is not nn.Module), None)
+
+
+def _file_and_line(thing: object) -> str:
+    try:
+        file = inspect.getsourcefile(thing)  # type: ignore[arg-type]
+        _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return "source not found"
+    return f"{_short(file or '?')}:{line}"
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    for base in (Path.cwd(), Path(OURS).parent):
+        if path.is_relative_to(base):
+            return str(path.relative_to(base))
+    return str(path)

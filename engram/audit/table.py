@@ -1,0 +1,96 @@
+"""The report in the terminal: a line for each check, and for each failure what, so what, where, and how to fix it."""
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from engram.audit.result import CheckResult, Report
+
+MARKS = {"pass": Text("pass", "green"), "fail": Text("FAIL", "bold red"), "skip": Text("skip", "dim")}
+
+
+def render(report: Report) -> RenderableType:
+    """Everything about one target."""
+    parts: list[RenderableType] = [Text(title(report), "bold"), _lines(report.results)]
+    parts += [_failure(result) for result in report.failures]
+    notes = [f"{result.name}: {note}" for result in report.results for note in result.notes]
+    parts += [Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2)) for note in notes]
+    parts.append(Text(conclusion(report), "bold green" if report.passed else "bold red"))
+    return Group(*parts)
+
+
+def render_summary(reports: Sequence[Report]) -> RenderableType:
+    """A line for each of several targets."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("target", "checks", "seconds", ""):
+        table.add_column(column, justify="right" if column == "seconds" else "left")
+    for report in reports:
+        failed = ", ".join(result.name for result in report.failures)
+        mark = MARKS["pass"] if report.passed else Text(f"FAIL: {failed}", "bold red")
+        table.add_row(report.target, str(len(report.results)), f"{report.seconds:.1f}", mark)
+    return table
+
+
+def as_text(report: Report, width: int = 110) -> str:
+    """The same without colours, for exceptions and files."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, no_color=True, highlight=False).print(render(report))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def title(report: Report) -> str:
+    played = "" if report.adapter == "td" else f", played as '{report.adapter}'"
+    return f"{report.target}: {report.policy} on {report.env}, {report.parameters:,} parameters{played}"
+
+
+def conclusion(report: Report) -> str:
+    skipped = sum(result.status == "skip" for result in report.results)
+    asked = len(report.results) - skipped
+    less = f" ({skipped} do not apply)" if skipped else ""
+    if report.passed:
+        return f"All {asked} checks hold{less}. {report.seconds:.1f} s"
+    return f"{len(report.failures)} of {asked} checks fail{less}. {report.seconds:.1f} s"
+
+
+def measured(result: CheckResult) -> str:
+    """`3.1e-07 <= 1e-05`"""
+    if result.measured is None:
+        return ""
+    if result.bound is None:
+        return f"{result.measured:.3g}"
+    return (
+        f"{result.measured:.3g} {'>=' if result.at_least else '<='} {result.bound:.3g}"
+        if result.passed
+        else (f"{result.measured:.3g}, not {'>=' if result.at_least else '<='} {result.bound:.3g}")
+    )
+
+
+def _lines(results: Sequence[CheckResult]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("")
+    table.add_column("check", no_wrap=True)
+    table.add_column("measured", no_wrap=True)
+    table.add_column("")
+    for result in results:
+        what = result.said if result.status != "fail" else result.question
+        table.add_row(MARKS[result.status], result.name, measured(result), Text(what, "dim" if result.passed else ""))
+    return table
+
+
+def _failure(result: CheckResult) -> RenderableType:
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column()
+    for label, text in (
+        ("found", result.said),
+        ("so what", result.consequence),
+        ("where", result.where),
+        ("fix", result.fix),
+    ):
+        rows.add_row(label, Text(text))
+    heading = Text(f"{result.name}: {result.question}", "bold red")
+    return Group(Text(""), heading, Padding(rows, (0, 0, 0, 2)))
