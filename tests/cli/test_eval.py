@@ -12,6 +12,7 @@ from engram.cli import eval as verb
 from engram.cli.main import main
 from engram.config.load import load
 from engram.config.stored import keep
+from engram.training import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +63,11 @@ def test_another_environment_can_be_played(runs, capsys):
 
 def test_a_run_without_memory_is_played_without(runs, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("engram.training.evaluate.Player.act", lambda self, batch, step: seen.append(self.forgetful))
-    with pytest.raises(ValueError, match="actions of shape"):
-        main(["eval", f"run={runs / 'forgetful'}"])
-    assert seen == [True]
+    make = evaluate.Player
+    monkeypatch.setattr(evaluate, "Player", lambda *arguments: seen.append(make(*arguments)) or seen[-1])
+    assert answer(capsys, f"run={runs / 'forgetful'}")["memory"] == "off"
+    assert answer(capsys, f"run={runs / 'recall_1'}")["memory"] == "carry"
+    assert [player.forgetful for player in seen] == [True, False]
 
 
 def test_without_json_a_table_is_printed(runs, capsys):

@@ -83,11 +83,12 @@ def test_the_agent_is_left_as_it_was() -> None:
 
 def test_the_copy_that_plays_has_the_same_weights_and_a_memory_of_its_own() -> None:
     agent = make_agent()
+    agent.policy.stores()["lstm"].write(torch.arange(2), torch.ones(2, 1, 16))
     copy = with_memory_of_its_own(agent)
     assert all(a is b for a, b in zip(agent.parameters(), copy.parameters(), strict=True))
     assert not copy.training
-    copy.policy.stores()["lstm"].write(torch.arange(2), torch.ones(2, 1, 16))
-    assert not agent.stored_memory()["lstm.known"].any()
+    assert not copy.stored_memory()["lstm.memory"].any()
+    assert agent.stored_memory()["lstm.memory"].all()
 
 
 def test_a_policy_that_cannot_be_copied_is_the_users_to_mend() -> None:
