@@ -19,6 +19,11 @@ FREE = (
     "trainer.checkpoint",
     "trainer.evaluate_interval",
     "trainer.evaluate_episodes",
+    "trainer.replay_error_bound",
+    "trainer.gradient_bound",
+    "trainer.tensorboard",
+    "trainer.trace",
+    "trainer.profile",
 )
 
 

@@ -11,6 +11,7 @@ from engram.training.ppo import Losses, add_losses, ppo_loss
 from engram.training.precision import autocast
 from engram.training.replay import replay
 from engram.training.settings import Trainer
+from engram.training.trace import Trace
 
 
 class Learned(NamedTuple):
@@ -20,15 +21,17 @@ class Learned(NamedTuple):
     losses: Losses
 
 
-def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer) -> Learned:
+def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer, trace: Trace) -> Learned:
     """Leaves the gradient of the minibatch's loss in the parameters, whatever the number of parts."""
     agent.zero_grad(set_to_none=True)
     size, parts = minibatch.size, minibatch.parts(settings.accumulate)
     replays: list[TensorDictBase] = []
     losses: list[Losses] = []
     for part in parts:
+        trace("minibatch", part.data, memory=part.memory, advantages=part.advantages, weights=part.weights)
         with autocast(settings.precision, part.weights.device):
             replayed = replay(agent, part, settings.memory)
+        trace("replay", replayed)
         loss = ppo_loss(
             log_prob=replayed["act_log_prob"],
             entropy=replayed["entropy"],

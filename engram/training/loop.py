@@ -25,6 +25,7 @@ from engram.training.replay import replay_error
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
+from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard, check_health
 
 
@@ -42,6 +43,7 @@ class Training:
     progress: Progress
     schedules: Schedules
     explosion: ExplosionGuard
+    trace: Trace
 
 
 def train(
@@ -61,7 +63,7 @@ def train(
 
         with timers("learning"):
             for number, minibatch in enumerate(minibatches(training, now)):
-                replayed, losses = compute_gradient(agent, minibatch, now)
+                replayed, losses = compute_gradient(agent, minibatch, now, training.trace)
                 if number == 0:
                     averages.add("memory", replay_error(replayed, minibatch))
                 norms = optimise(agent, training.optimizer, now.optimizer)

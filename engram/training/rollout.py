@@ -14,6 +14,7 @@ from engram.training.metrics import Timers
 from engram.training.precision import autocast
 from engram.training.settings import Trainer
 from engram.training.threads import Threads
+from engram.training.trace import Trace
 
 
 class Rollout:
@@ -27,10 +28,11 @@ class Rollout:
         settings: Trainer,
         generator: torch.Generator,
         threads: Threads,
+        trace: Trace,
     ) -> None:
         self.agent, self.env, self.experience = agent, env, experience
         self.memory, self.precision = settings.memory, settings.precision
-        self.generator, self.threads = generator, threads
+        self.generator, self.threads, self.trace = generator, threads, trace
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
 
@@ -73,7 +75,10 @@ class Rollout:
         if step % experience.horizon == 0:
             experience.store_memory(self.agent.memory_of(self._ids(rows)), rows)
         td["action_noise"] = noise[step, rows]
-        experience.store(self._act(td), rows)
+        td = self._act(td)
+        self.trace("rollout", td, memory=self.agent.stored_memory())
+        experience.store(td, rows)
+        self.trace("experience", experience.buffer, memory=experience.memory)
         return td["actions"].cpu().numpy()
 
     def _to_td(self, batch: Batch) -> TensorDict:

@@ -4,7 +4,7 @@ import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
@@ -28,9 +28,11 @@ from engram.training.progress import Progress
 from engram.training.resume import restore, sizes_of_run
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
-from engram.training.settings import Trainer
+from engram.training.settings import Trainer, Wandb
+from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, available_cores
 from engram.training.threads import Threads
+from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
 log = logging.getLogger("engram")
@@ -45,12 +47,15 @@ class RunSettings(Protocol):
     init_from: str | None
     env: EnvSettings
     trainer: Trainer
+    wandb: Wandb
 
     @property
     def policy(self) -> PyAgent | Agent: ...
 
     @property
     def directory(self) -> Path: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
 class Display(Protocol):
@@ -110,9 +115,13 @@ def start(settings: RunSettings, display: Display) -> Result:
         step_timeout=settings.trainer.worker_timeout,
     ) as env:
         trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
-        training = build(agent, env, sizes, trainer, device, settings.seed)
+        trace = Trace(directory / "trace.jsonl", trainer.trace)
+        training = build(agent, env, sizes, trainer, device, settings.seed, trace)
         _resume(training, directory, checkpoint)
         archive = Archive(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
+        config, steps = settings.model_dump(mode="json"), training.progress.steps
+        others = make_sinks(directory, trainer, settings.wandb, steps, config)
+        sinks: list[Sink] = [MetricsFile(directory / "metrics.jsonl"), *others]
         plan = Plan(
             run=settings.run,
             policy=settings.policy.name,
@@ -121,14 +130,14 @@ def start(settings: RunSettings, display: Display) -> Result:
             device=device.type,
             parameters=sum(p.numel() for p in agent.parameters()),
             total_timesteps=trainer.total_timesteps,
-            steps_done=training.progress.steps,
+            steps_done=steps,
         )
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, device.type)
         display.start(plan)
-        metrics = MetricsFile(directory / "metrics.jsonl")
 
         def report(record: Record) -> None:
-            metrics.write(record)
+            for sink in sinks:
+                sink.write(record)
             display.update(record)
 
         def save(record: Record) -> None:
@@ -140,7 +149,8 @@ def start(settings: RunSettings, display: Display) -> Result:
         try:
             train(training, trainer, report, save, evaluate_now)
         finally:
-            metrics.close()
+            for sink in sinks:
+                sink.close()
     progress = training.progress
     mean_return = training.episodes.mean_return
     result = Result(settings.run, directory, archive.last, spec, progress.steps, progress.seconds, mean_return)
@@ -150,7 +160,13 @@ def start(settings: RunSettings, display: Display) -> Result:
 
 
 def build(
-    agent: MettaAgent, env: VectorEnv, sizes: Sizes, settings: Trainer, device: torch.device, seed: int
+    agent: MettaAgent,
+    env: VectorEnv,
+    sizes: Sizes,
+    settings: Trainer,
+    device: torch.device,
+    seed: int,
+    trace: Trace,
 ) -> Training:
     """All the parts of training, empty and ready."""
     agent.reserve_memory(sizes.rows)
@@ -174,13 +190,14 @@ def build(
         agent=agent,
         env=env,
         experience=experience,
-        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers)),
+        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers), trace),
         optimizer=make_optimizer(agent, settings.optimizer),
         generator=generator,
         episodes=EpisodeLog(),
         progress=Progress(),
         schedules=Schedules(settings.schedule),
         explosion=ExplosionGuard(),
+        trace=trace,
     )
 
 

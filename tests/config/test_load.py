@@ -57,6 +57,15 @@ def test_text_is_taken_to_the_letter(run):
     assert (settings.run, settings.wandb.project, settings.env.id) == (run, "12", "ALE/Pong-v5")
 
 
+def test_schedules_are_written_in_one_word_or_several_and_read_back_from_a_run(tmp_path):
+    name = "trainer.schedule.optimizer.learning_rate"
+    one = load([f"{name}={{kind:linear,to:0}}"])
+    assert one == load([f"{name}.kind=linear", f"{name}.to=0"])
+    assert one == load(["trainer.schedule={optimizer.learning_rate:{kind:linear,to:0}}"])
+    (tmp_path / "settings.yaml").write_text(dump(one))
+    assert load_run(tmp_path) == one
+
+
 def test_values_may_be_lists_dictionaries_null_and_quoted():
     env = load(["env=gym", "env.wrappers=[a,'b c']", "env.kwargs={size:5,on:true}", "env.kwargs.goal=far"]).env
     assert env == Gym(reward_scale=0.1, wrappers=["a", "b c"], kwargs={"size": 5, "on": True, "goal": "far"})

@@ -116,12 +116,43 @@ def test_a_word_of_the_wrong_form_is_answered_with_the_right_one(word, said):
         ("run=..", "run: '..' is no name for a directory (letters, digits and . _ + -, at most 100)"),
         ("seed=-1", "seed: -1 is too small: at least 0"),
         ("env=mettagrid", "env.path: missing: give env.path=VALUE"),
+        ("trainer.burn_in=64", "trainer.burn_in: 64 leaves nothing to learn from: less than trainer.bptt_horizon (64)"),
         ("trainer.minibatch_size=1000", "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): "
          "try 960 or 1024"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named_with_what_is_expected(word, said):
     assert line(word) == said
+
+
+RATE = "trainer.schedule.optimizer.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("trainer.schedule.optimizer.learning_rte={kind:linear,to:0}",
+         "trainer.schedule: no number optimizer.learning_rte to schedule; did you mean optimizer.learning_rate?"),
+        ("trainer.schedule={lr:{kind:linear,to:0}}", "trainer.schedule: no number lr to schedule: there are"),
+        ("trainer.schedule.ppo.norm_adv={kind:linear,to:0}", "trainer.schedule: no number ppo.norm_adv to schedule"),
+        ("trainer.schedule.ppo.target_kl={kind:linear,to:1}",
+         "trainer.schedule: no number ppo.target_kl to schedule: give trainer.ppo.target_kl a value first"),
+        ("trainer.schedule.ppo.gamma={kind:linear,to:1.5}", "trainer.schedule: ppo.gamma would become 1.5,"),
+        ("trainer.schedule=3", "trainer.schedule: 3 is not a set of names and values: write {name:value}"),
+        (f"{RATE}={{kind:linar,to:0}}", f"{RATE}: no kind 'linar': one of 'constant', 'linear', 'cosine', 'metric'"),
+        (f"{RATE}={{to:0}}", f"{RATE}: no kind is given: one of constant, linear, cosine, metric"),
+        (f"{RATE}.kind=linear", f"{RATE}.to: missing: give {RATE}.to=VALUE"),
+        (f"{RATE}={{kind:linear,to:0,untl:1}}", f"{RATE}.untl: no such option; did you mean {RATE}.until?"),
+        (f"{RATE}={{kind:metric,metric:a,factor:2,patience:1,most:1,better:x}}",
+         f"{RATE}.better: 'x' is not one of higher, lower"),
+        (f"{RATE}={{kind:metric,metric:a,factor:2,most:1}}", f"{RATE}: give one of patience"),
+        (f"{RATE}={{kind:metric,metric:a,factor:2,target:1}}", f"{RATE}: give least, most or both"),
+        (f"{RATE}={{kind:metric,metric:a,factor:2,target:1,least:0.1}}",
+         "trainer.schedule: optimizer.learning_rate is set to 0.00046, which is 0 or not between its least and most"),
+    ],
+)  # fmt: skip
+def test_a_schedule_is_checked_like_every_setting(word, said):
+    assert line(word).startswith(said)
 
 
 def test_settings_of_another_environment_or_policy_are_told_apart_from_unknown_ones():

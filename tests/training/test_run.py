@@ -85,7 +85,7 @@ def test_two_runs_with_one_seed_have_identical_metrics(tmp_path, workers: int) -
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 def test_a_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path, environment: str, optimizer: str) -> None:
     words = (*ENVIRONMENTS[environment], f"trainer.optimizer.type={optimizer}")
     run(tmp_path, *words, name="whole", epochs=5)

@@ -76,7 +76,9 @@ def test_short_segments_make_several_of_each_row_instead_of_small_batches():
 
 
 def test_the_number_of_workers_does_not_change_what_is_learned():
-    sizes = [resolve(agents, num_workers=workers)._replace(num_workers=0) for agents in (1, 24) for workers in (0, 1, 2)]
+    sizes = [
+        resolve(agents, num_workers=workers)._replace(num_workers=0) for agents in (1, 24) for workers in (0, 1, 2)
+    ]
     assert len(set(sizes)) == 2
 
 

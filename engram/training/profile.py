@@ -1,0 +1,48 @@
+"""A profile: where the time of one epoch goes, as a table and as a trace for chrome://tracing or Perfetto."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from engram.training.metrics import Record
+
+ROWS = 40
+
+log = logging.getLogger("engram")
+
+
+class Profile:
+    """Watches the second epoch of a sitting, the first being slowed down by all that happens once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.table, self.trace = directory / "profile.txt", directory / "profile.json"
+        self._record: Record = {}
+        self._epochs = 0
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        once = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
+        self._profiler = torch.profiler.profile(activities=activities, schedule=once, on_trace_ready=self._write)
+        self._profiler.start()
+
+    def write(self, record: Record) -> None:
+        """An epoch has ended."""
+        self._record, self._epochs = record, self._epochs + 1
+        self._profiler.step()
+
+    def close(self) -> None:
+        self._profiler.stop()
+        if self._epochs < 2:
+            log.warning("trainer.profile: nothing was written, because the run had less than two epochs to go")
+
+    def _write(self, profiler: torch.profiler.profile) -> None:
+        if self._epochs < 2:  # stopped within the epoch that was to be watched
+            return
+        profiler.export_chrome_trace(str(self.trace))
+        phases = [f"{name:<32} {value:10.3f}" for name, value in self._record.items() if name.startswith("time/")]
+        operators = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)
+        head = f"Epoch {self._record['epoch']}, which profiling itself made slower"
+        self.table.write_text("\n".join([head, *phases, "", operators]), encoding="utf-8")
+        log.info("wrote %s and %s", self.table, self.trace)

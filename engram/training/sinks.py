@@ -1,0 +1,97 @@
+"""Sinks: where the record of every epoch goes beside the run's own metrics.jsonl."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+from uuid import uuid4
+
+from engram.settings import UserError
+from engram.training.metrics import Record
+from engram.training.profile import Profile
+from engram.training.settings import Trainer, Wandb
+
+
+class Sink(Protocol):
+    def write(self, record: Record) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make_sinks(
+    directory: Path, trainer: Trainer, wandb: Wandb, steps_done: int, config: Mapping[str, Any]
+) -> list[Sink]:
+    """What the settings ask for. `config` is all settings of the run, to be shown beside its curves."""
+    sinks: list[Sink] = []
+    if trainer.tensorboard:
+        sinks.append(TensorBoard(directory / "tensorboard", steps_done))
+    if wandb.enabled:
+        sinks.append(WeightsAndBiases(directory, wandb, config))
+    if trainer.profile:
+        sinks.append(Profile(directory))
+    return sinks
+
+
+class TensorBoard:
+    """Files for `tensorboard --logdir runs`. What a stopped run wrote after its checkpoint is dropped."""
+
+    def __init__(self, directory: Path, steps_done: int) -> None:
+        module = _import("torch.utils.tensorboard", "tensorboard", "trainer.tensorboard=true")
+        self._writer = module.SummaryWriter(str(directory), purge_step=steps_done + 1 if steps_done else None)
+
+    def write(self, record: Record) -> None:
+        for name, value in numbers(record).items():
+            self._writer.add_scalar(name, value, record["steps"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Sent as the run goes, or written below the run's directory for `wandb sync`. A resumed run is the same one."""
+
+    def __init__(self, directory: Path, settings: Wandb, config: Mapping[str, Any]) -> None:
+        wandb = _import("wandb", "wandb", f"wandb={settings.mode}")
+        try:
+            self._run = wandb.init(
+                project=settings.project,
+                entity=settings.entity,
+                name=directory.name,
+                id=_id_of_run(directory / "wandb_id.txt"),
+                resume="allow",
+                mode=settings.mode,
+                dir=str(directory),
+                config=dict(config),
+            )
+        except wandb.Error as error:
+            raise UserError(
+                f"wandb={settings.mode}: {error}: log in with `wandb login`, or give wandb=offline or wandb=off"
+            ) from error
+        # Not W&B's own counter: it would refuse the steps that a resumed run does again.
+        self._run.define_metric("*", step_metric="steps")
+
+    def write(self, record: Record) -> None:
+        self._run.log(numbers(record))
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """What of a record can be drawn as a curve."""
+    return {name: value for name, value in record.items() if isinstance(value, int | float)}
+
+
+def _import(module: str, extra: str, setting: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(f"{setting} needs {extra}, which is not installed: pip install 'engram-rl[{extra}]'") from None
+
+
+def _id_of_run(path: Path) -> str:
+    if not path.exists():
+        path.write_text(uuid4().hex[:12], encoding="utf-8")
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,97 @@
+"""The optimisers: which parameters they take, that they learn, and that their state survives."""
+
+import pytest
+import torch
+from running import metrics, run
+
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.settings import PyAgent
+from engram.env.registry import make_spec
+from engram.env.settings import TMaze
+from engram.training.optimizer import hidden_matrices, make_optimizer, set_options
+from engram.training.settings import Optimizer
+
+TYPES = ("adam", "adamw", "muon")
+
+
+@pytest.fixture
+def agent() -> MettaAgent:
+    torch.manual_seed(0)
+    return MettaAgent(make_spec(TMaze()), PyAgent(name="fast", hidden_size=16))
+
+
+def step(agent: MettaAgent, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in agent.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizer.step()
+
+
+def test_muon_takes_the_matrices_between_features_and_nothing_else(agent) -> None:
+    chosen = {id(matrix) for matrix in hidden_matrices(agent)}
+    names = {name.removeprefix("policy.") for name, parameter in agent.named_parameters() if id(parameter) in chosen}
+    recurrent = {f"lstm.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
+    linear = {"encoder.linear1", "encoder.linear2", "actor.hidden", "actor.scores.query", "critic.hidden"}
+    assert names == recurrent | {f"{name}.weight" for name in linear}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_parameter_has_exactly_one_optimiser(agent, kind: str, fused: bool) -> None:
+    optimizer = make_optimizer(agent, Optimizer(type=kind, fused=fused))
+    theirs = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(theirs) == sorted(id(parameter) for parameter in agent.parameters())
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    step(agent, optimizer, 0)
+    assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_loaded_optimiser_goes_on_where_the_saved_one_was(agent, kind: str) -> None:
+    settings = Optimizer(type=kind)
+    optimizer = make_optimizer(agent, settings)
+    step(agent, optimizer, 0)
+    saved, weights = optimizer.state_dict(), {k: v.clone() for k, v in agent.state_dict().items()}
+    saved = {**saved, "state": {i: {k: v.clone() for k, v in s.items()} for i, s in saved["state"].items()}}
+    step(agent, optimizer, 1)
+    expected = [parameter.detach().clone() for parameter in agent.parameters()]
+
+    agent.load_state_dict(weights)
+    other = make_optimizer(agent, settings)
+    other.load_state_dict(saved)
+    step(agent, other, 1)
+    assert all(torch.equal(old, new) for old, new in zip(expected, agent.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_rate_of_zero_moves_nothing(agent, kind: str) -> None:
+    optimizer = make_optimizer(agent, Optimizer(type=kind))
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    set_options(optimizer, Optimizer(type=kind).model_copy(update={"learning_rate": 0.0}))
+    step(agent, optimizer, 0)
+    assert all(torch.equal(old, new) for old, new in zip(before, agent.parameters(), strict=True))
+
+
+def test_fused_and_separate_kernels_agree_but_for_rounding(agent) -> None:
+    start = {k: v.clone() for k, v in agent.state_dict().items()}
+    ends = []
+    for fused in (False, True):
+        agent.load_state_dict(start)
+        optimizer = make_optimizer(agent, Optimizer(fused=fused))
+        step(agent, optimizer, 0)
+        ends.append([parameter.detach().clone() for parameter in agent.parameters()])
+    assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_run_learns_with_every_optimiser(tmp_path, kind: str) -> None:
+    run(
+        tmp_path,
+        f"trainer.optimizer.type={kind}",
+        "trainer.optimizer.fused=true",
+        "trainer.checkpoint.interval=100",
+        epochs=40,
+    )
+    records = metrics(tmp_path)
+    assert records[-1]["return"] > records[0]["return"]
+    assert records[-1]["loss/entropy"] < records[0]["loss/entropy"]

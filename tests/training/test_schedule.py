@@ -1,0 +1,127 @@
+"""Hyper-parameters that change during a run."""
+
+import pytest
+from running import Silent, metrics, run
+
+from engram.training.schedule import ByMetric, Constant, Ramp, Schedules, Watched, by_dotted_name, follow, value_at
+from engram.training.settings import Trainer
+
+RATE = "optimizer.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "share", "expected"),
+    [
+        (Ramp(kind="linear", to=0), 0.0, 8.0),
+        (Ramp(kind="linear", to=0), 0.25, 6.0),
+        (Ramp(kind="linear", to=0, until=0.5), 0.25, 4.0),
+        (Ramp(kind="linear", to=2, until=0.5), 0.9, 2.0),
+        (Ramp(kind="linear", to=0, warmup=0.5), 0.25, 4.0),
+        (Ramp(kind="linear", to=0, warmup=0.5), 0.75, 4.0),
+        (Ramp(kind="cosine", to=0), 0.0, 8.0),
+        (Ramp(kind="cosine", to=0), 0.25, 4 + 4 / 2**0.5),
+        (Ramp(kind="cosine", to=0), 0.5, 4.0),
+        (Ramp(kind="cosine", to=4), 1.0, 4.0),
+        (Constant(kind="constant"), 0.7, 8.0),
+        (Constant(kind="constant", warmup=0.1), 0.05, 4.0),
+        (Constant(kind="constant", warmup=0.1), 0.2, 8.0),
+    ],
+)
+def test_the_value_after_a_share_of_the_run(schedule, share: float, expected: float) -> None:
+    assert value_at(schedule, 8.0, share) == pytest.approx(expected)
+
+
+def test_a_metric_that_stalls_multiplies_the_value_each_time_patience_ends() -> None:
+    schedule = ByMetric(kind="metric", metric="return", factor=0.5, patience=2, least=1.5)
+    watched, scales = Watched(), []
+    for measured in (1, 2, 2, 1, 3, 2, 2, 2, 2, 2, 2):
+        watched = follow(schedule, watched, measured, value=8.0)
+        scales.append(8 * watched.scale)
+    assert scales == [8, 8, 8, 4, 4, 4, 2, 2, 1.5, 1.5, 1.5]
+
+
+def test_for_some_metrics_lower_is_better() -> None:
+    schedule = ByMetric(kind="metric", metric="loss", factor=0.5, patience=1, better="lower", least=0)
+    watched = Watched()
+    for measured in (3, 2, 1):
+        watched = follow(schedule, watched, measured, value=1.0)
+    assert watched == Watched(1.0, best=1, waited=0)
+
+
+def test_a_metric_is_kept_near_its_target_within_bounds() -> None:
+    schedule = ByMetric(kind="metric", metric="loss/kl", factor=0.5, target=0.01, least=1, most=16)
+    watched, values = Watched(), []
+    for measured in (0.01, 0.021, 0.03, 0.5, 0.1, 0.01, 0.004, 0.004, 0, 0, 0, 0):
+        watched = follow(schedule, watched, measured, value=8.0)
+        values.append(8 * watched.scale)
+    assert values == [8, 4, 2, 1, 1, 1, 2, 4, 8, 16, 16, 16]
+
+
+def test_only_scheduled_settings_change_and_only_in_the_copy() -> None:
+    settings = Trainer(schedule={RATE: {"kind": "linear", "to": 0}, "ppo.ent_coef": {"kind": "constant"}})
+    schedules = Schedules(settings.schedule)
+    now = schedules.now(settings, 0.5)
+    assert now.optimizer.learning_rate == pytest.approx(0.00023)
+    assert settings.optimizer.learning_rate == 0.00046
+    assert now.ppo == settings.ppo
+    assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.00023), "schedule/ppo.ent_coef": 0.0021}
+
+
+def test_without_schedules_settings_are_what_they_are() -> None:
+    assert Schedules({}).now(Trainer(), 0.5) == Trainer()
+
+
+def test_a_metric_that_was_not_measured_changes_nothing() -> None:
+    settings = Trainer(
+        schedule={RATE: {"kind": "metric", "metric": "return", "factor": 0.5, "patience": 1, "least": 0.0001}}
+    )
+    schedules = Schedules(settings.schedule)
+    for record in ({"return": 1.0}, {"return": None}, {}):
+        schedules.observe(record, settings)
+    assert schedules.now(settings, 0.5) == settings
+    schedules.observe({"return": 1.0}, settings)
+    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
+
+
+def test_names_may_be_nested_or_dotted() -> None:
+    nested = {"optimizer": {"learning_rate": {"kind": "linear"}}, "ppo.ent_coef": {"kind": "constant"}}
+    assert by_dotted_name(nested) == {RATE: {"kind": "linear"}, "ppo.ent_coef": {"kind": "constant"}}
+    assert by_dotted_name({RATE: {"kind": "linear"}, "optimizer": {"learning_rate": {"to": 3}}}) == {
+        RATE: {"kind": "linear", "to": 3}
+    }
+
+
+SCHEDULED = (
+    f"trainer.schedule.{RATE}={{kind:metric,metric:loss/kl,factor:0.5,target:1e-9,least:0.00001}}",
+    "trainer.schedule.ppo.ent_coef={kind:cosine,to:0}",
+    "trainer.schedule.ppo.clip_coef={kind:metric,metric:loss/entropy,factor:0.5,patience:1,least:0.01}",
+    "trainer.schedule.prioritized.prio_alpha={kind:linear,to:1}",
+)
+
+
+class StopsAfter(Silent):
+    """Stops a run as a signal would, right after an epoch was reported."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def update(self, record) -> None:
+        if record["epoch"] == self.epoch:
+            raise KeyboardInterrupt
+
+
+def test_a_run_with_schedules_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path) -> None:
+    run(tmp_path, *SCHEDULED, name="whole", epochs=6)
+    for epoch in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, *SCHEDULED, name="pieces", epochs=6, display=StopsAfter(epoch))
+    run(tmp_path, *SCHEDULED, name="pieces", epochs=6)
+    assert metrics(tmp_path, "pieces") == metrics(tmp_path, "whole")
+    rates = [record[f"schedule/{RATE}"] for record in metrics(tmp_path, "whole")]
+    assert rates[:3] == [0.00046, 0.00023, 0.000115]
+
+
+def test_a_rate_of_nearly_zero_learns_nearly_nothing(tmp_path) -> None:
+    run(tmp_path, f"trainer.schedule.{RATE}={{kind:linear,to:0,until:0.01}}", epochs=3)
+    assert all(record["loss/kl"] < 1e-6 for record in metrics(tmp_path))
