@@ -233,7 +233,7 @@ def parent(fault, step_timeout=100.0):
 
 def end(process):
     """Wait for it; its errors."""
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=90)
     return errors
 
 
