@@ -7,6 +7,7 @@ from tensordict import TensorDictBase
 
 from engram.agent.metta_agent import MettaAgent
 from engram.training.experience import Minibatch
+from engram.training.kickstart import with_imitation
 from engram.training.ppo import Losses, add_losses, ppo_loss
 from engram.training.precision import autocast
 from engram.training.replay import replay
@@ -47,6 +48,8 @@ def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer,
         if settings.ppo.l2_init_coef > 0:
             distance = agent.l2_init_loss() / len(parts)  # every part bears its share
             loss = loss._replace(total=loss.total + settings.ppo.l2_init_coef * distance, l2_init=distance)
+        if settings.kickstart is not None and settings.teaching:
+            loss = with_imitation(loss, replayed, part, size, settings.kickstart)
         loss.total.backward()
         replays.append(replayed.select("act_log_prob", "value").detach())
         losses.append(loss)

@@ -59,7 +59,7 @@ def train(
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.share(experience.batch_size, settings.total_timesteps))
         set_options(training.optimizer, now.optimizer)
-        training.rollout.collect(timers)
+        training.rollout.collect(timers, now.teaching)
 
         with timers("learning"):
             for number, minibatch in enumerate(minibatches(training, now)):

@@ -19,6 +19,8 @@ class Losses(NamedTuple):
     kl: Tensor
     clip_fraction: Tensor
     l2_init: Tensor | None = None  # how far the weights are from where they began, if that is part of the total
+    teacher_action: Tensor | None = None  # how far the policy is from its teacher, likewise
+    teacher_value: Tensor | None = None
 
 
 def ppo_loss(

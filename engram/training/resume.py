@@ -37,7 +37,7 @@ def sizes_of_run(trainer: Trainer, checkpoint: Checkpoint | None, agents: int, d
 
 def snapshot(training: Training) -> tuple[Groups, dict[str, Any]]:
     """Everything that changes while training: groups of tensors, and the rest as JSON."""
-    env_state = training.env.state()
+    env_state, teacher = training.env.state(), training.rollout.teacher
     groups: Groups = {
         "weights": dict(training.agent.state_dict()),
         "optimizer": _optimizer_tensors(training.optimizer),
@@ -53,6 +53,8 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any]]:
         "policy_spec": training.agent.policy.env_spec.to_json(),
         "has_env_state": env_state is not None,
     }
+    if teacher is not None:
+        groups["teacher"] = dict(teacher.agent.stored_memory())
     if env_state is not None:
         groups["environment"] = {name: _to_tensor(array) for name, array in env_state.items()}
         state["env_dtypes"] = {name: str(array.dtype) for name, array in env_state.items()}
@@ -76,6 +78,8 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
         arrays = {name: _to_array(tensor, dtypes[name]) for name, tensor in groups["environment"].items()}
         if training.env.restore(arrays):
             training.agent.load_stored_memory(groups["memory"])
+            if training.rollout.teacher is not None:
+                training.rollout.teacher.agent.load_stored_memory(groups["teacher"])
             return "resume: exact"
     training.env.reset()
     training.agent.reset_memory()

@@ -10,6 +10,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.experience import Experience
+from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.precision import autocast
 from engram.training.settings import Trainer
@@ -29,16 +30,19 @@ class Rollout:
         generator: torch.Generator,
         threads: Threads,
         trace: Trace,
+        teacher: Teacher | None = None,
     ) -> None:
         self.agent, self.env, self.experience = agent, env, experience
         self.memory, self.precision = settings.memory, settings.precision
         self.generator, self.threads, self.trace = generator, threads, trace
+        self.teacher, self._teaching = teacher, False
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
 
     @torch.no_grad()
-    def collect(self, timers: Timers) -> None:
-        experience = self.experience
+    def collect(self, timers: Timers, teaching: bool = False) -> None:
+        """Fill the experience; `teaching`: with what the teacher says of it too."""
+        experience, self._teaching = self.experience, teaching
         experience.begin()
         if self.memory == "reset":
             self.agent.reset_memory()
@@ -76,6 +80,8 @@ class Rollout:
             experience.store_memory(self.agent.memory_of(self._ids(rows)), rows)
         td["action_noise"] = noise[step, rows]
         td = self._act(td)
+        if self.teacher is not None and self._teaching:
+            td.update(self.teacher.judge(td))
         self.trace("rollout", td, memory=self.agent.stored_memory())
         experience.store(td, rows)
         self.trace("experience", experience.buffer, memory=experience.memory)

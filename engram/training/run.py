@@ -20,6 +20,7 @@ from engram.training.archive import Archive
 from engram.training.checkpoint import Checkpoint
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
+from engram.training.kickstart import annealing, load_teacher
 from engram.training.loop import Training, train
 from engram.training.metrics import EpisodeLog, MetricsFile, Record
 from engram.training.optimizer import make_optimizer
@@ -175,6 +176,10 @@ def build(
     actions = agent.env_spec.single_action_space
     continuous = isinstance(actions, spaces.Box)
     spec["actions"] = torch.zeros(actions.shape, dtype=torch.float32 if continuous else torch.long)
+    teacher = None
+    if settings.kickstart is not None:
+        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device)
+        spec.update(teacher.fields)
     experience = Experience(
         total_agents=sizes.rows,
         batch_size=sizes.batch_size,
@@ -190,12 +195,12 @@ def build(
         agent=agent,
         env=env,
         experience=experience,
-        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers), trace),
+        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers), trace, teacher),
         optimizer=make_optimizer(agent, settings.optimizer),
         generator=generator,
         episodes=EpisodeLog(),
         progress=Progress(),
-        schedules=Schedules(settings.schedule),
+        schedules=Schedules({**settings.schedule, **annealing(settings)}),
         explosion=ExplosionGuard(),
         trace=trace,
     )

@@ -33,7 +33,7 @@ class Ramp(Settings):
 
     kind: Literal["linear", "cosine"]
     to: float
-    until: Annotated[float, Field(gt=0, le=1)] = 1.0  # reached after this share of the run
+    until: Annotated[float, Field(gt=0)] = 1.0  # reached after this share of the run
     warmup: Share = 0.0
 
 

@@ -52,6 +52,15 @@ class Prioritized(Settings):
     prio_beta0: Share = 0.6  # annealed to 1 over the run
 
 
+class Kickstart(Settings):
+    """Imitating a policy that is trained already, less and less."""
+
+    teacher: str  # the directory of a run or of one of its checkpoints
+    action_coef: NonNegative = 1.0  # of the cross-entropy with what the teacher would do
+    value_coef: NonNegative = 1.0  # of the squared difference from what it expects
+    anneal_steps: Positive | None = None  # both sink to 0 over so many agent-steps; null: over the run
+
+
 class Checkpoint(Settings):
     interval: Positive = 10  # epochs between two checkpoints
     keep: Positive = 3
@@ -78,11 +87,17 @@ class Trainer(Settings):
     ppo: PPO = PPO()
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()
+    kickstart: Kickstart | None = None
     schedule: dict[str, Schedule] = {}  # by names of numbers below trainer, such as optimizer.learning_rate
     checkpoint: Checkpoint = Checkpoint()
     tensorboard: bool = False  # write the metrics for TensorBoard too
     trace: Annotated[int, Field(ge=0)] = 0  # write what every field is, along the whole way, for so many steps
     profile: bool = False  # write where the time of one epoch goes
+
+    @property
+    def teaching(self) -> bool:
+        """Whether there is a teacher, and imitating it counts for anything."""
+        return self.kickstart is not None and (self.kickstart.action_coef > 0 or self.kickstart.value_coef > 0)
 
     @field_validator("burn_in")
     @classmethod

@@ -1,0 +1,109 @@
+"""Kickstarting: a policy that is trained already lives alongside, and the one that learns begins by imitating it."""
+
+# B rows or segments, T steps, W log-probabilities
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import ValidationError
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
+
+from engram.agent.actions import Gaussian
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.settings import Agent, PyAgent
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+from engram.training.experience import Minibatch
+from engram.training.origin import find_checkpoint, load_agent
+from engram.training.ppo import Losses
+from engram.training.schedule import Ramp
+from engram.training.settings import Kickstart, Trainer
+
+
+class Imitation(NamedTuple):
+    """How far a policy is from its teacher."""
+
+    action: Tensor  # cross-entropy of its probabilities, as the teacher's see them
+    value: Tensor  # mean squared difference of values
+
+
+class Teacher:
+    """Sees what the learning policy sees, row by row, with memory of its own, and says what it would do."""
+
+    def __init__(self, agent: MettaAgent) -> None:
+        self.agent = agent.eval().requires_grad_(False)
+        self.fields = TensorDict(
+            {"teacher_log_probs": torch.zeros(agent.action_space.logits), "teacher_values": torch.zeros(())}
+        )
+
+    def judge(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """What it says of an acting td [B], which is left as it is: the fields that experience keeps."""
+        seen = td.select("env_obs", "dones", "truncateds", "training_env_id_start").copy()
+        noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
+        said = self.agent(seen.set("action_noise", noise))  # what it would do is not done: nothing random is drawn
+        return {"teacher_log_probs": said["full_log_probs"], "teacher_values": said["values"]}
+
+
+def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.device) -> Teacher:
+    """The policy of a run's directory, or of one of its checkpoints, in the environment of `spec`."""
+    checkpoint = find_checkpoint(Path(settings.teacher), "trainer.kickstart.teacher")
+    policy = _policy_of(checkpoint.path.parents[1] / "settings.yaml")
+    agent = load_agent(checkpoint, policy, spec, training=False).to(device)
+    if isinstance(agent.action_space, Gaussian):
+        raise UserError("trainer.kickstart: continuous actions cannot be imitated, only discrete ones")
+    agent.reserve_memory(rows)
+    return Teacher(agent)
+
+
+def annealing(settings: Trainer) -> dict[str, Ramp]:
+    """The schedules by which the teacher counts less and less."""
+    if settings.kickstart is None:
+        return {}
+    steps = settings.kickstart.anneal_steps or settings.total_timesteps
+    ramp = Ramp(kind="linear", to=0.0, until=steps / settings.total_timesteps)
+    return {"kickstart.action_coef": ramp, "kickstart.value_coef": ramp}
+
+
+def with_imitation(
+    losses: Losses, replayed: TensorDictBase, minibatch: Minibatch, size: Tensor, settings: Kickstart
+) -> Losses:
+    """The losses with the distance from the teacher among them, for a replayed minibatch or a part of one."""
+    data = minibatch.data
+    distance = imitation(
+        replayed["full_log_probs"],
+        replayed["value"],
+        data["teacher_log_probs"],
+        data["teacher_values"],
+        minibatch.weights,
+        size,
+    )
+    total = losses.total + settings.action_coef * distance.action + settings.value_coef * distance.value
+    return losses._replace(total=total, teacher_action=distance.action, teacher_value=distance.value)
+
+
+def imitation(
+    log_probs_BTW: Tensor,
+    value_BT: Tensor,
+    teacher_BTW: Tensor,
+    teacher_value_BT: Tensor,
+    weights_BT: Tensor,
+    size: Tensor,
+) -> Imitation:
+    """Means over the `size` steps that count; `weights` are zero where nothing does."""
+    cross_entropy_BT = -(teacher_BTW.exp() * log_probs_BTW).sum(-1)
+    error_BT = (value_BT - teacher_value_BT).square()
+    return Imitation((cross_entropy_BT * weights_BT).sum() / size, (error_BT * weights_BT).sum() / size)
+
+
+def _policy_of(path: Path) -> PyAgent | Agent:
+    """What the settings that are stored with a run say of its policy."""
+    try:
+        stored = safe_load(path.read_text(encoding="utf-8"))
+        return Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
+    except (OSError, YAMLError, TypeError, KeyError, ValidationError) as error:
+        raise UserError(
+            f"trainer.kickstart.teacher: {path} does not say which policy the teacher is: {error}"
+        ) from error
