@@ -147,7 +147,8 @@ def by_dotted_name(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """`{ppo: {ent_coef: …}}`, as a command line gives it, as `{ppo.ent_coef: …}`. A schedule has values of its own."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        above = isinstance(value, dict) and value and all(isinstance(part, dict) for part in value.values())
+        is_tree = isinstance(value, dict) and value and all(isinstance(part, dict) for part in value.values())
+        above = is_tree or (isinstance(value, dict) and key in SCHEDULABLE)
         for name, part in (by_dotted_name(value, f"{prefix}{key}.") if above else {f"{prefix}{key}": value}).items():
             both = isinstance(part, dict) and isinstance(flat.get(name), dict)
             flat[name] = {**flat[name], **part} if both else part

@@ -141,6 +141,7 @@ RATE = "trainer.schedule.optimizer.learning_rate"
         ("trainer.schedule=3", "trainer.schedule: 3 is not a set of names and values: write {name:value}"),
         (f"{RATE}={{kind:linar,to:0}}", f"{RATE}: no kind 'linar': one of 'constant', 'linear', 'cosine', 'metric'"),
         (f"{RATE}={{to:0}}", f"{RATE}: no kind is given: one of constant, linear, cosine, metric"),
+        (f"{RATE}=to:0", f"{RATE}: 'to:0' is not a set of names and values: write {{name:value}}"),
         (f"{RATE}.kind=linear", f"{RATE}.to: missing: give {RATE}.to=VALUE"),
         (f"{RATE}={{kind:linear,to:0,untl:1}}", f"{RATE}.untl: no such option; did you mean {RATE}.until?"),
         (f"{RATE}={{kind:metric,metric:a,factor:2,patience:1,most:1,better:x}}",
