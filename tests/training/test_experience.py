@@ -10,7 +10,7 @@ from engram.training.settings import PPO
 ROWS, HORIZON = 4, 3
 
 
-def make(segments_per_row: int = 2, minibatch_segments: int = 2) -> Experience:
+def make(segments_per_row: int = 2, minibatch_segments: int = 2, burn_in: int = 0) -> Experience:
     spec = TensorDict({"env_obs": torch.zeros(2), "actions": torch.zeros((), dtype=torch.long)})
     return Experience(
         total_agents=ROWS,
@@ -19,6 +19,7 @@ def make(segments_per_row: int = 2, minibatch_segments: int = 2) -> Experience:
         minibatch_size=minibatch_segments * HORIZON,
         experience_spec=spec,
         memory_shapes={"lstm": (2, 5)},
+        burn_in=burn_in,
     )
 
 
@@ -52,6 +53,26 @@ def fill(experience: Experience, parts: list[slice]) -> None:
                 experience.store_memory({"lstm": (ids + 100 * step).view(-1, 1, 1).expand(-1, 2, 5)}, rows)
             experience.store(step_td(rows, step), rows)
         experience.store_tail(step_td(rows, experience.steps_per_row), rows)
+
+
+def test_steps_that_only_warm_memory_up_have_no_weight() -> None:
+    experience = make(burn_in=2)
+    fill(experience, [slice(0, ROWS)])
+    for minibatch in experience.minibatches(torch.zeros(experience.segments, HORIZON), torch.Generator()):
+        assert minibatch.weights.tolist() == [[0, 0, 1], [0, 0, 1]]
+        assert minibatch.size == 2
+
+
+@pytest.mark.parametrize(("parts", "sizes"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (5, [1] * 5), (9, [1] * 5)])
+def test_a_minibatch_is_cut_into_parts_that_are_all_of_it(parts: int, sizes: list[int]) -> None:
+    experience = make(5, 5)
+    fill(experience, [slice(0, ROWS)])
+    minibatch = next(experience.minibatches(torch.rand(experience.segments, HORIZON), torch.Generator()))
+    cut = minibatch.parts(parts)
+    assert [len(part.segments) for part in cut] == sizes
+    assert torch.equal(torch.cat([part.advantages for part in cut]), minibatch.advantages)
+    assert torch.equal(torch.cat([part.memory["lstm"] for part in cut]), minibatch.memory["lstm"])
+    assert torch.equal(torch.cat([part.data["env_obs"] for part in cut]), minibatch.data["env_obs"])
 
 
 def test_rows_fill_in_any_order_and_slices_of_any_size() -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from running import metrics, run
 from tensordict import TensorDict
+from torch import nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent
@@ -149,6 +150,19 @@ def test_a_run_in_bfloat16_replays_what_it_played(tmp_path, policy: str) -> None
     assert all(record["memory/replay_error"] < 0.05 for record in records)
     assert records[0]["loss/value"] == pytest.approx(exact[0]["loss/value"], rel=0.3)
     assert records[0]["loss/value"] != exact[0]["loss/value"]
+
+
+def test_acting_and_learning_are_in_the_same_precision(tmp_path, monkeypatch) -> None:
+    seen, right = set(), nn.Linear.forward
+
+    def forward(self, features):
+        outputs = right(self, features)
+        seen.add((torch.is_grad_enabled(), outputs.dtype))
+        return outputs
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    run(tmp_path, "trainer.precision=bfloat16", epochs=1)
+    assert seen == {(False, torch.bfloat16), (True, torch.bfloat16)}
 
 
 def test_l2_init_pulls_weights_back_to_where_they_began_also_after_a_stop(tmp_path) -> None:

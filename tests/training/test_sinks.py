@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from running import metrics, run
+from running import Silent, metrics, run
 
 from engram.settings import UserError
 from engram.training.sinks import numbers
@@ -28,6 +28,14 @@ class FakeWandb(SimpleNamespace):
         run.finish = lambda: setattr(run, "finished", True)
         self.runs.append(run)
         return run
+
+
+class StopsAfterThree(Silent):
+    """Stops a run when the third epoch was written, which is after the checkpoint."""
+
+    def update(self, record) -> None:
+        if record["epoch"] == 3:
+            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -65,8 +73,10 @@ def test_tensorboard_has_the_curves_of_a_run_each_step_once_also_after_a_stop(tm
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for epochs in (2, 4):
-        run(tmp_path, "trainer.tensorboard=true", epochs=epochs)
+    words = ("trainer.tensorboard=true", "trainer.checkpoint.interval=2")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, *words, epochs=4, display=StopsAfterThree())
+    run(tmp_path, *words, epochs=4)
     events = EventAccumulator(str(tmp_path / "x" / "tensorboard"))
     events.Reload()
     curve = [(event.step, pytest.approx(event.value)) for event in events.Scalars("loss/total")]
