@@ -67,7 +67,7 @@ class Checkpoint(Settings):
 
 
 class Trainer(Settings):
-    total_timesteps: Positive = 500_000
+    total_timesteps: Positive = 300_000
     num_envs: Size | None = None  # null: what the machine can do
     num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
