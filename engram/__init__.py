@@ -19,7 +19,20 @@ _HOME = {
     "EnvSpec": "engram.env.spec",
     "VectorEnv": "engram.env.vector",
 }
-__all__ = ["__version__", *_HOME]
+__all__ = [
+    "ComponentPolicy",
+    "EnvSpec",
+    "Example",
+    "Experience",
+    "Fast",
+    "LSTMWrapper",
+    "LatentAttnMed",
+    "LatentAttnSmall",
+    "LatentAttnTiny",
+    "MettaAgent",
+    "VectorEnv",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from engram.agent.components.policy import ComponentPolicy

@@ -51,7 +51,7 @@ RECALL = (
 @pytest.mark.slow
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])
 def test_every_core_learns_to_recall_a_cue(tmp_path, core: str) -> None:
-    assert final_return(tmp_path, *RECALL, f"py_agent.core={core}") > 0.8  # 0.5 without memory; some episodes are cut off
+    assert final_return(tmp_path, *RECALL, f"py_agent.core={core}") > 0.8  # 0.5 without memory
 
 
 @pytest.mark.slow
