@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.audit.adapters import adapt
+from engram.audit.adapters import ADAPTERS, adapt
 from engram.audit.places import raised_at
 from engram.audit.playing import Lived, Story, live, random_actions, write_story
 from engram.audit.result import CannotAuditError, DoesNotApplyError
@@ -34,17 +34,32 @@ class Audit:
         """`make()` gives the policy; with `takes_options`, keyword arguments are its settings."""
         self.make, self.spec, self.seed, self.takes_options = make, spec, seed, takes_options
         self.as_made = self._built(adapter)
+        self.learning_fault = self._try_learning()
+        self.mode_matters = self._mode_matters()
         self._check_reset(self.as_made)
         self.lively, self.memory_effect = self._made_visible()
-        self.learning_fault = self._try_learning()
 
     @property
     def policy(self) -> nn.Module:
         return self.as_made.policy
 
-    def subject(self, as_made: bool = False) -> Subject:
-        """A copy that has seen nothing; with the weights it came with, or with others where those show too little."""
-        return deepcopy(self.as_made if as_made else self.lively)
+    def subject(self, as_made: bool = False, own_mode: bool = False) -> Subject:
+        """A copy that has seen nothing; with the weights it came with, or with others where those show too little.
+
+        Where training mode changes what is said (dropout, say), which is one check's business, the others are told
+        nothing by it: they get the policy in evaluation mode, unless they ask for its own.
+        """
+        subject = deepcopy(self.as_made if as_made else self.lively)
+        if self.mode_matters and not own_mode:
+            subject.training_mode = False
+        return subject
+
+    def adapted(self, policy: nn.Module) -> Subject:
+        """Another policy of the same kind, to be played in the same way."""
+        subject = ADAPTERS[self.as_made.kind](policy, self.spec)
+        if isinstance(subject, TdSubject) and isinstance(self.as_made, TdSubject):
+            subject.trusts_reset = self.as_made.trusts_reset
+        return subject
 
     def generator(self, salt: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 1000 + salt)
@@ -86,10 +101,24 @@ class Audit:
             ) from error
         return subject
 
+    @torch.no_grad()
+    def _mode_matters(self) -> bool:
+        """Whether training and evaluation mode give different numbers."""
+        story, said = self.story(93, steps=2), []
+        for mode in (True, False):
+            copy = deepcopy(self.as_made)
+            copy.training_mode = mode
+            torch.manual_seed(self.seed)
+            said.append(live(copy, story).numbers)
+            if not self.learning_fault:
+                said[-1] = torch.cat([said[-1].flatten(), copy.learn(self.segment(92)).numbers().flatten()])
+        return worst(said[0], said[1]) > tolerance(said[0])
+
     def _check_reset(self, subject: Subject) -> None:
         """A reset that does not work is one check's business; the others then clear memory in another way."""
         if isinstance(subject, TdSubject) and subject.trusts_reset:
             copy, story = deepcopy(subject), self.story(98, steps=3)
+            copy.training_mode = False if self.mode_matters else None
             try:
                 with torch.no_grad():
                     first = live(copy, story)
@@ -120,6 +149,7 @@ class Audit:
         said: list[Lived] = []
         for each in (story, other):
             copy = deepcopy(subject)
+            copy.training_mode = False if self.mode_matters else None
             torch.manual_seed(self.seed)
             said.append(live(copy, each))
         return worst(said[0].numbers[:, -1], said[1].numbers[:, -1])
@@ -127,7 +157,7 @@ class Audit:
     def _try_learning(self) -> str:
         """What is wrong with the plainest learning call, if anything."""
         try:
-            self.subject().learn(self.segment(94))
+            deepcopy(self.as_made).learn(self.segment(94))
         except Exception as error:
             return describe(error)
         return ""

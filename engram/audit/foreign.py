@@ -45,7 +45,7 @@ class Foreign(Subject):
         self.states.put(ids, state)
         return answer
 
-    def learn(self, segment: Segment, memory: Any = None) -> Answer:
+    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> Answer:
         self.set_mode(acting=False)
         state = self.begin(segment.shape[0]) if memory is None else memory
         return self.replay(segment, segment.dones | segment.truncateds, state)

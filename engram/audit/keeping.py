@@ -40,10 +40,10 @@ def restore_kept(module: nn.Module, blank: nn.Module) -> None:
 def _walk(module: nn.Module) -> Iterator[tuple[str, Any]]:
     seen: set[int] = {id(part) for part in module.modules()}
     for name, part in module.named_modules():
-        for key, value in vars(part).items():
-            if key not in OF_TORCH:
-                where = ".".join(word for word in (name, "" if key == "_buffers" else key) if word)
-                yield from _within(where, value, seen, DEPTH)
+        held = {**vars(part), **part._buffers}
+        for key, value in held.items():
+            if key not in OF_TORCH and key != "_buffers":
+                yield from _within(f"{name}.{key}".lstrip("."), value, seen, DEPTH)
 
 
 def _within(where: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ def train_briefly(
         segment = audit.segment(120 + 2 * update, end_chance=0.1)
         generator = audit.generator(140 + update)
         advantages, returns = (torch.randn(segment.shape, generator=generator) for _ in range(2))
-        answer = subject.learn(segment)
+        answer = subject.learn(segment, after_acting=True)
         loss = -(advantages * answer.log_prob).mean() + 0.5 * (answer.value - returns).square().mean()
         if answer.entropy is not None:
             loss = loss - 0.01 * answer.entropy.mean()

@@ -29,7 +29,7 @@ def _tokens(spec: EnvSpec, shape: tuple[int, ...], generator: torch.Generator) -
     """(location, feature, value): the first about the agent itself, most on the grid, the last ones empty."""
     count, (height, width) = spec.single_observation_space.shape[0], spec.window
     ids = torch.tensor([feature.id for feature in spec.features])
-    largest = torch.tensor([min(max(int(feature.normalization), 2), 255) for feature in spec.features])
+    largest = torch.tensor([min(2 * max(int(feature.normalization), 1), 255) for feature in spec.features])
 
     def draw(below: int) -> Tensor:
         return torch.randint(below, (*shape, count), generator=generator)

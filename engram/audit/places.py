@@ -27,7 +27,7 @@ def raised_at(error: BaseException) -> str:
     outside = [f for f in theirs if not f.filename.startswith(OURS)] or theirs
     if not outside:
         return ""
-    return f"{outside[-1].name} ({_short(outside[-1].filename)}:{outside[-1].lineno})"
+    return f"{outside[-1].name} ({short(outside[-1].filename)}:{outside[-1].lineno})"
 
 
 def _owner(policy: type, name: str) -> type | None:
@@ -40,10 +40,11 @@ def _file_and_line(thing: object) -> str:
         _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
     except (TypeError, OSError):
         return "source not found"
-    return f"{_short(file or '?')}:{line}"
+    return f"{short(file or '?')}:{line}"
 
 
-def _short(file: str) -> str:
+def short(file: str) -> str:
+    """A path as one would type it here."""
     path = Path(file)
     for base in (Path.cwd(), Path(OURS).parent):
         if path.is_relative_to(base):

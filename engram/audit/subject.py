@@ -88,8 +88,11 @@ class Subject(ABC):
         """One step, which moves the memory of these rows on."""
 
     @abstractmethod
-    def learn(self, segment: Segment, memory: Any = None) -> Answer:
-        """A segment with a graph, from this memory, or from that of a row that has seen nothing."""
+    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> Answer:
+        """A segment with a graph, from this memory, or from that of a row that has seen nothing.
+
+        What the policy remembers of acting should not matter. It is cleared, unless the call is to come after it.
+        """
 
     @abstractmethod
     def forget(self) -> None:

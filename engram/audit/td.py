@@ -2,6 +2,7 @@
 
 # B rows, T steps, L layers, Z floats per layer
 
+import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
@@ -63,27 +64,23 @@ class TdSubject(Subject):
         rows = moment.dones.shape[0]
         self.set_mode(acting=True)
         td = self._run(self.acting_td(moment))
-        actions = field(td, "actions", rows)
-        full = optional(td, "full_log_probs", rows)
+        actions = field(td, "actions", (rows, *self.spec.single_action_space.shape))
+        full = distribution(td, rows)
         if self.continuous:  # densities of what was drawn say little; with given noise, the actions say it all
             full = actions.reshape(rows, -1) if self.memory_in_td else None
-        return Answer(field(td, "values", rows, 1), field(td, "act_log_prob", rows, 1), actions, full, td=td)
+        return Answer(field(td, "values", (rows,)), field(td, "act_log_prob", (rows,)), actions, full, td=td)
 
-    def learn(self, segment: Segment, memory: Any = None) -> Answer:
+    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> Answer:
         self.set_mode(acting=False)
-        if not self.memory_in_td:
+        if not after_acting or not self.memory_in_td:
             self.forget()
-            if memory is not None:
-                self.policy.set_memory(deepcopy(memory))  # type: ignore[operator]
+        if memory is not None and not self.memory_in_td:
+            self.policy.set_memory(deepcopy(memory))  # type: ignore[operator]
         td = self._run(self.learning_td(segment, memory), action=segment.actions)
-        count = segment.dones.numel()
-
-        def shaped(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value.reshape(*segment.shape, *value.shape[1:])
-
-        value, log_prob = (field(td, name, count, 1).reshape(segment.shape) for name in ("value", "act_log_prob"))
-        full = None if self.continuous else shaped(optional(td, "full_log_probs", count))
-        entropy = shaped(optional(td, "entropy", count))
+        value, log_prob = (field(td, name, segment.shape) for name in ("value", "act_log_prob"))
+        full = None if self.continuous else distribution(td, segment.dones.numel())
+        full = None if full is None else full.reshape(*segment.shape, -1)
+        entropy = field(td, "entropy", segment.shape) if "entropy" in td.keys() else None  # noqa: SIM118
         return Answer(value, log_prob, segment.actions, full, entropy, td)
 
     def forget(self) -> None:
@@ -139,21 +136,21 @@ def rows_by_id(memory: Any) -> Iterator[Mapping[int, Tensor]]:
             yield from rows_by_id(part)
 
 
-def optional(td: TensorDictBase, name: str, count: int) -> Tensor | None:
-    """A field as [count, …], or None when it is missing or of another size."""
-    value = td.get(name, None)
+def distribution(td: TensorDictBase, count: int) -> Tensor | None:
+    """`full_log_probs` as [count, W], or None when it is missing or of another size."""
+    value = td.get("full_log_probs", None)
     if not isinstance(value, Tensor) or value.numel() % max(count, 1):
         return None
-    return value.reshape(count, -1) if value.numel() != count else value.reshape(count)
+    return value.reshape(count, -1)
 
 
-def field(td: TensorDictBase, name: str, count: int, per_row: int | None = None) -> Tensor:
-    """A field as [count] or [count, …]; `per_row` numbers each, if that is known."""
+def field(td: TensorDictBase, name: str, shape: tuple[int, ...]) -> Tensor:
+    """A field in this shape, if it has as many numbers; one that differs only in its dimensions is another check's."""
     if not isinstance(td, TensorDictBase):
         raise CallError(f"the call returned a {type(td).__name__}, not the td")
     value = td.get(name, None)
     if not isinstance(value, Tensor):
         raise CallError(f"the td has no {name} after the call; it has {', '.join(sorted(map(str, td.keys())))}")
-    if (per_row is not None and value.numel() != count * per_row) or value.numel() % max(count, 1):
-        raise CallError(f"{name} is {list(value.shape)} for {count} rows or steps")
-    return value.reshape(count) if value.numel() == count else value.reshape(count, -1)
+    if value.numel() != math.prod(shape):
+        raise CallError(f"{name} is {list(value.shape)}, where {list(shape)} was expected")
+    return value.reshape(shape)

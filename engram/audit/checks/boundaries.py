@@ -141,6 +141,7 @@ def _one_start(subject: Subject, segment: Segment, memory: Any, plain: Tensor) -
     return worst(seen[others], plain[others])
 
 
+@torch.no_grad()
 def some_memory(audit: Audit, subject: Subject, rows: int) -> Any:
     """Memory that is not empty, where learning can be given one."""
     if not subject.learns_any_rows:

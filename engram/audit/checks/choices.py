@@ -21,26 +21,32 @@ LUCK = 6.0  # standard deviations
 
 def action_log_prob(audit: Audit) -> Verdict:
     problems: list[str] = []
-    measured, bound = 0.0, 1e-4
+    bound = 1e-4
     with torch.no_grad():
         subject, story = audit.subject(as_made=True), audit.story(110, rows=ROWS, steps=STEPS)
         torch.manual_seed(audit.seed)
         acted = [subject.act(story.moment(slice(0, ROWS), step)) for step in range(STEPS)]
-        for answer in acted:
-            found, texts = _of_the_action(audit, answer)
-            measured = max(measured, found)
-            problems += [f"acting: {text}" for text in texts]
+        measured, texts = _of_the_action(audit, _joined(acted))
+        problems += [f"acting: {text}" for text in texts]
         problems += list(_drawn(audit, acted))
         if not audit.learning_fault:
             found, texts = _in_learning(audit)
             measured = max(measured, found)
             problems += [f"learning: {text}" for text in texts]
-    problems = list(dict.fromkeys(problems))
     said = (
         "; ".join(problems)
         or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
     )
     return Verdict(not problems, measured, bound, said)
+
+
+def _joined(answers: list[Answer]) -> Answer:
+    """Several steps of the same rows as one of many rows."""
+    value, log_prob, actions = (
+        torch.cat([getattr(a, name) for a in answers]) for name in ("value", "log_prob", "actions")
+    )
+    full = [answer.full for answer in answers if answer.full is not None]
+    return Answer(value, log_prob, actions, torch.cat(full) if full else None)
 
 
 def _of_the_action(audit: Audit, answer: Answer) -> tuple[float, list[str]]:

@@ -24,7 +24,8 @@ def gradient_boundary(audit: Audit) -> Verdict:
     steps = audit.steps
     subject, segment = audit.subject(), audit.segment(60, rows=steps, steps=steps)
     flags = torch.eye(steps, dtype=torch.bool)
-    segment = replace(segment.without_starts(), dones=flags & (torch.arange(steps) % 2 == 0), truncateds=flags)
+    even = torch.arange(steps) % 2 == 0
+    segment = replace(segment.without_starts(), dones=flags & even, truncateds=flags & ~even)
     memory = some_memory(audit, subject, steps)
     other = random_observations(audit.spec, segment.shape, audit.generator(62))
     past = torch.ones(steps, steps).tril(-1).bool()
@@ -101,7 +102,7 @@ def _from_observations(subject: Subject, segment: Segment, row: int, last: Tenso
     if not segment.observations.is_floating_point():
         return None
     observations = segment.observations.clone().requires_grad_()
-    answer = total(subject.learn(replace(segment, observations=observations)), last)
+    answer = total(subject.learn(replace(segment, observations=observations.clone())), last)
     (gradient,) = torch.autograd.grad(answer, [observations], allow_unused=True)
     return None if gradient is None else gradient[row].flatten(1).norm(dim=1)
 

@@ -103,7 +103,6 @@ def _window(subject: Subject, story: Story) -> None:
 @contextmanager
 def _only_new_objects() -> Iterator[None]:
     """Whatever there was before is set aside, so that counting is quick."""
-    gc.collect()
     gc.freeze()
     try:
         yield

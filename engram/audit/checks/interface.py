@@ -67,14 +67,9 @@ def _copies(audit: Audit) -> Iterator[str]:
     subject, policy = _lived(audit)
     memory = policy.get_memory()
     kept = deepcopy(memory)
-    expected = _future(audit, subject)
+    _future(audit, subject)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
-    policy.set_memory(deepcopy(kept))
-    for tensor in leaves(policy.get_memory()):
-        tensor.add_(1.0)
-    if worst(_future(audit, subject), expected) > tolerance(expected):
-        yield "changing what get_memory() gave changes the policy: it is no copy"
 
 
 def _round_trip(audit: Audit) -> Iterator[str]:
@@ -186,7 +181,7 @@ def learning_aside(audit: Audit) -> Verdict:
             live(subject, story)
             memory = subject.memory_of(torch.arange(audit.rows))
         if learns:
-            subject.learn(audit.segment(94), memory)
+            subject.learn(audit.segment(94), memory, after_acting=True)
         with torch.no_grad():
             said.append(live(subject, later).numbers)
     measured, bound = worst(said[0], said[1]), tolerance(said[0])

@@ -2,6 +2,7 @@
 
 # B rows, T steps
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from torch import Tensor
 
 from engram.agent.policies.policy import Policy
 from engram.audit.context import Audit, describe, worst
+from engram.audit.places import short
 from engram.audit.playing import Story, live
 from engram.audit.result import Check, Verdict
 from engram.audit.subject import Segment, Subject
 from engram.audit.td import TdSubject
 
+PLACE = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 DOUBLE, HALF = 1e-3, 0.1  # how far float64 and bfloat16 may be from float32, for numbers of size 1
 
 
@@ -81,7 +84,8 @@ def compiles(audit: Audit) -> Verdict:
         subject.policy.reserve_memory(audit.rows)
     story, segment = audit.story(132, steps=2, end_chance=0.3), audit.segment(133, steps=3, end_chance=0.3)
     problems, found = [], 0.0
-    with warnings.catch_warnings():
+    # Torch's own recurrent layers can be traced; by default its compiler only declines to, for speed.
+    with warnings.catch_warnings(), torch._dynamo.config.patch(allow_rnn=True):
         warnings.simplefilter("ignore")
         for name in ("acting", "learning"):
             try:
@@ -116,7 +120,8 @@ def _compiled_difference(subject: TdSubject, name: str, story: Story, segment: S
 def _reason(error: Exception) -> str:
     """The first lines of what the compiler says, and the line of the policy it stopped at."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    stopped = [line for line in lines if line.startswith("File ") and "site-packages" not in line]
+    places = [match for line in lines if (match := PLACE.match(line)) and "site-packages" not in line]
+    stopped = [f"at {short(match[1])}:{match[2]}, in {match[3]}" for match in places]
     told = [line for line in lines if line.startswith(("Explanation:", "Reason:"))] or lines[:1] or [describe(error)]
     return " ".join([*told[:1], *stopped[-1:]])[:500]
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -77,20 +78,18 @@ def _l2_init(policy: Any) -> Iterator[str]:
 
 def weight_clipping(audit: Audit) -> Verdict:
     """A few large updates, each followed by clip_weights()."""
-    subject = audit.subject(as_made=True)
-    policy: Any = subject.policy
+    policy: Any = deepcopy(audit.policy)
     if audit.takes_options:
         policy = audit.make(clip_range=RANGE)
-        policy.load_state_dict(subject.policy.state_dict(), strict=False)
-        subject.policy = policy
+    else:
+        policy.clip_range = RANGE
     if not callable(getattr(policy, "clip_weights", None)):
         return Verdict(False, None, RANGE, "the policy has no clip_weights()")
-    policy.clip_range = policy.clip_range if audit.takes_options else RANGE
 
     def after(_: int) -> None:
         policy.clip_weights()
 
-    train_briefly(audit, subject, updates=3, learning_rate=0.05, after=after)
+    train_briefly(audit, audit.adapted(policy), updates=3, learning_rate=0.05, after=after)
     outside = _outside(policy, RANGE)
     size = max([float(value) for value in outside.values()], default=RANGE)
     said = (

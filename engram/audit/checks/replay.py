@@ -12,6 +12,7 @@ from engram.audit.context import Audit, describe, gap, tolerance, worst
 from engram.audit.playing import in_slices, live, saying, together
 from engram.audit.result import Check, Verdict
 from engram.audit.subject import Segment, Subject
+from engram.audit.td import TdSubject
 
 
 class Play(NamedTuple):
@@ -66,7 +67,7 @@ def replay(audit: Audit) -> Verdict:
             others = [difference(audit, play) for play in (Play(horizon=1, segments=2), Play(horizon=9, ends=0.1))]
             measured = max(measured, *(float(other.both.max()) for other in others))
     except Exception as error:
-        found, measured, bound, said = None, float("inf"), 0.0, f"it raised {describe(error)}; "
+        found, measured, bound, said = None, float("inf"), 0.0, f"it raised {describe(error)}"
     if measured <= bound:
         said = (
             f"log-probabilities and values of replayed rollouts differ by at most {measured:.2g} from those of acting"
@@ -83,7 +84,7 @@ def replay(audit: Audit) -> Verdict:
 
 def difference(audit: Audit, play: Play) -> Difference:
     """Between what was said in acting and in replay."""
-    subject, learner = audit.subject(), audit.subject()
+    subject, learner = audit.subject(own_mode=True), audit.subject(own_mode=True)
     steps = play.horizon * play.segments
     log_probs, values, bound = [], [], 0.0
     for rollout in range(play.rollouts):
@@ -101,7 +102,7 @@ def difference(audit: Audit, play: Play) -> Difference:
                 lived = live(subject, part, schedule)
             segment = part.segment(lived.actions)
             with saying("learning from what was played"):
-                answer = learner.learn(segment, memory)
+                answer = learner.learn(segment, memory, after_acting=True)
             seen = [(answer.log_prob.detach(), answer.value.detach())]
             if play.some_rows and learner.learns_any_rows:
                 seen.append(_in_parts(learner, segment, memory))
@@ -117,7 +118,8 @@ def _in_parts(learner: Subject, segment: Segment, memory: Any) -> tuple[Tensor, 
     log_prob, value = torch.full(segment.shape, torch.nan), torch.full(segment.shape, torch.nan)
     for part in ([2], [row for row in reversed(range(rows)) if row != 2]):
         with saying(f"learning from a minibatch of {len(part)} rows"):
-            answer = learner.learn(segment[part], None if memory is None else learner.some_of(memory, part))
+            start = None if memory is None else learner.some_of(memory, part)
+            answer = learner.learn(segment[part], start, after_acting=True)
         log_prob[part], value[part] = answer.log_prob.detach().float(), answer.value.detach().float()
     return log_prob, value
 
@@ -133,7 +135,10 @@ def _first(found: Difference) -> str:
 
 def _causes(audit: Audit) -> Iterator[str]:
     """What explains it: randomness and hidden state first, then one thing at a time."""
-    if _is_random(audit):
+    if not _same_twice(audit, reseeded=True):
+        yield LEFT_OVER
+        return
+    if not _same_twice(audit, reseeded=False):
         yield RANDOM
         return
     if _changes_by_itself(audit):
@@ -155,26 +160,36 @@ def _causes(audit: Audit) -> Iterator[str]:
 
 
 @torch.no_grad()
-def _is_random(audit: Audit) -> bool:
-    subject, segment = audit.subject(), audit.segment(85)
-    one, two = subject.learn(segment), subject.learn(segment)
-    return worst(one.numbers(), two.numbers()) > tolerance(one.numbers())
+def _same_twice(audit: Audit, reseeded: bool) -> bool:
+    """Whether the same learning call gives the same numbers again."""
+    subject, segment, said = audit.subject(own_mode=True), audit.segment(85), []
+    for _ in range(2):
+        if reseeded:
+            torch.manual_seed(audit.seed)
+        said.append(subject.learn(segment, after_acting=True).numbers())
+    return worst(said[0], said[1]) <= tolerance(said[0])
 
 
 @torch.no_grad()
 def _changes_by_itself(audit: Audit) -> bool:
     """Whether the same story, from an empty memory, is answered differently the second time."""
-    subject, story = audit.subject(), audit.story(86)
+    subject, story = audit.subject(own_mode=True), audit.story(86)
     said = []
     for _ in range(2):
-        subject.forget()
         said.append(live(subject, story).numbers)
+        if isinstance(subject, TdSubject) and callable(getattr(subject.policy, "reset_memory", None)):
+            subject.policy.reset_memory()  # type: ignore[operator]
+        else:
+            subject.forget()
     return worst(said[0], said[1]) > tolerance(said[0])
 
 
+LEFT_OVER = "the same learning call gives other numbers the second time: it begins with what the first one left behind"
 RANDOM = "the same learning call gives other numbers each time: something in it is random, such as dropout"
 HIDDEN = "the same story is answered differently each time: something besides the memory changes with every call"
 FIXES = {
+    LEFT_OVER: "A learning call must begin with the memory it is given (td['memory', 'lstm']; self._manage_lstm_state "
+    "reads it) and must store nothing.",
     RANDOM: "Take dropout and other noise out of the policy (nn.LSTM(dropout=…) too): PPO compares log-probabilities "
     "of acting and learning, and noise in either is taken for a change of policy.",
     HIDDEN: "Statistics of observations must not be updated by the calls themselves: freeze them while a rollout is "

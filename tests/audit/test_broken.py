@@ -1,0 +1,30 @@
+"""Broken policies, one fault each: every one is caught, by the checks that should, and by no others."""
+
+from functools import partial
+
+import pytest
+from audit.broken import calls, memory, seeds, wrapper
+from audit.broken.case import Case
+
+from engram.audit import run_audit
+from engram.audit.checks import CHECKS
+
+CASES = [*memory.CASES, *calls.CASES, *seeds.CASES, *wrapper.CASES]
+WITHOUT_COMPILING = [name for name in CHECKS if name != "compile"]  # which takes as long as all others together
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.policy.__name__)
+def test_a_fault_is_caught_by_the_right_checks(case: Case) -> None:
+    only = [*WITHOUT_COMPILING, *({"compile"} & case.checks)]
+    report = run_audit(partial(case.policy, case.env), case.env, takes_options=True, only=only)
+    assert {result.name for result in report.failures} == case.checks
+    assert any(case.said in result.said for result in report.failures)
+    for result in report.failures:
+        assert result.said, result.name
+        assert result.consequence, result.name
+        assert result.fix, result.name
+        assert case.policy.__name__ in result.where or "(" in result.where, result.name
+
+
+def test_every_check_has_a_policy_that_fails_it() -> None:
+    assert set().union(*(case.checks for case in CASES)) == set(CHECKS)

@@ -1,0 +1,169 @@
+"""Policies that are right, in all the ways there are to be: no alarm."""
+
+from functools import partial
+
+import pytest
+import torch
+from audit.broken.alone import Alone
+from audit.broken.calls import AveragedOverChoices
+from audit.broken.case import SEVERAL, TOKENS
+from audit.broken.wrapper import OwnForward, Small, Tokens
+from designs import DESIGNS, design
+from gymnasium import spaces
+from playing import image_env, token_spec, vector_env
+from torch import nn
+
+from engram import ComponentPolicy, Fast, LSTMWrapper
+from engram.agent.cores import CORES
+from engram.agent.make import find_class
+from engram.agent.settings import POLICIES, Agent
+from engram.audit import run_audit
+from engram.audit.checks import CHECKS
+
+
+class OwnLSTM(OwnForward):
+    """Brings an nn.LSTM."""
+
+    def __init__(self, env, **kwargs):
+        super().__init__(env, **kwargs)
+        self.lstm = nn.LSTM(12, 16, 3)
+
+
+class Normalised(Small):
+    def __init__(self, env, **kwargs):
+        super().__init__(env, **kwargs)
+        self.norm = nn.LayerNorm(12)
+
+    def encode_observations(self, observations):
+        return self.norm(super().encode_observations(observations))
+
+
+class HeadsFromZero(Small):
+    def __init__(self, env, **kwargs):
+        super().__init__(env, **kwargs)
+        for head in (self.actor, self.critic):
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+
+class KeepsItsFeaturesToLookAt(Small):
+    """With their graph, which nothing uses again."""
+
+    def encode_observations(self, observations):
+        self.last_features = super().encode_observations(observations)
+        return self.last_features
+
+
+class ClearsByMultiplying(Alone):
+    def clear(self, h, c, start):
+        return h * ~start, c * ~start
+
+
+class ByRowInADict(Alone):
+    """The seeds' dicts, but by row."""
+
+    def __init__(self, env, **options):
+        super().__init__(env, **options)
+        self.lstm_h, self.lstm_c = {}, {}
+
+    def recall(self, ids):
+        zeros = torch.zeros(2, 16)
+        return tuple(torch.stack([part.get(int(i), zeros) for i in ids], 1) for part in (self.lstm_h, self.lstm_c))
+
+    def store(self, ids, h, c):
+        for number, row in enumerate(ids.tolist()):
+            self.lstm_h[row], self.lstm_c[row] = h[:, number].detach(), c[:, number].detach()
+
+    def get_memory(self):
+        return dict(self.lstm_h), dict(self.lstm_c)
+
+    def set_memory(self, memory):
+        self.lstm_h, self.lstm_c = ({row: m.clone() for row, m in part.items()} for part in memory)
+
+    def reset_memory(self):
+        self.lstm_h, self.lstm_c = {}, {}
+
+    def reset_env_memory(self, env_id):
+        self.lstm_h.pop(env_id, None)
+        self.lstm_c.pop(env_id, None)
+
+
+class AddedOverChoices(AveragedOverChoices):
+    def together(self, parts, actions):
+        return 2 * super().together(parts, actions)
+
+
+def vector(policy, **options):
+    return lambda **more: policy(vector_env(), **options, **more), vector_env()
+
+
+RIGHT = {
+    **{kind.__name__: (partial(kind, vector_env()), vector_env()) for kind in (Alone, Small, OwnForward, OwnLSTM)},
+    **{kind.__name__: (partial(kind, vector_env()), vector_env()) for kind in (Normalised, HeadsFromZero)},
+    **{core: vector(Small, core=core) for core in CORES},
+    "KeepsItsFeaturesToLookAt": vector(KeepsItsFeaturesToLookAt),
+    "ClearsByMultiplying": vector(ClearsByMultiplying),
+    "ByRowInADict": vector(ByRowInADict),
+    "AddedOverChoices": (partial(AddedOverChoices, SEVERAL), SEVERAL),
+    "several choices": (partial(Small, SEVERAL), SEVERAL),
+    "tokens": (partial(Tokens, TOKENS), TOKENS),
+    "images": (partial(Fast, image_env(), hidden_size=16), image_env()),
+}
+for actions in (spaces.Box(-1, 1, (2,)), spaces.Discrete(90)):
+    RIGHT[str(actions)] = (partial(Small, vector_env(actions=actions)), vector_env(actions=actions))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_no_alarm_for_what_is_right(name: str) -> None:
+    make, env = RIGHT[name]
+    only = [check for check in CHECKS if check != "compile"]
+    report = run_audit(make, env, takes_options=True, only=only)
+    assert {result.name: result.said for result in report.failures} == {}
+
+
+def test_what_is_kept_with_a_graph_and_never_used_again_is_only_noted() -> None:
+    report = run_audit(*vector(KeepsItsFeaturesToLookAt), only=["detachment"])
+    assert report.results[0].notes == (
+        "last_features keeps the graph of the last call alive, though nothing uses it again",
+    )
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_no_alarm_whatever_the_seed(seed: int) -> None:
+    only = [check for check in CHECKS if check != "compile"]
+    assert (
+        run_audit(partial(Small, vector_env()), vector_env(), takes_options=True, only=only, seed=seed).failures == ()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+def test_all_our_policies_hold(name: str) -> None:
+    make = partial(find_class(name), token_spec(), hidden_size=32)
+    assert run_audit(make, token_spec(), takes_options=True).failures == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DESIGNS)
+def test_all_our_yaml_policies_hold(name: str) -> None:
+    settings = design(name).model_dump()
+    report = run_audit(
+        lambda **options: ComponentPolicy(token_spec(), Agent(**(settings | options))), token_spec(), takes_options=True
+    )
+    assert report.failures == ()
+
+
+def test_a_policy_that_is_a_module_inside_the_wrapper_holds() -> None:
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = nn.Linear(5, 128), nn.Linear(128, 5)
+
+        def encode_observations(self, observations):
+            return self.encoder(observations.to(self.encoder.weight.dtype))
+
+        def decode_actions(self, hidden):
+            return self.head(hidden)[:, :4], self.head(hidden)[:, 4]
+
+    only = [check for check in CHECKS if check != "compile"]
+    assert run_audit(lambda: LSTMWrapper(vector_env(), policy=Inner()), vector_env(), only=only).failures == ()
