@@ -97,8 +97,7 @@ def _muon_options(settings: OptimizerSettings) -> dict[str, Any]:
 
 def _make_muon(matrices: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     try:
-        from torch.optim import Muon
+        from engram.training.muon import make_muon
     except ImportError:
         raise UserError("trainer.optimizer.type: muon comes with torch 2.9 and later: upgrade torch") from None
-    # Steps as large as those of AdamW, so that one learning rate suits both.
-    return Muon(matrices, **_muon_options(settings), adjust_lr_fn="match_rms_adamw")
+    return make_muon(matrices, **_muon_options(settings))

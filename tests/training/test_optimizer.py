@@ -3,11 +3,13 @@
 import pytest
 import torch
 from running import metrics, run
+from torch import nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent
 from engram.env.registry import make_spec
 from engram.env.settings import TMaze
+from engram.training.muon import Float32Muon, orthogonalised
 from engram.training.optimizer import hidden_matrices, make_optimizer, set_options
 from engram.training.settings import Optimizer
 
@@ -61,6 +63,28 @@ def test_a_loaded_optimiser_goes_on_where_the_saved_one_was(agent, kind: str) ->
     other.load_state_dict(saved)
     step(agent, other, 1)
     assert all(torch.equal(old, new) for old, new in zip(expected, agent.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("shape", [(16, 8), (8, 16), (8, 8)])
+def test_muon_in_float32_is_that_of_torch_but_for_rounding(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), torch.randn(4, *shape)
+    ends = []
+    for kind in (Float32Muon, torch.optim.Muon):
+        parameter = nn.Parameter(start.clone())
+        optimizer = kind([parameter], lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw")
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        ends.append(parameter.detach() - start)
+    assert (ends[0] - ends[1]).norm() < 0.02 * ends[1].norm()
+
+
+def test_what_muon_adds_has_singular_values_near_one() -> None:
+    torch.manual_seed(0)
+    update = orthogonalised(torch.randn(32, 8), (3.4445, -4.7750, 2.0315), 5, 1e-7)
+    assert update.shape == (32, 8)
+    assert all(0.6 < value < 1.3 for value in torch.linalg.svdvals(update).tolist())
 
 
 @pytest.mark.parametrize("kind", TYPES)
