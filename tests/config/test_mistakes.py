@@ -107,7 +107,7 @@ def test_a_word_of_the_wrong_form_is_answered_with_the_right_one(word, said):
         ("trainer.optimizer.beta1=1", "trainer.optimizer.beta1: 1 is too large: less than 1"),
         ("trainer.optimizer.eps=nan", "trainer.optimizer.eps: nan is not a finite number"),
         ("trainer.optimizer.eps=x", "trainer.optimizer.eps: 'x' is not a number"),
-        ("trainer.compile=maybe", "trainer.compile: 'maybe' is neither true nor false"),
+        ("trainer.profile=maybe", "trainer.profile: 'maybe' is neither true nor false"),
         ("trainer.memory=cary", "trainer.memory: 'cary' is not one of carry, reset, off; did you mean carry?"),
         ("device=gpu", "device: 'gpu' is not one of auto, cpu, cuda, mps"),
         ("trainer.ppo=3", "trainer.ppo: 3 is not a set of names and values: write {name:value}"),
