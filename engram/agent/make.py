@@ -30,7 +30,7 @@ def find_class(name: str) -> type[Policy]:
         nearest = difflib.get_close_matches(name, POLICIES, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(POLICIES)}"
         raise UserError(f"py_agent: no policy is called {name}; {hint} Your own: py_agent=path/to/file.py:ClassName")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    module = load_module(place)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
@@ -39,6 +39,11 @@ def find_class(name: str) -> type[Policy]:
     if not issubclass(found, Policy):
         raise UserError(f"py_agent: {class_name} in {place} must be a subclass of engram.LSTMWrapper to be trained")
     return found
+
+
+def load_module(place: str) -> ModuleType:
+    """The module at `path/to/file.py`, or called `package.module`."""
+    return _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
 
 
 def _construct(policy_class: type[Policy], spec: EnvSpec, settings: PyAgent) -> Policy:

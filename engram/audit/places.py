@@ -16,7 +16,10 @@ def place(policy: nn.Module, *methods: str) -> str:
     if not found:
         return f"{type(policy).__name__} ({_file_and_line(type(policy))})"
     name, owner = (own or found)[0]
-    return f"{owner.__name__}.{name} ({_file_and_line(inspect.unwrap(vars(owner)[name]))})"
+    there = f"{owner.__name__}.{name} ({_file_and_line(inspect.unwrap(vars(owner)[name]))})"
+    if owner is type(policy) or type(policy).__module__.startswith("engram.agent"):
+        return there
+    return f"{type(policy).__name__} ({_file_and_line(type(policy))}), which has {there}"
 
 
 def raised_at(error: BaseException) -> str:

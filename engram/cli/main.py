@@ -20,6 +20,7 @@ from engram.settings import UserError
 VERBS = {
     "train": "engram.cli.train",
     "eval": "engram.cli.eval",
+    "audit": "engram.cli.audit",
     "validate": "engram.cli.validate",
 }
 

@@ -29,7 +29,8 @@ def boundary_acting(audit: Audit) -> Verdict:
     starting = torch.zeros(audit.rows, dtype=torch.bool)
     starting[[1, 4]] = True
     expected = torch.where(starting.view(-1, 1, 1), fresh, carried)
-    bound, off, said = tolerance(carried, fresh), 0.0, []
+    bound, off = tolerance(carried, fresh), 0.0
+    said: dict[str, str] = {}
     for kind in KINDS:
         flags = torch.zeros_like(story.dones)
         flags[starting, CUT] = True
@@ -38,8 +39,8 @@ def boundary_acting(audit: Audit) -> Verdict:
         difference = worst(seen, expected)
         off = max(off, difference)
         if difference > bound:
-            said.append(f"{kind}: {_explain(seen, carried, fresh, starting, bound)}")
-    text = "; ".join(said) or "a row that starts an episode says what a fresh policy says, and the others go on"
+            said[kind] = _explain(seen, carried, fresh, starting, bound)
+    text = _told(said) or "a row that starts an episode says what a fresh policy says, and the others go on"
     notes = tuple(_poison(audit, subject))
     return Verdict(off <= bound, off, bound, text, fix=_fix_for(said), notes=notes, evidence=_norms(audit))
 
@@ -62,14 +63,19 @@ def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bou
     return f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}"
 
 
-def _fix_for(said: list[str]) -> str:
-    if len(said) == 1:
-        missed = said[0].split(":")[0]
-        other = KINDS[1 - KINDS.index(missed)]
-        return (
-            f"Episodes also end by {missed}: clear where td['dones'] | td['truncateds'], not only where {other} say so."
-        )
-    return ""
+def _told(said: dict[str, str]) -> str:
+    """What was found for each kind of end; once, if it is the same for both."""
+    if len({*said.values()}) == 1 and len(said) == len(KINDS):
+        return next(iter(said.values()))
+    return "; ".join(f"{kind}: {text}" for kind, text in said.items())
+
+
+def _fix_for(said: dict[str, str]) -> str:
+    if len(said) != 1:
+        return ""
+    (missed,) = said
+    other = KINDS[1 - KINDS.index(missed)]
+    return f"Episodes also end by {missed}: clear where td['dones'] | td['truncateds'], not only where {other} say so."
 
 
 def _poison(audit: Audit, subject: Subject) -> list[str]:
@@ -107,12 +113,13 @@ def boundary_learning(audit: Audit) -> Verdict:
     plain = subject.learn(segment, memory).numbers()[:, :steps]
     tails = [subject.learn(segment.steps(step)).numbers() for step in range(steps)]  # from no memory
     diagonal = torch.eye(steps, dtype=torch.bool)
-    bound, said = tolerance(plain, *tails), []
+    bound = tolerance(plain, *tails)
+    said: dict[str, str] = {}
     off = torch.zeros(steps, steps)
     for kind in KINDS:
         flags = torch.zeros_like(segment.dones)
         flags[:, :steps] = diagonal
-        told = _told(segment, kind, flags)
+        told = _with_starts(segment, kind, flags)
         seen = subject.learn(told, memory).numbers()[:, :steps]
         expected = plain.clone()
         for step in range(steps):
@@ -120,23 +127,23 @@ def boundary_learning(audit: Audit) -> Verdict:
         difference = gap(seen, expected).amax(2)
         off = torch.maximum(off, difference)
         if difference.max() > bound:
-            said.append(f"{kind}: {_explain_learning(difference, seen, plain, tails, bound)}")
+            said[kind] = _explain_learning(difference, seen, plain, tails, bound)
     alone = _one_start(subject, segment, memory, plain)
     measured = max(float(off.max()), alone)
+    text = _told(said) or f"starts at every one of {steps} steps cut exactly there, for that row alone"
     if alone > bound and not said:
-        said.append(f"a start in one row changes other rows by {alone:.2g}")
-    text = "; ".join(said) if said else f"starts at every one of {steps} steps cut exactly there, for that row alone"
+        text = f"a start in one row changes other rows by {alone:.2g}"
     return Verdict(measured <= bound, measured, bound, text, fix=_fix_for(said), evidence={"difference": off})
 
 
-def _told(segment: Segment, kind: str, flags: Tensor) -> Segment:
+def _with_starts(segment: Segment, kind: str, flags: Tensor) -> Segment:
     return replace(segment.without_starts(), **{kind: flags})
 
 
 def _one_start(subject: Subject, segment: Segment, memory: Any, plain: Tensor) -> float:
     flags = torch.zeros_like(segment.dones)
     flags[2, 3] = True
-    seen = subject.learn(_told(segment, "dones", flags), memory).numbers()[:, : plain.shape[1]]
+    seen = subject.learn(_with_starts(segment, "dones", flags), memory).numbers()[:, : plain.shape[1]]
     others = torch.arange(len(plain)) != 2
     return worst(seen[others], plain[others])
 

@@ -1,0 +1,104 @@
+"""Targets: a policy of anybody's, from `file.py:Name` or `package.module:Name`, built for an environment."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+from torch import nn
+
+from engram.agent.make import load_module
+from engram.audit.result import CannotAuditError
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    make: Callable[..., nn.Module]
+    spec: EnvSpec
+    takes_options: bool  # keyword arguments of `make` are options of the policy
+
+
+class Environment:
+    """What constructors of policies ask an environment for, whichever library they are written for."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+        self.single_observation_space = self.observation_space = spec.single_observation_space
+        self.single_action_space = self.action_space = spec.single_action_space
+        self.obs_height, self.obs_width = spec.window
+        self.feature_normalizations = {feature.id: feature.normalization for feature in spec.features}
+        self.action_names = list(spec.action_names)
+        self.action_max_params = spec.action_max_params
+        self.num_agents = self.num_envs = 1
+
+
+def find_object(place: str) -> Any:
+    """The class, function or policy that is called so. Running a user's file is what the user asked for by naming "
+    "it."""
+    module_name, _, name = place.rpartition(":")
+    for folder in (Path.cwd(), Path(module_name).expanduser().resolve().parent):  # what it imports may lie beside it
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    try:
+        module = load_module(module_name)
+    except UserError as error:
+        raise CannotAuditError(str(error).removeprefix("py_agent: ")) from None
+    except Exception as error:
+        raise CannotAuditError(f"{module_name} could not be imported: {type(error).__name__}: {error}") from error
+    if name not in vars(module):
+        candidates = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = get_close_matches(name, candidates, n=1) or candidates[:5]
+        raise CannotAuditError(f"{module_name} has no {name}; it has {', '.join(near) or 'nothing to audit'}")
+    return vars(module)[name]
+
+
+def target_of(found: Any, place: str, spec: EnvSpec, options: Mapping[str, Any]) -> Target:
+    """A class that is built for the environment, a function that is called with it, or a policy as it is."""
+    if isinstance(found, nn.Module):
+        return Target(place, lambda: deepcopy(found), spec, takes_options=False)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return Target(place, partial(_build, found, place, spec, options), spec, takes_options=True)
+    if callable(found) and not isinstance(found, type):
+        return Target(place, partial(_build, found, place, spec, options), spec, takes_options=False)
+    raise CannotAuditError(f"{place} is a {type(found).__name__}: name a torch.nn.Module, or a function that makes one")
+
+
+def _build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
+    """Arguments by the names they usually have; a required one that is not known is the user's to give."""
+    known, positional, unknown = _arguments(spec), {}, []
+    for name, parameter in inspect.signature(found).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in options or name in more:
+            continue
+        if name in known:
+            positional[name] = known[name]
+        elif parameter.default is parameter.empty:
+            unknown.append(name)
+    if unknown:
+        raise CannotAuditError(
+            f"{place} needs {', '.join(unknown)}, which is not known here: give it with py_agent.{unknown[0]}=VALUE, "
+            f"or "
+            f"write a function of the environment that makes the policy, and name that"
+        )
+    return found(**positional, **options, **more)
+
+
+def _arguments(spec: EnvSpec) -> dict[str, Any]:
+    env, action, observation = Environment(spec), spec.single_action_space, spec.single_observation_space
+    known: dict[str, Any] = dict.fromkeys(("env", "envs", "environment", "vec_env"), env)
+    known |= dict.fromkeys(("observation_space", "obs_space"), observation)
+    known |= dict.fromkeys(("observation_shape", "obs_shape"), observation.shape)
+    known |= {"spec": spec, "env_spec": spec, "action_space": action, "lr_schedule": lambda _: 3e-4}
+    if isinstance(action, spaces.Discrete):
+        known |= dict.fromkeys(("n_actions", "num_actions", "action_size", "action_dim", "act_dim"), int(action.n))
+    if len(observation.shape) == 1:
+        known |= dict.fromkeys(("obs_size", "obs_dim", "observation_size", "input_dim"), observation.shape[0])
+    return known

@@ -1,0 +1,91 @@
+"""What `engram audit` is pointed at: a name, a file, a run or a class, and the policy and the spec behind it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from engram.agent.make import make_policy
+from engram.agent.policies.policy import Policy
+from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.audit.result import CannotAuditError
+from engram.audit.target import Target, find_object, target_of
+from engram.config.groups import choices
+from engram.config.load import SETTINGS_FILE, load, load_run
+from engram.config.nearest import suggestion
+from engram.config.run import RunSettings
+from engram.env.registry import make_spec
+from engram.env.spec import EnvSpec
+from engram.training.origin import find_checkpoint, load_agent
+
+PAIRS = ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med")  # also in YAML
+ALL = (
+    *((name, f"py_agent={name}") for name in POLICIES),
+    *((f"agent={name}", f"agent={name}") for name in PAIRS),
+    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru")),
+)
+
+
+def targets(target: str, words: Sequence[str]) -> list[Target]:
+    """Everything to audit; raises for what cannot be found, with what was meant."""
+    if target == "all":
+        return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
+    if not target:
+        return [_from_settings(load(words))]
+    if target in POLICIES:
+        return [_from_settings(load([f"py_agent={target}", *words]), target)]
+    if target in choices("agent") or target.endswith((".yaml", ".yml")):
+        return [_from_settings(load([f"agent={target}", *words]), target)]
+    if ":" in target:
+        return [_from_code(target, words)]
+    return [_from_run(target, words)]
+
+
+def _from_settings(settings: RunSettings, name: str = "") -> Target:
+    spec = make_spec(settings.env)
+    return _of_policy(settings.policy, spec, name or settings.policy.name)
+
+
+def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> Target:
+    def make(**options: Any) -> Policy:
+        return make_policy(spec, type(policy)(**(policy.model_dump() | options)))
+
+    return Target(name, make, spec, takes_options=True)
+
+
+def _from_code(place: str, words: Sequence[str]) -> Target:
+    """A class of somebody's. Those that Engram can train are built as training builds them."""
+    settings = load([f"py_agent={place}", *words])
+    found = find_object(place)
+    assert settings.py_agent is not None
+    spec = make_spec(settings.env)
+    if isinstance(found, type) and issubclass(found, Policy):
+        return _of_policy(settings.py_agent, spec, place)
+    defaults = PyAgent().arguments
+    options = {name: value for name, value in settings.py_agent.arguments.items() if value != defaults.get(name)}
+    return target_of(found, place, spec, options)
+
+
+def _from_run(place: str, words: Sequence[str]) -> Target:
+    """A run, or one of its checkpoints, with the weights it has."""
+    path = next((path for path in (Path(place), Path("runs") / place) if path.is_dir()), None)
+    if path is None:
+        known = [*dict.fromkeys([*POLICIES, *choices("agent"), "all"])]
+        raise CannotAuditError(
+            f"there is no policy, file or run '{place}'{suggestion(place, known) or '.'} "
+            f"There are {', '.join(known)}; of your own: file.yaml, runs/NAME, file.py:Class"
+        )
+    if words:
+        raise CannotAuditError(f"{place} is audited as it was trained: leave out {', '.join(words)}")
+    run = next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
+    if run is None:
+        raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
+    settings, checkpoint = load_run(run), find_checkpoint(path, "audit")
+    spec = EnvSpec.from_json(checkpoint.state["env_spec"])
+    fresh = _of_policy(settings.policy, spec, place)
+
+    def make(**options: Any) -> nn.Module:
+        return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
+
+    return Target(place, make, spec, takes_options=True)
