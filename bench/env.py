@@ -1,23 +1,26 @@
 """Measures the environment layer against bare loops, interleaved in one run: `python bench/env.py`.
 
 Ratios hold where absolute figures drift with the machine's load. Every contestant gets a slice of time in each round; a
-ratio is the median over rounds of its speed by the baseline's in the same round.
+ratio is the median over rounds of its speed by the baseline's in the same round. Workers need processors of their own:
+a figure with workers means little if other programs were busy, so that is measured and printed beside it.
 """
 
 import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -130,12 +133,29 @@ def races() -> dict[str, dict]:
     }
 
 
-def measure(step: Step, seconds: float) -> float:
-    """Rows stepped per second."""
-    rows, start = 0, time.perf_counter()
+class Slice(NamedTuple):
+    rows_per_second: float
+    others: (
+        float  # processors that other programs kept busy meanwhile: above about 0.1 the figures are not to be trusted
+    )
+
+
+def measure(step: Step, seconds: float) -> Slice:
+    busy, own, rows, start = _busy(), _own(), 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         rows += step()
-    return rows / elapsed
+    return Slice(rows / elapsed, max(0.0, (_busy() - busy) - (_own() - own)) / elapsed)
+
+
+def _busy() -> float:
+    """Seconds of processor time that all programs have used, or that the host took away."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+
+
+def _own() -> float:
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(times.user + times.system for times in (member.cpu_times() for member in family))
 
 
 def run(contestants: dict, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
@@ -143,12 +163,13 @@ def run(contestants: dict, rounds: int, seconds: float) -> dict[str, dict[str, f
         steps = {name: stack.enter_context(contestant) for name, contestant in contestants.items()}
         for step in steps.values():
             measure(step, seconds / 2)  # warm up
-        speeds = [{name: measure(step, seconds) for name, step in steps.items()} for _ in range(rounds)]
+        slices = [{name: measure(step, seconds) for name, step in steps.items()} for _ in range(rounds)]
     baseline = next(iter(contestants))
     return {
         name: {
-            "rows_per_second": statistics.median(speed[name] for speed in speeds),
-            "ratio": statistics.median(speed[name] / speed[baseline] for speed in speeds),
+            "rows_per_second": median(turn[name].rows_per_second for turn in slices),
+            "ratio": median(turn[name].rows_per_second / turn[baseline].rows_per_second for turn in slices),
+            "others": median(turn[name].others for turn in slices),
         }
         for name in contestants
     }
@@ -159,15 +180,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="per contestant and round")
     options = parser.parse_args()
-    table = Table("race", "contestant", "rows/s", "ratio", title="environment layer")
+    table = Table("race", "contestant", "rows/s", "ratio", "CPUs used by others", title="environment layer")
     results = {}
     for name, contestants in races().items():
         results[name] = run(contestants, options.rounds, options.seconds)
         for contestant, figures in results[name].items():
-            table.add_row(name, contestant, f"{figures['rows_per_second']:,.0f}", f"{figures['ratio']:.2f}")
+            speed, ratio, others = figures["rows_per_second"], figures["ratio"], figures["others"]
+            table.add_row(name, contestant, f"{speed:,.0f}", f"{ratio:.2f}", f"{others:.2f}")
         table.add_section()
     Console().print(table)
-    machine = {"cpus": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     path = RESULTS / f"env-{date.today().isoformat()}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "options": vars(options), "races": results}, indent=2) + "\n")
