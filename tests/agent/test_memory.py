@@ -111,7 +111,7 @@ def test_a_million_steps_with_resets_leave_nothing_behind(core: str) -> None:
             assert not [tensor for tensor in tensors if tensor.shape[:1] == (rows,) and tensor.grad_fn is not None]
             del tensors
     assert sizes[0] == sizes[1] == rows * sum(policy.lstm.state_shape[1:])
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]  # fewer, when something of an earlier test was still there
 
 
 def made(core: str = "lstm") -> Policy:
