@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.policy import Policy
-from engram.audit.foreign import Foreign, flat_logits, one_each, own_beginning
-from engram.audit.states import State, leaves, zeros_of_recurrent_layer
+from engram.audit.foreign import Foreign, flat_logits, one_each
+from engram.audit.states import State, leaves
 from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
 from engram.audit.td import TdSubject
 from engram.env.spec import EnvSpec
@@ -31,19 +31,8 @@ class PlainModule(Foreign):
     kind = "module"
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
-        self.told_of_starts = bool({*list(inspect.signature(policy.forward).parameters)[2:]} & {*STARTS})
-        self._zeros = own_beginning(policy) or zeros_of_recurrent_layer(policy)
-        if self._zeros is None:
-            raise UserError(
-                f"{type(policy).__name__}: what state it begins with is not known: it has no recurrent layer of "
-                f"torch's "
-                "to tell its size; give it a method initial_state(rows)"
-            )
         super().__init__(policy, spec)
-
-    def begin(self, rows: int) -> State:
-        assert self._zeros is not None
-        return self._zeros(rows)
+        self.told_of_starts = bool({*list(inspect.signature(policy.forward).parameters)[2:]} & {*STARTS})
 
     def step(self, moment: Moment, starts: Tensor, state: State) -> tuple[Answer, State]:
         logits, value, state = self._call(moment.observations, starts, state)
@@ -105,16 +94,6 @@ class CleanRL(Foreign):
     """CleanRL's agent: `get_action_and_value(x, lstm_state, done, action=None)`, time first when learning."""
 
     kind = "cleanrl"
-
-    def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
-        self._zeros = own_beginning(policy) or zeros_of_recurrent_layer(policy)
-        if self._zeros is None:
-            raise UserError(f"{type(policy).__name__}: no recurrent layer of torch's tells the size of its lstm_state")
-        super().__init__(policy, spec)
-
-    def begin(self, rows: int) -> State:
-        assert self._zeros is not None
-        return self._zeros(rows)
 
     def step(self, moment: Moment, starts: Tensor, state: State) -> tuple[Answer, State]:
         rows, done = len(starts), starts.to(leaves(state)[0].dtype)

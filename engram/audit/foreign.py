@@ -3,7 +3,6 @@
 # B rows, T steps, N = B * T
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +10,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from engram.agent.actions import Evaluation, make_actions
-from engram.audit.states import RowStates, State
+from engram.audit.states import RowStates, State, first_state
 from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
 from engram.env.spec import EnvSpec
+from engram.settings import UserError
 
 MOST_ACTIONS = 64  # up to here the probability of every action is asked for
 
@@ -28,9 +28,15 @@ class Foreign(Subject):
         space = spec.single_action_space
         self.choices = int(space.n) if isinstance(space, spaces.Discrete) and space.n <= MOST_ACTIONS else 0
 
-    @abstractmethod
     def begin(self, rows: int) -> State:
         """The state of rows that have seen nothing."""
+        state = first_state(self.policy, rows)
+        if state is None:
+            raise UserError(
+                f"{type(self.policy).__name__}: what state it begins with is not known: it has no recurrent layer of "
+                "torch's that would tell; give it a method initial_state(rows)"
+            )
+        return state
 
     @abstractmethod
     def step(self, moment: Moment, starts: Tensor, state: State) -> tuple[Answer, State]: ...
@@ -95,11 +101,3 @@ def one_each(value: Tensor, count: int) -> Tensor:
     if value.numel() != count:
         raise CallError(f"one number for each of {count} rows or steps was expected, and {list(value.shape)} came")
     return value.reshape(count)
-
-
-def own_beginning(policy: nn.Module) -> Callable[[int], State] | None:
-    for name in ("initial_state", "get_initial_state"):
-        method = getattr(policy, name, None)
-        if callable(method):
-            return method
-    return None

@@ -24,6 +24,7 @@ class Verdict:
     said: str = ""  # what was measured, and if it is wrong: what exactly, and where in the data
     at_least: bool = False  # the bound is the least that is right, not the most
     fix: str = ""  # in place of the check's own, where more is known
+    elsewhere: str = ""  # and for policies that are not built on what Engram has
     where: str = ""
     notes: tuple[str, ...] = ()  # worth knowing, and no failure
     evidence: Mapping[str, Tensor] = field(default_factory=dict)  # for pictures
@@ -43,6 +44,7 @@ class Check:
     fix: str
     methods: tuple[str, ...]  # where such a thing is usually wrong, most likely first
     run: Callable[["Audit"], Verdict]
+    elsewhere: str = ""  # the fix, for policies that are not built on what Engram has
     of_natives: bool = False  # asked only of policies that are called with a td
     learns: bool = True  # needs learning to work at all
 

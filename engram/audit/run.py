@@ -110,11 +110,17 @@ def run_check(check: Check, audit: Audit) -> CheckResult:
         said=verdict.said,
         consequence=check.consequence,
         where=f"{verdict.where}, in {where}" if verdict.where else where,
-        fix=verdict.fix or check.fix,
+        fix=_fix(check, verdict, audit.as_made.native),
         notes=verdict.notes,
         evidence=verdict.evidence,
         seconds=time.perf_counter() - began,
     )
+
+
+def _fix(check: Check, verdict: Verdict, native: bool) -> str:
+    if native:
+        return verdict.fix or check.fix
+    return verdict.elsewhere or check.elsewhere or verdict.fix or check.fix
 
 
 def _verdict(check: Check, audit: Audit) -> Verdict:

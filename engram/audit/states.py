@@ -75,23 +75,25 @@ class RowStates:
         return torch.cat(leaves(parts), 1)
 
 
-def zeros_of_recurrent_layer(policy: nn.Module) -> Callable[[int], State] | None:
-    """Zero states for the first recurrent layer of torch's in a policy: (h, c) for LSTMs, h for others."""
+def first_state(policy: nn.Module, rows: int) -> State | None:
+    """What rows begin with: what the policy says, or zeros for its first recurrent layer; None if it has none."""
+    for name in ("initial_state", "get_initial_state"):
+        method = getattr(policy, name, None)
+        if callable(method):
+            return method(rows)
     for module in policy.modules():
         if isinstance(module, nn.RNNBase):
             layers = module.num_layers * (2 if module.bidirectional else 1)
-            return _zeros(policy, (layers,), module.proj_size or module.hidden_size, isinstance(module, nn.LSTM))
+            return _zeros(policy, (layers, rows, module.proj_size or module.hidden_size), isinstance(module, nn.LSTM))
         if isinstance(module, nn.RNNCellBase):
-            return _zeros(policy, (), module.hidden_size, isinstance(module, nn.LSTMCell))
+            return _zeros(policy, (rows, module.hidden_size), isinstance(module, nn.LSTMCell))
     return None
 
 
-def _zeros(policy: nn.Module, before: tuple[int, ...], size: int, pair: bool) -> Callable[[int], State]:
-    def begin(rows: int) -> State:
-        h = torch.zeros(*before, rows, size, dtype=next(policy.parameters()).dtype)
-        return (h, h.clone()) if pair else h
-
-    return begin
+def _zeros(policy: nn.Module, shape: tuple[int, ...], pair: bool) -> State:
+    """(h, c) for LSTMs, h for others."""
+    h = torch.zeros(shape, dtype=next(policy.parameters()).dtype)
+    return (h, h.clone()) if pair else h
 
 
 def _difference(two: Tensor, three: Tensor) -> Tensor:

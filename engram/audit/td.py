@@ -30,6 +30,8 @@ class TdSubject(Subject):
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         super().__init__(policy, spec)
+        if callable(getattr(policy, "reset_memory", None)):
+            policy.reset_memory()  # type: ignore[operator]  # it may have lived before
         self.memory_in_td = isinstance(policy, Policy)
         self.resets_between_rollouts = not self.memory_in_td
         self.learns_any_rows = self.memory_in_td

@@ -180,8 +180,10 @@ CHECKS = (
         "An agent begins its episode with memories of another one, and acts on them.",
         "Clear rows where td['dones'] | td['truncateds'], before the LSTM sees the observation: "
         "h.masked_fill(starts.view(1, -1, 1), 0), and the same for c. self._manage_lstm_state does it.",
-        ("_manage_lstm_state", "forward", "get_states", "forward_eval", "_process_sequence"),
+        ("_manage_lstm_state", "forward_eval", "get_states", "_process_sequence", "forward"),
         boundary_acting,
+        elsewhere="Set h and c of the rows that are done to 0 before the LSTM sees their next observation, whether the "
+        "episode was terminated or truncated.",
         learns=False,
     ),
     Check(
@@ -191,7 +193,9 @@ CHECKS = (
         "policies.",
         "Clear memory at every step of the segment where dones | truncateds, not only at its first: use the core of "
         "LSTMWrapper with self._manage_lstm_state, or step through the segment and clear before each step.",
-        ("_manage_lstm_state", "forward", "get_states", "_process_sequence"),
+        ("_manage_lstm_state", "get_states", "_process_sequence", "forward"),
         boundary_learning,
+        elsewhere="Hand the episode starts of the whole sequence to the learning call, and set h and c of a row to 0 "
+        "before every step where one starts: step by step, or by splitting sequences there.",
     ),
 )

@@ -119,7 +119,7 @@ CHECKS = (
         "and grow.",
         "Clear memory in a way that gradients see: h.masked_fill(starts, 0) inside the graph. Assigning to h.data, or "
         "clearing under no_grad, zeroes the values and leaves the gradient's way open.",
-        ("_manage_lstm_state", "forward", "get_states", "_process_sequence"),
+        ("_manage_lstm_state", "get_states", "_process_sequence", "forward"),
         gradient_boundary,
     ),
     Check(

@@ -129,8 +129,9 @@ CHECKS = (
         "Detach what you store: self._store_lstm_state(h, c, env_id) does it. With a store of your own: keep "
         "h.detach() and "
         "c.detach().",
-        ("_store_lstm_state", "forward", "get_action_and_value", "forward_eval"),
+        ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         detachment,
+        elsewhere="Do not keep tensors with a graph in the module from one call to the next: keep x.detach().",
         learns=False,
     ),
     Check(
@@ -140,7 +141,7 @@ CHECKS = (
         "Replace what you keep for a row by its next value, detached; do not append, and do not key it by anything "
         "that is "
         "new at every step.",
-        ("_store_lstm_state", "forward", "get_action_and_value", "forward_eval"),
+        ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         graph_growth,
         learns=False,
     ),

@@ -41,7 +41,7 @@ CAUSES = {  # one thing at a time, simplest first: what it means if that alone d
     "rollouts": (Play(rollouts=2), "the memory carried from one rollout to the next"),
     "slices": (Play(slices=True), "the order and size of the batches that arrive while acting"),
     "rows": (Play(some_rows=True), "minibatches of one row, or of some rows in another order"),
-    "horizon of 1": (Play(horizon=1, segments=2), "segments of a single step"),
+    "horizon of 1": (Play(horizon=1), "segments of a single step"),
     "horizon of 9": (Play(horizon=9), "longer segments"),
 }
 
@@ -79,7 +79,9 @@ def replay(audit: Audit) -> Verdict:
     said += "".join(f"; cause: {text}" for text in causes)
     evidence = {} if found is None else {"difference": found.both}
     fixes = [fix for cause in causes for text, fix in FIXES.items() if cause.startswith(text)]
-    return Verdict(False, measured, bound, said.lstrip("; "), fix=" ".join(fixes), evidence=evidence)
+    elsewhere = [fix for cause in causes for text, fix in ELSEWHERE.items() if cause.startswith(text)]
+    said = said.lstrip("; ")
+    return Verdict(False, measured, bound, said, fix=" ".join(fixes), elsewhere=" ".join(elsewhere), evidence=evidence)
 
 
 def difference(audit: Audit, play: Play) -> Difference:
@@ -204,6 +206,13 @@ FIXES = {
     CAUSES["slices"][1]: "Keep memory by environment row, as row_isolation says.",
     CAUSES["plain"][1]: "Acting and learning must be the same computation: the same encoder, time first into the LSTM "
     "([T, B, features]), the same flattening of rows and steps for actions and outputs.",
+}
+
+ELSEWHERE = {
+    **{text: FIXES[text] for text in (RANDOM, HIDDEN, CAUSES["ends"][1], CAUSES["plain"][1])},
+    CAUSES["segments"][
+        1
+    ]: "Store the state that each segment begins with while acting, and learn from it, not from zero.",
 }
 
 CHECKS = (

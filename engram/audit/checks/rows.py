@@ -146,8 +146,9 @@ CHECKS = (
         "The policy has a recurrent layer and learns nothing with it: it plays as if every step were its first.",
         "Store the LSTM's state after each acting call and start the next one from it: h, c, env_id = "
         "self._manage_lstm_state(td, B, T, device) before the LSTM, self._store_lstm_state(h, c, env_id) after it.",
-        ("_store_lstm_state", "_manage_lstm_state", "forward", "get_action_and_value", "forward_eval"),
+        ("_store_lstm_state", "_manage_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         memory_used,
+        elsewhere="Start every call from the state it is given, and return the state after it.",
         learns=False,
     ),
     Check(
@@ -156,8 +157,10 @@ CHECKS = (
         "Agents act on what others have seen: what is learned is noise, and it changes with the number of workers.",
         "Keep memory by environment row: row i of a batch is td['training_env_id_start'][0] + i. A dict keyed by the "
         "first id of a slice reads the wrong rows as soon as slices are cut differently.",
-        ("_manage_lstm_state", "_store_lstm_state", "forward", "get_states", "forward_eval"),
+        ("_manage_lstm_state", "_store_lstm_state", "get_states", "forward_eval", "forward"),
         row_isolation,
+        elsewhere="No operation may mix rows: no reshape where a transpose is needed (an LSTM takes [T, B, features]), "
+        "no statistics over the batch, no state kept inside the module.",
         learns=False,
     ),
     Check(

@@ -1,0 +1,217 @@
+"""Other people's policies, unchanged: no alarm for what is exact, and the faults that are really there."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from gymnasium import spaces
+from playing import vector_env
+from torch import nn
+from torch.distributions import Normal
+
+from engram.audit import run_audit
+from engram.audit.adapters import recognise
+from engram.audit.context import Audit
+from engram.audit.states import RowStates
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "audit"
+ENV = EnvSpec.of(vector_env())
+
+
+def example(name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+Plain, Agent = example("plain_module").Plain, example("cleanrl_agent").Agent
+puffer, sb3 = example("pufferlib_policy"), example("sb3_policy")
+
+
+def failures(make, env=ENV, **options) -> set[str]:
+    return {result.name for result in run_audit(make, env, **options).failures}
+
+
+@pytest.mark.parametrize(("policy", "kind"), [(Plain, "module"), (Agent, "cleanrl"), (puffer.make, "pufferlib")])
+def test_policies_are_known_by_their_methods(policy, kind: str) -> None:
+    assert recognise(policy(ENV)) == kind
+
+
+@pytest.mark.parametrize("policy", [Plain, Agent])
+def test_no_alarm_for_what_is_exact(policy) -> None:
+    assert failures(lambda: policy(ENV)) == set()
+
+
+def test_the_loop_of_pufferlib_never_clears_and_learns_every_segment_from_nothing() -> None:
+    report = run_audit(lambda: puffer.make(ENV), ENV)
+    said = {result.name: result.said for result in report.failures}
+    assert said.keys() == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
+    assert said["boundary_acting"].startswith("memory is not cleared at all")
+    assert "the second segment of a rollout is not learned from the memory acting had" in said["replay"]
+    assert "episodes that end" not in said["replay"]  # neither acting nor learning clears, so they agree
+
+
+class KeepsItsOwnState(Plain):
+    def forward(self, obs, state):
+        state = self.__dict__.get("state") if self.__dict__.get("rows") == len(obs) else state
+        h, c = self.cell(self.encoder(obs), state)
+        self.__dict__["state"], self.__dict__["rows"] = (h.detach(), c.detach()), len(obs)
+        return self.actor(h), self.critic(h), (h, c)
+
+
+class IgnoresTheState(Plain):
+    def forward(self, obs, state):
+        return super().forward(obs, tuple(torch.zeros_like(part) for part in state))
+
+
+class ReturnsADetachedState(Plain):
+    def forward(self, obs, state):
+        logits, value, state = super().forward(obs, state)
+        return logits, value, tuple(part.detach() for part in state)
+
+
+class MixesRows(Plain):
+    def forward(self, obs, state):
+        return super().forward(obs - obs.mean(0), state)
+
+
+class ToldOfStarts(Plain):
+    def forward(self, obs, state, starts):
+        return super().forward(obs, tuple(part.masked_fill(starts.unsqueeze(-1), 0) for part in state))
+
+
+class ToldOfStartsForNothing(Plain):
+    def forward(self, obs, state, starts):
+        return super().forward(obs, state)
+
+
+class WithAGRU(Plain):
+    def __init__(self, env):
+        super().__init__(env)
+        self.cell = nn.GRUCell(32, 32)
+
+    def forward(self, obs, state):
+        h = self.cell(self.encoder(obs), state)
+        return self.actor(h), self.critic(h), h
+
+
+class BeginsAsItSays(Plain):
+    """With a layer that is not torch's, and a first state that is not zero."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.cell, self.mix = None, nn.Linear(64, 32)
+
+    def initial_state(self, rows):
+        return {"h": torch.full((rows, 32), 0.5, dtype=self.mix.weight.dtype)}
+
+    def forward(self, obs, state):
+        h = self.mix(torch.cat([self.encoder(obs), state["h"]], -1)).tanh()
+        return self.actor(h), self.critic(h), {"h": h}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (ToldOfStarts, set()),
+        (WithAGRU, set()),
+        (BeginsAsItSays, set()),
+        (IgnoresTheState, {"memory_used", "horizon"}),
+        (ReturnsADetachedState, {"horizon"}),
+        (ToldOfStartsForNothing, {"boundary_acting", "boundary_learning", "gradient_boundary"}),
+    ],
+)
+def test_plain_modules(policy, expected: set[str]) -> None:
+    assert failures(lambda: policy(ENV)) == expected
+
+
+@pytest.mark.parametrize("policy", [KeepsItsOwnState, MixesRows])
+def test_rows_of_a_plain_module_that_are_mixed_up_are_found(policy) -> None:
+    assert "row_isolation" in failures(lambda: policy(ENV))
+
+
+class NeverClears(Agent):
+    def get_states(self, x, lstm_state, done):
+        return super().get_states(x, lstm_state, torch.zeros_like(done))
+
+
+class BatchFirst(Agent):
+    """Takes a sequence that comes time first for one that comes batch first."""
+
+    def get_states(self, x, lstm_state, done):
+        rows = lstm_state[0].shape[1]
+
+        def turned(field):
+            return field.view(rows, -1, *field.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+        return super().get_states(turned(x), lstm_state, turned(done))
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (NeverClears, {"boundary_acting", "boundary_learning", "gradient_boundary"}),
+        (
+            BatchFirst,
+            {"row_isolation", "causality", "boundary_learning", "gradient_boundary", "replay", "horizon"},
+        ),
+    ],
+)
+def test_agents_in_the_style_of_cleanrl(policy, expected: set[str]) -> None:
+    assert failures(lambda: policy(ENV)) == expected
+
+
+def test_continuous_actions_of_a_pufferlib_policy_are_understood() -> None:
+    env = vector_env(actions=spaces.Box(-1, 1, (2,)))
+
+    class Continuous(puffer.Encoder):
+        is_continuous = True
+
+        def __init__(self):
+            super().__init__(vector_env())
+            self.mean, self.log_std = nn.Linear(32, 2), nn.Parameter(torch.zeros(1, 2))
+
+        def decode_actions(self, hidden):
+            mean = self.mean(hidden)
+            return Normal(mean, self.log_std.exp().expand_as(mean)), self.value(hidden)
+
+    make = lambda: puffer.Wrapper(env, Continuous(), 32, 32)  # noqa: E731
+    assert failures(make, env) == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="needs sb3-contrib")
+def test_sb3_contrib_is_exact_unless_its_lstm_has_dropout() -> None:
+    assert failures(lambda: sb3.make(ENV)) == set()
+    assert failures(lambda: sb3.make_with_dropout(ENV)) == {"replay", "modes"}
+
+
+def test_a_module_whose_state_is_unknown_says_how_to_tell() -> None:
+    class Unknown(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 4)
+
+        def forward(self, obs, state):
+            return self.layer(obs), obs[:, 0], state
+
+    with pytest.raises(UserError, match=r"give it a method initial_state\(rows\)"):
+        Audit(Unknown, ENV)
+
+
+def test_states_are_kept_by_row_whatever_their_shape() -> None:
+    def begin(rows: int):
+        return (torch.zeros(2, rows, 3), {"c": torch.zeros(rows, 4)})
+
+    states = RowStates(begin)
+    states.put([4, 5], (torch.arange(12.0).view(2, 2, 3), {"c": torch.ones(2, 4)}))
+    h, rest = states.take([5, 9])
+    assert torch.equal(h[:, 0], torch.tensor([[3.0, 4, 5], [9, 10, 11]]))
+    assert torch.equal(h[:, 1], torch.zeros(2, 3))
+    assert rest["c"].tolist() == [[1.0] * 4, [0.0] * 4]

@@ -1,0 +1,103 @@
+"""The report: in the terminal, as JSON, and as a page."""
+
+import json
+import re
+from functools import partial
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from audit.broken.memory import ClearedAtTheFirstStepOnly, NothingStored
+from audit.broken.wrapper import Small
+from playing import vector_env
+
+from engram.audit import Report, run_audit
+from engram.audit.page import page
+from engram.audit.pictures import bars, heatmap, lines
+from engram.audit.report import as_json, show, show_summary
+from engram.audit.result import CheckResult
+from engram.audit.table import as_text
+
+ONLY = ["memory_used", "boundary_acting", "boundary_learning", "horizon", "replay", "row_isolation", "graph_growth"]
+
+
+@pytest.fixture(scope="module")
+def good() -> Report:
+    return run_audit(partial(Small, vector_env()), vector_env(), only=ONLY, name="good")
+
+
+@pytest.fixture(scope="module")
+def bad() -> Report:
+    make = partial(ClearedAtTheFirstStepOnly, vector_env())
+    return run_audit(make, vector_env(), only=ONLY, name="<bad> & worse")
+
+
+def test_a_failure_tells_what_so_what_where_and_the_fix(bad: Report) -> None:
+    text = as_text(bad, width=200)
+    assert "FAIL  boundary_learning" in text
+    for result in bad.failures:
+        for part in (result.said, result.consequence, result.fix):
+            assert part[:40] in text
+    assert "2 of 7 checks fail" in text
+
+
+def test_a_pass_shows_number_and_bound(good: Report) -> None:
+    text = as_text(good, width=200)
+    assert re.search(r"pass  horizon +11 >= 11", text)
+    assert re.search(r"pass  replay +\S+ <= 1\.\d+e-05", text)
+    assert "All 7 checks hold" in text
+
+
+def test_what_does_not_apply_says_why() -> None:
+    report = run_audit(partial(NothingStored, vector_env()), vector_env(), only=["boundary_acting", "observation"])
+    assert [result.status for result in report.results] == ["skip", "skip"]
+    assert "see memory_used" in report.results[0].said
+
+
+def test_several_targets_get_a_line_each_and_only_failures_are_told_in_full(good, bad, capsys) -> None:
+    for report in (good, bad):
+        show(report, brief=True)
+    show_summary([good, bad])
+    said = capsys.readouterr().out
+    assert said.startswith("pass  good: Small")
+    assert "boundary_learning: When learning" in said
+    assert "1 of 2 fail" in said
+
+
+def test_json_is_json_whatever_was_measured(good: Report, bad: Report) -> None:
+    told = json.loads(json.dumps(as_json([bad]), allow_nan=False))
+    assert told["passed"] is False
+    replay = next(check for check in told["checks"] if check["name"] == "replay")
+    assert replay["status"] == "fail"
+    assert len(replay["evidence"]["difference"]) == 6
+    assert {"question", "said", "consequence", "where", "fix", "bound"} <= replay.keys()
+    assert [each["passed"] for each in as_json([good, bad])] == [True, False]
+
+
+def test_json_has_no_infinity() -> None:
+    odd = CheckResult(
+        "x", "?", "fail", float("inf"), 0.0, False, "", "", "", "", evidence={"a": torch.tensor([torch.nan])}
+    )
+    assert json.loads(json.dumps(odd.to_json(), allow_nan=False))["measured"] == "inf"
+
+
+def test_the_page_needs_nothing_else_and_shows_the_evidence(good: Report, bad: Report) -> None:
+    text = page([bad, good])
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "<script" not in text
+    assert "&lt;bad&gt; &amp; worse" in text
+    assert "<bad>" not in text
+    pictures = re.findall(r"<svg.*?</svg>", text)
+    assert len(pictures) >= 8
+    for picture in pictures:
+        ElementTree.fromstring(picture)
+
+
+def test_pictures_mark_what_is_beyond_the_bound() -> None:
+    values = torch.tensor([[0.0, 1e-6], [0.5, torch.inf]])
+    picture = heatmap(values, 1e-5, "row", "step", every=1)
+    assert picture.count('class="within"') == 2
+    assert picture.count('class="beyond"') == 2
+    assert picture.count('class="cut"') == 1
+    assert bars([0.0, 0.1, 1.0], "step", "gradient").count('class="gone"') == 1
+    assert lines(torch.rand(2, 5), torch.eye(2, 5), "step", "size").count('class="start"') == 2
