@@ -175,7 +175,7 @@ def adapt(policy: Any, spec: EnvSpec, adapter: str = "auto") -> Subject:
         raise UserError(f"a {type(policy).__name__} cannot be audited: a policy is a torch.nn.Module")
     if adapter != "auto" and adapter not in ADAPTERS:
         raise UserError(f"adapter: there is no '{adapter}', only {', '.join(ADAPTERS)} and auto")
-    return ADAPTERS[recognise(policy) if adapter == "auto" else adapter](policy, spec)
+    return ADAPTERS[recognise(policy) if adapter == "auto" else adapter](policy.cpu(), spec)
 
 
 def recognise(policy: nn.Module) -> str:

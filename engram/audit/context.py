@@ -1,13 +1,14 @@
 """Audit: what every check is given: the policy to play, fresh copies of it, and random numbers that repeat."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from engram.audit.adapters import ADAPTERS, adapt
+from engram.audit.adapters import adapt
+from engram.audit.keeping import copy_of
 from engram.audit.places import raised_at
 from engram.audit.playing import Lived, Story, live, random_actions, write_story
 from engram.audit.result import CannotAuditError, DoesNotApplyError
@@ -49,14 +50,14 @@ class Audit:
         Where training mode changes what is said (dropout, say), which is one check's business, the others are told
         nothing by it: they get the policy in evaluation mode, unless they ask for its own.
         """
-        subject = deepcopy(self.as_made if as_made else self.lively)
+        subject = copied(self.as_made if as_made else self.lively)
         if self.mode_matters and not own_mode:
             subject.training_mode = False
         return subject
 
     def adapted(self, policy: nn.Module) -> Subject:
         """Another policy of the same kind, to be played in the same way."""
-        subject = ADAPTERS[self.as_made.kind](policy, self.spec)
+        subject = adapt(policy, self.spec, self.as_made.kind)
         if isinstance(subject, TdSubject) and isinstance(self.as_made, TdSubject):
             subject.trusts_reset = self.as_made.trusts_reset
         return subject
@@ -88,11 +89,15 @@ class Audit:
             raise
         except Exception as error:
             raise CannotAuditError(f"the policy cannot be built: {describe(error)}") from error
+        moment = self.story(99, steps=1).moment(slice(0, self.rows), 0)
         subject = adapt(policy, self.spec, adapter)
         subject.policy.train()
         try:
             with torch.no_grad():
-                deepcopy(subject).act(self.story(99, steps=1).moment(slice(0, self.rows), 0))
+                if any(isinstance(p, UninitializedParameter) for p in subject.policy.parameters()):
+                    subject.act(moment)  # lazy layers get their weights
+                    subject = adapt(policy, self.spec, adapter)
+                copied(subject).act(moment)
         except Exception as error:
             raise CannotAuditError(
                 f"{type(subject.policy).__name__} cannot be called to act on {self.spec.name} (played as "
@@ -106,7 +111,7 @@ class Audit:
         """Whether training and evaluation mode give different numbers."""
         story, said = self.story(93, steps=2), []
         for mode in (True, False):
-            copy = deepcopy(self.as_made)
+            copy = copied(self.as_made)
             copy.training_mode = mode
             torch.manual_seed(self.seed)
             said.append(live(copy, story).numbers)
@@ -117,7 +122,7 @@ class Audit:
     def _check_reset(self, subject: Subject) -> None:
         """A reset that does not work is one check's business; the others then clear memory in another way."""
         if isinstance(subject, TdSubject) and subject.trusts_reset:
-            copy, story = deepcopy(subject), self.story(98, steps=3)
+            copy, story = copied(subject), self.story(98, steps=3)
             copy.training_mode = False if self.mode_matters else None
             try:
                 with torch.no_grad():
@@ -134,7 +139,7 @@ class Audit:
         effect = self._effect(self.as_made)
         if effect >= VISIBLE:
             return self.as_made, effect
-        shaken = deepcopy(self.as_made)
+        shaken = copied(self.as_made)
         shake(shaken.policy, self.generator(97))
         if isinstance(shaken, TdSubject):
             shake(shaken._blank, self.generator(97))
@@ -148,7 +153,7 @@ class Audit:
         other = story.with_other_past(slice(None), 2, self.generator(95), self.spec)
         said: list[Lived] = []
         for each in (story, other):
-            copy = deepcopy(subject)
+            copy = copied(subject)
             copy.training_mode = False if self.mode_matters else None
             torch.manual_seed(self.seed)
             said.append(live(copy, each))
@@ -157,10 +162,14 @@ class Audit:
     def _try_learning(self) -> str:
         """What is wrong with the plainest learning call, if anything."""
         try:
-            deepcopy(self.as_made).learn(self.segment(94))
+            copied(self.as_made).learn(self.segment(94))
         except Exception as error:
             return describe(error)
         return ""
+
+
+def copied(subject: Subject) -> Subject:
+    return copy_of(subject, subject.policy)
 
 
 def gap(one: Tensor, other: Tensor) -> Tensor:

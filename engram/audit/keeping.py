@@ -23,6 +23,14 @@ def kept_size(module: nn.Module) -> int:
     return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
 
 
+def copy_of(thing: Any, module: nn.Module) -> Any:
+    """A deep copy of a module, or of what holds one. What cannot be copied (an environment, say) is shared."""
+    try:
+        return deepcopy(thing)
+    except Exception:
+        return deepcopy(thing, {id(value): value for value in _uncopiable(module)})
+
+
 def restore_kept(module: nn.Module, blank: nn.Module) -> None:
     """Give the module all that another one of its kind keeps, but leave its weights alone."""
     pairs = list(zip(module.modules(), blank.modules(), strict=True))
@@ -35,6 +43,16 @@ def restore_kept(module: nn.Module, blank: nn.Module) -> None:
         for name, value in vars(theirs).items():
             if name not in OF_TORCH and name != "training":
                 ours.__dict__[name] = deepcopy(value, same)
+
+
+def _uncopiable(module: nn.Module) -> Iterator[Any]:
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name not in OF_TORCH and name != "_buffers":
+                try:
+                    deepcopy(value)
+                except Exception:
+                    yield value
 
 
 def _walk(module: nn.Module) -> Iterator[tuple[str, Any]]:

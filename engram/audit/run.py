@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 from engram.agent.policies.policy import Policy
 from engram.audit.checks import CHEAP, CHECKS
 from engram.audit.context import Audit, describe
+from engram.audit.keeping import copy_of
 from engram.audit.places import place
 from engram.audit.result import AuditError, Check, CheckResult, DoesNotApplyError, Report, Status, Verdict
 from engram.audit.table import as_text
@@ -142,4 +142,4 @@ def _maker(policy: Any, env: object) -> tuple[Callable[..., nn.Module], bool]:
         policy = policy.policy  # an algorithm with the policy in it
     if not isinstance(policy, nn.Module) and callable(policy):
         return policy, False
-    return lambda: deepcopy(policy), False
+    return lambda: copy_of(policy, policy), False

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -14,6 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from engram.agent.make import load_module
+from engram.audit.keeping import copy_of
 from engram.audit.result import CannotAuditError
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
@@ -64,7 +64,7 @@ def find_object(place: str) -> Any:
 def target_of(found: Any, place: str, spec: EnvSpec, options: Mapping[str, Any]) -> Target:
     """A class that is built for the environment, a function that is called with it, or a policy as it is."""
     if isinstance(found, nn.Module):
-        return Target(place, lambda: deepcopy(found), spec, takes_options=False)
+        return Target(place, lambda: copy_of(found, found), spec, takes_options=False)
     if isinstance(found, type) and issubclass(found, nn.Module):
         return Target(place, partial(_build, found, place, spec, options), spec, takes_options=True)
     if callable(found) and not isinstance(found, type):

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.policies.policy import Policy
-from engram.audit.keeping import restore_kept
+from engram.audit.keeping import copy_of, restore_kept
 from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
 from engram.env.spec import EnvSpec
 
@@ -38,7 +38,7 @@ class TdSubject(Subject):
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
         self.trusts_reset = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in the policy's place
-        self._blank = deepcopy(policy)
+        self._blank: nn.Module = copy_of(policy, policy)
 
     def acting_td(self, moment: Moment) -> TensorDict:
         rows = moment.dones.shape[0]

@@ -136,10 +136,10 @@ def determinism(audit: Audit) -> Verdict:
     weights, actions = [], []
     for _ in range(2):
         torch.manual_seed(audit.seed)
-        weights.append([p.detach().clone() for p in audit.make().parameters()])
-        subject = audit.subject(as_made=True)
+        subject = audit.adapted(audit.make())
         torch.manual_seed(audit.seed)
         actions.append(live(subject, story).actions)
+        weights.append([p.detach().clone() for p in subject.policy.parameters()])
     other = sum(not torch.equal(a, b) for a, b in zip(*weights, strict=True))
     share = float((actions[0] != actions[1]).float().mean())
     said = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"

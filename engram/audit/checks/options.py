@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from engram.agent.policies.policy import Policy
 from engram.agent.weights import weight_layers
 from engram.audit.context import Audit
+from engram.audit.keeping import copy_of
 from engram.audit.learning import train_briefly
 from engram.audit.result import Check, Verdict
 
@@ -78,7 +78,7 @@ def _l2_init(policy: Any) -> Iterator[str]:
 
 def weight_clipping(audit: Audit) -> Verdict:
     """A few large updates, each followed by clip_weights()."""
-    policy: Any = deepcopy(audit.policy)
+    policy: Any = copy_of(audit.policy, audit.policy)
     if audit.takes_options:
         policy = audit.make(clip_range=RANGE)
     else:

@@ -188,14 +188,15 @@ def _changes_by_itself(audit: Audit) -> bool:
 
 LEFT_OVER = "the same learning call gives other numbers the second time: it begins with what the first one left behind"
 RANDOM = "the same learning call gives other numbers each time: something in it is random, such as dropout"
-HIDDEN = "the same story is answered differently each time: something besides the memory changes with every call"
+HIDDEN = "the same story is answered differently the second time: something is kept that reset_memory() does not clear"
 FIXES = {
     LEFT_OVER: "A learning call must begin with the memory it is given (td['memory', 'lstm']; self._manage_lstm_state "
     "reads it) and must store nothing.",
     RANDOM: "Take dropout and other noise out of the policy (nn.LSTM(dropout=…) too): PPO compares log-probabilities "
     "of acting and learning, and noise in either is taken for a change of policy.",
-    HIDDEN: "Statistics of observations must not be updated by the calls themselves: freeze them while a rollout is "
-    "played and learned from, and use normalisations that do not depend on the batch (LayerNorm, not BatchNorm).",
+    HIDDEN: "Whatever a policy remembers, reset_memory() has to clear. Statistics of observations must not be updated "
+    "by the calls themselves: freeze them while a rollout is played and learned from, and use normalisations that do "
+    "not depend on the batch (LayerNorm, not BatchNorm).",
     CAUSES["ends"][1]: "Clear memory inside the segment wherever dones | truncateds, as boundary_learning says.",
     CAUSES["segments"][1]: "Learn a segment from the memory its rows had before its first step: it comes in "
     "td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state reads it.",
