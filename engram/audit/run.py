@@ -14,6 +14,7 @@ from engram.audit.checks import CHEAP, CHECKS
 from engram.audit.context import Audit, describe
 from engram.audit.keeping import copy_of
 from engram.audit.places import place
+from engram.audit.randomness import unchanged_randomness
 from engram.audit.result import AuditError, Check, CheckResult, DoesNotApplyError, Report, Status, Verdict
 from engram.audit.table import as_text
 from engram.env.spec import EnvSpec
@@ -33,10 +34,10 @@ def run_audit(
 ) -> Report:
     """Audit the policy that `make()` gives; with `takes_options`, `make` hands keyword arguments on to it.
 
-    Neither torch's random state nor the caller's policy is changed.
+    Neither random states nor the caller's policy are changed.
     """
     checks = chosen(only)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with unchanged_randomness(), torch.enable_grad():
         audit = Audit(make, EnvSpec.of(env), seed, adapter, takes_options)
         results = []
         for check in checks:

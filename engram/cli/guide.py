@@ -23,6 +23,7 @@ USEFUL = {  # setting -> what it says; the default comes from the model
     "trainer.ppo.ent_coef": "weight of the entropy bonus",
     "trainer.checkpoint.interval": "epochs between checkpoints",
     "trainer.evaluate_interval": "epochs between evaluations",
+    "trainer.audit": "epochs between two looks at whether memory is handled right",
 }
 EXAMPLES = (
     "run=first",

@@ -5,9 +5,10 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from engram.cli.guide import guide
 from engram.config.load import load
@@ -29,7 +30,7 @@ def main(words: Sequence[str]) -> int:
         start = import_module("engram.training.run").start
         make_display = import_module("engram.studio.terminal").make_display
         with make_display(next_steps=next_steps(words, settings)) as display:
-            start(settings, display)
+            start(settings, display, audit=_audit(settings))
     except KeyboardInterrupt as stop:
         raise type(stop)("stopped; run again with the same command to go on") from None
     except OSError as error:
@@ -37,6 +38,11 @@ def main(words: Sequence[str]) -> int:
             raise
         raise UserError(unwritable(directory, error)) from error
     return 0
+
+
+def _audit(settings: RunSettings) -> Callable[[Any], None] | None:
+    """What looks at the policy while it is trained, if it is asked for."""
+    return None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
 
 
 def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:

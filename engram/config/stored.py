@@ -19,6 +19,7 @@ FREE = (
     "trainer.checkpoint",
     "trainer.evaluate_interval",
     "trainer.evaluate_episodes",
+    "trainer.audit",
     "trainer.replay_error_bound",
     "trainer.gradient_bound",
     "trainer.tensorboard",

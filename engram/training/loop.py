@@ -52,6 +52,7 @@ def train(
     report: Callable[[Record], None],
     save: Callable[[Record], None],
     evaluate: Callable[[], Record],
+    audit: Callable[[MettaAgent], None] | None = None,
 ) -> None:
     """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
     agent, experience, progress = training.agent, training.experience, training.progress
@@ -89,6 +90,9 @@ def train(
         report(record)
         check_health(record, agent, settings)
         training.explosion.check(record, agent, settings)
+        if audit is not None and settings.audit is not None and progress.epoch % settings.audit == 0:
+            with timers("audit"):
+                audit(agent)
         training.schedules.observe(record, settings)
         if evaluating or progress.epoch % settings.checkpoint.interval == 0:
             save(record)

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,8 +99,14 @@ class Result:
     mean_return: float | None  # over the most recent episodes
 
 
-def start(settings: RunSettings, display: Display) -> Result:
+def start(
+    settings: RunSettings,
+    display: Display,
+    audit: Callable[[MettaAgent], None] | None = None,
+) -> Result:
     """Train as the settings say, in the run's directory."""
+    if settings.trainer.audit is not None and audit is None:
+        raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_if_wrong")
     directory = settings.directory
     _log_to(directory / "log.txt", display)
     device = choose_device(settings.device)
@@ -148,7 +155,7 @@ def start(settings: RunSettings, display: Display) -> Result:
             return evaluate(agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
 
         try:
-            train(training, trainer, report, save, evaluate_now)
+            train(training, trainer, report, save, evaluate_now, audit)
         finally:
             for sink in sinks:
                 sink.close()

@@ -83,6 +83,7 @@ class Trainer(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32
     evaluate_interval: Positive | None = None  # epochs between two evaluations; null: none
     evaluate_episodes: Positive = 32
+    audit: Positive | None = None  # epochs between two looks at whether memory is handled right; null: none
     ppo: PPO = PPO()
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()

@@ -23,7 +23,7 @@ def started(monkeypatch, tmp_path):
     """What training was started with; it ends at once, or as `started.end` says."""
     seen = SimpleNamespace(settings=None, end=None)
 
-    def start(settings, display):
+    def start(settings, display, *world, audit=None):
         seen.settings = settings
         if seen.end is not None:
             raise seen.end
