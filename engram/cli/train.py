@@ -5,16 +5,22 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from engram.cli.guide import guide
+from engram.cli.together import together
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.stored import keep, unwritable
 from engram.settings import UserError
+from engram.training.launch import Place, place
+
+if TYPE_CHECKING:
+    from engram.training.distributed import World
 
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -23,26 +29,38 @@ def main(words: Sequence[str]) -> int:
     if {"--help", "-h"} & {*words}:
         print(guide("train"))
         return 0
-    settings = load(words)
-    directory = keep(settings)
+    here = place()
+    try:
+        settings = load(words)
+        directory = keep(settings) if here.rank == 0 else settings.directory
+    except UserError as error:
+        if here.local_rank == 0:  # the others of this machine have found the same
+            raise
+        return error.exit_code
+    if here.size > 1:
+        return together(here, settings, lambda world: _train(words, settings, directory, world))
+    _train(words, settings, directory)
+    return 0
+
+
+def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world: "World") -> None:
     try:
         # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
         start = import_module("engram.training.run").start
         make_display = import_module("engram.studio.terminal").make_display
-        with make_display(next_steps=next_steps(words, settings)) as display:
-            start(settings, display, audit=_audit(settings))
+        audit = None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
+        watched = all(each.main for each in world)
+        with (
+            nullcontext(sys.stdout) if watched else open(os.devnull, "w", encoding="utf-8") as stream,
+            make_display(stream, next_steps=next_steps(words, settings)) as display,
+        ):
+            start(settings, display, *world, audit=audit)
     except KeyboardInterrupt as stop:
         raise type(stop)("stopped; run again with the same command to go on") from None
     except OSError as error:
         if not _concerns(error, directory):
             raise
         raise UserError(unwritable(directory, error)) from error
-    return 0
-
-
-def _audit(settings: RunSettings) -> Callable[[Any], None] | None:
-    """What looks at the policy while it is trained, if it is asked for."""
-    return None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
 
 
 def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:
@@ -67,9 +85,17 @@ def _program() -> str:
 
 
 def _command(words: Sequence[str], changes: dict[str, object]) -> str:
-    program = sys.argv[0] if sys.argv[0].endswith("train.py") else "engram train"
+    here, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
+    program = script or "engram train"
+    if here.size > 1:
+        program = f"torchrun {_launching(here)} {script or '-m engram train'}"
     same = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]
     return " ".join([program, *same, *(f"{name}={value}" for name, value in changes.items())])
+
+
+def _launching(here: Place) -> str:
+    """How torchrun was told to start these processes; on several machines only the user knows."""
+    return f"--nproc-per-node={here.size}" if here.local_size == here.size else "…"
 
 
 def _concerns(error: OSError, directory: Path) -> bool:

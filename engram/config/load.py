@@ -17,7 +17,8 @@ from engram.config.run import RunSettings
 from engram.config.words import Word, check_name, split, value
 from engram.env.settings import agents_of
 from engram.settings import SettingsError, UserError
-from engram.training.sizes import SIZE_NAMES, available_cores, resolve_sizes
+from engram.training.launch import place
+from engram.training.sizes import SIZE_NAMES, available_cores, of_each_process, resolve_sizes
 
 SETTINGS_FILE = "settings.yaml"
 
@@ -137,7 +138,14 @@ def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
     if any(problem.startswith(f"{name}:") for problem in problems for name in SIZE_NAMES):
         return  # a size that cannot be read has no neighbours to suggest
     agents = agents_of(settings.env) or 1  # unknown until it is built: what holds for one agent must hold for any
+    here = place()
+    each = " (of each process)" if here.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
-        resolve_sizes(settings.trainer, agents, settings.device, available_cores())
+        trainer = of_each_process(settings.trainer, here.size)
     except SettingsError as found:
         problems.extend(found.lines)
+        return
+    try:
+        resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // here.local_size))
+    except SettingsError as found:
+        problems.extend(line + each for line in found.lines)

@@ -16,6 +16,7 @@ FREE = (
     "trainer.total_timesteps",
     "trainer.num_workers",
     "trainer.worker_timeout",
+    "trainer.peer_timeout",
     "trainer.checkpoint",
     "trainer.evaluate_interval",
     "trainer.evaluate_episodes",

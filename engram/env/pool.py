@@ -10,23 +10,25 @@ from engram.env.block import Block, Buffers
 from engram.env.commands import LocalPool, Pool
 from engram.env.registry import adapter_path, make_block
 from engram.env.spec import EnvSpec
-from engram.env.worker import Job
+from engram.env.worker import Job, rows_of
 from engram.env.workers import WorkerPool
 
 
 class Opened(NamedTuple):
     pool: Pool
     buffers: Buffers  # of all rows
-    shares: list[list[range]]  # of each group: the environments whose answers come together, in order
+    shares: list[list[range]]  # of each group: the places whose answers come together, in order
 
 
-def open_here(settings: Any, spec: EnvSpec, seed: int, groups: Sequence[range]) -> Opened:
+def open_here(settings: Any, spec: EnvSpec, seed: int, groups: Sequence[range], first_env: int) -> Opened:
+    """Groups are of places, which begin at 0; the environment at a place has the id `first_env` + place."""
     buffers = Buffers.allocate(spec, spec.agents * groups[-1].stop)
 
     def build(ids: range) -> Block:
-        return make_block(settings, ids, seed, buffers.rows(ids.start * spec.agents, ids.stop * spec.agents))
+        return make_block(settings, ids, seed, rows_of(ids, first_env, spec.agents, buffers))
 
-    return Opened(LocalPool(_title(settings, spec), groups, build), buffers, [[ids] for ids in groups])
+    pool = LocalPool(_title(settings, spec), [shifted(places, first_env) for places in groups], build)
+    return Opened(pool, buffers, [[places] for places in groups])
 
 
 def open_workers(
@@ -34,6 +36,7 @@ def open_workers(
     spec: EnvSpec,
     seed: int,
     groups: Sequence[range],
+    first_env: int,
     num_workers: int,
     step_timeout: float,
     start_timeout: float,
@@ -41,8 +44,8 @@ def open_workers(
     layout = Buffers.layout(spec, spec.agents * groups[-1].stop)
     shares = share_out(groups, num_workers)
     jobs = [
-        Job(adapter_path(settings.kind), settings, seed, spec.agents, layout, held)
-        for held in (_held_by(worker, shares) for worker in range(num_workers))
+        Job(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, held)
+        for held in (_held_by(worker, shares, first_env) for worker in range(num_workers))
         if held
     ]
     memory = shared.create(layout)
@@ -61,6 +64,10 @@ def split(ids: range, parts: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
+def shifted(ids: range, by: int) -> range:
+    return range(ids.start + by, ids.stop + by)
+
+
 def share_out(groups: Sequence[range], num_workers: int) -> list[list[tuple[int, range]]]:
     """For each group the (worker, environments) that step it. The larger parts go round, so no worker has much more."""
     return [
@@ -69,8 +76,10 @@ def share_out(groups: Sequence[range], num_workers: int) -> list[list[tuple[int,
     ]
 
 
-def _held_by(worker: int, shares: Sequence[Sequence[tuple[int, range]]]) -> dict[int, range]:
-    return {group: ids for group, parts in enumerate(shares) for holder, ids in parts if holder == worker}
+def _held_by(worker: int, shares: Sequence[Sequence[tuple[int, range]]], first_env: int) -> dict[int, range]:
+    """Ids of environments, by group."""
+    held = {group: places for group, parts in enumerate(shares) for holder, places in parts if holder == worker}
+    return {group: shifted(places, first_env) for group, places in held.items()}
 
 
 def _title(settings: Any, spec: EnvSpec) -> str:

@@ -48,7 +48,9 @@ class VectorEnv:
         num_batches: int | None = None,
         step_timeout: float = 20.0,
         start_timeout: float = 120.0,
+        first_env: int = 0,
     ):
+        """`first_env`: the id of the first environment, where others have the ones before it in other processes."""
         if num_batches is None:
             num_batches = 2 if num_workers else 1
         _check_counts(num_envs=(num_envs, 1), num_workers=(num_workers, 0), num_batches=(num_batches, 1))
@@ -57,10 +59,10 @@ class VectorEnv:
         groups = split(range(num_envs), min(num_batches, num_envs))
         if num_workers:
             opened = open_workers(
-                settings, self.spec, seed, groups, min(num_workers, num_envs), step_timeout, start_timeout
+                settings, self.spec, seed, groups, first_env, min(num_workers, num_envs), step_timeout, start_timeout
             )
         else:
-            opened = open_here(settings, self.spec, seed, groups)
+            opened = open_here(settings, self.spec, seed, groups, first_env)
         self._pool, self._buffers, self._shares = opened
         self._finalizer = weakref.finalize(self, self._pool.close)  # also when the interpreter exits
         self._batches = [self._batch(ids) for ids in groups]

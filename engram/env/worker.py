@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engram.env.block import Block
+from engram.env.block import Block, Buffers
 from engram.env.channel import Channel
 from engram.env.commands import Command, perform
 from engram.env.errors import describe_exception
@@ -35,6 +35,7 @@ class Job:
     seed: int
     agents: int
     layout: Layout
+    first_env: int  # the id of the environment that has the first rows
     shares: dict[int, range]
 
 
@@ -78,9 +79,14 @@ def _build(blocks: dict[int, Block], job: Job, memory_file: int) -> None:
     buffers = attach(memory_file, job.layout)
     os.close(memory_file)
     for group, ids in job.shares.items():
-        rows = buffers.rows(ids.start * job.agents, ids.stop * job.agents)
+        rows = rows_of(ids, job.first_env, job.agents, buffers)
         blocks[group] = adapter.block(job.settings, ids, job.seed, rows)
     gc.freeze()  # all of it lives as long as we do: no later collection need look at it
+
+
+def rows_of(ids: range, first_env: int, agents: int, buffers: Buffers) -> Buffers:
+    """The rows of these environments, among those of all that begin with `first_env`."""
+    return buffers.rows((ids.start - first_env) * agents, (ids.stop - first_env) * agents)
 
 
 def _die_with_parent(lifeline: int) -> None:

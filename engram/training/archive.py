@@ -2,11 +2,20 @@
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from engram.training.checkpoint import BEST, BadCheckpointError, Checkpoint, load_checkpoint, save_best, save_checkpoint
+from engram.training.checkpoint import (
+    BEST,
+    BadCheckpointError,
+    Checkpoint,
+    Groups,
+    load_checkpoint,
+    save_best,
+    save_checkpoint,
+)
 from engram.training.loop import Training
 from engram.training.metrics import Record
+from engram.training.parts import joined
 from engram.training.resume import snapshot
 from engram.training.sizes import Sizes
 
@@ -23,6 +32,8 @@ class Score(NamedTuple):
 
 
 class Archive:
+    """All processes of a run have one and save together; the first of them writes, with the parts of all."""
+
     def __init__(self, directory: Path, keep: int, sizes: Sizes, last: Checkpoint | None = None) -> None:
         """`last`: the checkpoint that the run goes on from."""
         self.directory, self.keep, self.sizes = directory, keep, sizes
@@ -35,15 +46,23 @@ class Archive:
         epoch = training.progress.epoch
         if epoch == self._epoch:
             return
-        groups, state = snapshot(training)
-        state["sizes"] = self.sizes._asdict()
-        self.last, self._epoch = save_checkpoint(self.directory, epoch, groups, state, self.keep), epoch
-        log.info("saved %s", self.last)
-        score = _score(training, record)
+        common, state, own = snapshot(training)
+        parts = training.world.gather(own)
+        self._epoch = epoch
+        if training.world.main:
+            groups, ranks = joined(common, parts)
+            self._write(
+                epoch, groups, {**state, "ranks": ranks, "sizes": self.sizes._asdict()}, _score(training, record)
+            )
+
+    def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
+        """The best one first: a run that is killed in between does this epoch again, and misses nothing."""
         if score is not None and (self._best is None or score > self._best):
             best = save_best(self.directory, epoch, groups, {**state, "score": score._asdict()})
             self._best = score
             log.info("saved %s: %s return %.6g", best, "evaluated" if score.evaluated else "mean", score.value)
+        self.last = save_checkpoint(self.directory, epoch, groups, state, self.keep)
+        log.info("saved %s", self.last)
 
 
 def _score(training: Training, record: Record) -> Score | None:

@@ -6,6 +6,7 @@ import torch
 from tensordict import TensorDictBase
 
 from engram.agent.metta_agent import MettaAgent
+from engram.training.distributed import ALONE, World
 from engram.training.experience import Minibatch
 from engram.training.kickstart import with_imitation
 from engram.training.ppo import Losses, add_losses, ppo_loss
@@ -18,14 +19,20 @@ from engram.training.trace import Trace
 class Learned(NamedTuple):
     """What came of a minibatch, beside the gradients that the parameters have now."""
 
-    replayed: TensorDictBase  # [B, T]: act_log_prob and value, without a graph
+    replayed: TensorDictBase  # [B, T]: act_log_prob and value, without a graph, of this process's own part
     losses: Losses
 
 
-def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer, trace: Trace) -> Learned:
-    """Leaves the gradient of the minibatch's loss in the parameters, whatever the number of parts."""
+def compute_gradient(
+    agent: MettaAgent, minibatch: Minibatch, settings: Trainer, trace: Trace, world: World = ALONE
+) -> Learned:
+    """Leaves the gradient of the minibatch's loss in the parameters, whatever the number of parts and of processes.
+
+    The minibatches of all processes are parts of one: losses and gradients are sums over all of its steps, divided by
+    their number.
+    """
     agent.zero_grad(set_to_none=True)
-    size, parts = minibatch.size, minibatch.parts(settings.accumulate)
+    size, parts = world.sum(minibatch.size), minibatch.parts(settings.accumulate)
     replays: list[TensorDictBase] = []
     losses: list[Losses] = []
     for part in parts:
@@ -46,11 +53,12 @@ def compute_gradient(agent: MettaAgent, minibatch: Minibatch, settings: Trainer,
             settings=settings.ppo,
         )
         if settings.ppo.l2_init_coef > 0:
-            distance = agent.l2_init_loss() / len(parts)  # every part bears its share
+            distance = agent.l2_init_loss() / (len(parts) * world.size)  # every part bears its share
             loss = loss._replace(total=loss.total + settings.ppo.l2_init_coef * distance, l2_init=distance)
         if settings.kickstart is not None and settings.teaching:
             loss = with_imitation(loss, replayed, part, size, settings.kickstart)
         loss.total.backward()
         replays.append(replayed.select("act_log_prob", "value").detach())
         losses.append(loss)
-    return Learned(replays[0] if len(parts) == 1 else torch.cat(replays), add_losses(losses))  # type: ignore[arg-type]
+    total = world.add_up(agent.parameters(), add_losses(losses))
+    return Learned(replays[0] if len(parts) == 1 else torch.cat(replays), total)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import torch
 
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import VectorEnv
+from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, Minibatch
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import (
@@ -15,6 +16,7 @@ from engram.training.metrics import (
     Record,
     Timers,
     explained_variance,
+    in_turn,
     process_megabytes,
     weight_record,
 )
@@ -31,7 +33,7 @@ from engram.training.watchdog import ExplosionGuard, check_health
 
 @dataclass
 class Training:
-    """Everything that changes while training, and so everything a checkpoint holds."""
+    """Everything that changes while training, and so everything a checkpoint holds; and who trains."""
 
     agent: MettaAgent
     env: VectorEnv
@@ -44,6 +46,7 @@ class Training:
     schedules: Schedules
     explosion: ExplosionGuard
     trace: Trace
+    world: World = ALONE
 
 
 def train(
@@ -55,18 +58,19 @@ def train(
     audit: Callable[[MettaAgent], None] | None = None,
 ) -> None:
     """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
-    agent, experience, progress = training.agent, training.experience, training.progress
+    agent, experience, progress, world = training.agent, training.experience, training.progress, training.world
     timers, averages, record = Timers(), Averages(), Record()
+    batch_size = experience.batch_size * world.size
     while progress.steps < settings.total_timesteps:
-        now = training.schedules.now(settings, progress.share(experience.batch_size, settings.total_timesteps))
+        now = training.schedules.now(settings, progress.share(batch_size, settings.total_timesteps))
         set_options(training.optimizer, now.optimizer)
         training.rollout.collect(timers, now.teaching)
 
         with timers("learning"):
             for number, minibatch in enumerate(minibatches(training, now)):
-                replayed, losses = compute_gradient(agent, minibatch, now, training.trace)
+                replayed, losses = compute_gradient(agent, minibatch, now, training.trace, world)
                 if number == 0:
-                    averages.add("memory", replay_error(replayed, minibatch))
+                    averages.add("memory", replay_error(replayed, minibatch, world))
                 norms = optimise(agent, training.optimizer, now.optimizer)
                 experience.update_ratio(minibatch, replayed["act_log_prob"])
                 averages.add("loss", losses)
@@ -74,19 +78,20 @@ def train(
                 if now.ppo.target_kl is not None and float(losses.kl) > now.ppo.target_kl:
                     break
 
-        progress.advance(experience.batch_size)
-        record = progress.record() | training.episodes.add(training.env.drain_episodes()) | averages.take()
-        record["value/explained_variance"] = explained_variance(
-            experience.buffer["values"], experience.buffer["returns"]
-        )
-        record["memory/norm"] = agent.memory_norm().item()
+        progress.advance(batch_size)
+        episodes = in_turn(world.gather(training.env.drain_episodes()))
+        record = progress.record() | training.episodes.add(episodes) | averages.take()
+        values, returns = experience.buffer["values"], experience.buffer["returns"]
+        record["value/explained_variance"] = explained_variance(values, returns, world)
+        record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
         record |= training.schedules.record(now) | weight_record(agent, progress.epoch)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
                 record |= evaluate()
-        record |= progress.timing(timers.take(), experience.batch_size)
+        record |= progress.timing(timers.take(), batch_size)
         record["process/megabytes"] = process_megabytes()
+        record = world.share(record)  # all decide by the same figures
         report(record)
         check_health(record, agent, settings)
         training.explosion.check(record, agent, settings)
@@ -106,5 +111,5 @@ def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
     for _ in range(settings.update_epochs or 1):
         advantages = experience.advantages(settings.ppo).advantages
         if settings.ppo.norm_adv:
-            advantages = normalise(advantages, experience.buffer["alive"])
+            advantages = normalise(advantages, experience.buffer["alive"], training.world)
         yield from experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)

@@ -1,10 +1,12 @@
 """What is measured: time by phase, averages over an epoch, finished episodes, and the stream they are written to."""
 
 import json
+import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.env.block import Episodes
+from engram.training.distributed import ALONE, World
 
 Record = dict[str, Any]
 
@@ -107,13 +110,25 @@ class MetricsFile:
         """Drop what a stopped run had written after the checkpoint it goes on from."""
         if not path.exists():
             return
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if _epoch_of(line) <= epoch]
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        kept = takewhile(lambda line: _epoch_of(line) <= epoch, path.read_bytes().splitlines(keepends=True))
+        os.truncate(path, sum(map(len, kept)))  # at a stroke: the epochs before are never at risk
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """1: the values say all about the returns; 0: no more than their mean would."""
-    return (1 - (returns - values).var() / returns.var().clamp(min=1e-8)).item()
+def in_turn(parts: Sequence[Episodes]) -> Episodes:
+    """The episodes of several processes as if they had ended in turn: nobody's are the most recent ones."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = Episodes.concatenate(list(parts))
+    moments = [(np.arange(len(part)) + 0.5) / len(part) for part in parts if len(part)]
+    order = np.argsort(np.concatenate([np.zeros(0), *moments]), kind="stable")
+    stats = {name: values[order] for name, values in joined.stats.items()}
+    return Episodes(joined.rows[order], joined.returns[order], joined.lengths[order], stats)
+
+
+def explained_variance(values: Tensor, returns: Tensor, world: World = ALONE) -> float:
+    """1: the values say all about the returns; 0: no more than their mean would. Over all processes."""
+    unexplained, all_there_is = _squares(returns - values, world), _squares(returns, world)
+    return (1 - unexplained / all_there_is.clamp(min=1e-8 * (returns.numel() * world.size - 1))).item()
 
 
 def weight_record(agent: MettaAgent, epoch: int) -> Record:
@@ -128,7 +143,12 @@ def process_megabytes() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
-def _epoch_of(line: str) -> float:
+def _squares(x: Tensor, world: World) -> Tensor:
+    """The sum of squared distances from the mean; every process has as many numbers."""
+    return world.sum((x - world.sum(x.mean() / world.size)).square().sum())
+
+
+def _epoch_of(line: bytes) -> float:
     try:
         return json.loads(line)["epoch"]
     except (ValueError, KeyError):

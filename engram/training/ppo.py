@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from engram.training.distributed import ALONE, World
 from engram.training.settings import PPO
 
 
@@ -71,9 +72,9 @@ def add_losses(parts: Sequence[Losses]) -> Losses:
     return Losses(*sums)
 
 
-def normalise(advantages: Tensor, there: Tensor) -> Tensor:
-    """Zero mean and unit variance over the steps that count."""
-    count = there.sum().clamp(min=2)
-    mean = (advantages * there).sum() / count
+def normalise(advantages: Tensor, there: Tensor, world: World = ALONE) -> Tensor:
+    """Zero mean and unit variance over the steps that count, of all processes."""
+    count = world.sum(there.sum()).clamp(min=2)
+    mean = world.sum((advantages * there).sum()) / count
     centred = (advantages - mean) * there
-    return centred / (centred.square().sum() / (count - 1)).sqrt().clamp(min=1e-8)
+    return centred / (world.sum(centred.square().sum()) / (count - 1)).sqrt().clamp(min=1e-8)

@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from engram.training.distributed import ALONE, World
 from engram.training.experience import Minibatch
 
 
@@ -32,11 +33,12 @@ def replay(agent: nn.Module, minibatch: Minibatch, memory: str) -> TensorDictBas
     return agent(td, action=data["actions"])
 
 
-def replay_error(replayed: TensorDictBase, minibatch: Minibatch) -> ReplayError:
+def replay_error(replayed: TensorDictBase, minibatch: Minibatch, world: World = ALONE) -> ReplayError:
+    """The worst of all processes."""
     there = minibatch.data["alive"]
 
     def worst(new: Tensor, old: Tensor) -> Tensor:
-        return ((new.detach() - old).abs() * there).max()
+        return world.largest(((new.detach() - old).abs() * there).max())
 
     data = minibatch.data
     return ReplayError(worst(replayed["act_log_prob"], data["act_log_prob"]), worst(replayed["value"], data["values"]))

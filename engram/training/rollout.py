@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
+from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
@@ -31,11 +32,15 @@ class Rollout:
         threads: Threads,
         trace: Trace,
         teacher: Teacher | None = None,
+        world: World = ALONE,
     ) -> None:
+        """`generator` draws the noise of actions, of the rows of all processes: the same on each of them."""
         self.agent, self.env, self.experience = agent, env, experience
         self.memory, self.precision = settings.memory, settings.precision
         self.generator, self.threads, self.trace = generator, threads, trace
         self.teacher, self._teaching = teacher, False
+        self._all_rows = world.size * experience.rows
+        self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
 
@@ -46,9 +51,10 @@ class Rollout:
         experience.begin()
         if self.memory == "reset":
             self.agent.reset_memory()
-        # Noise is drawn for all rows at once: an action does not depend on the order in which batches arrive.
-        shape = (experience.steps_per_row, experience.rows, self.agent.action_space.noise)
-        noise = torch.rand(shape, generator=self.generator, device=self.device)
+        # Noise is drawn for all rows at once: an action does not depend on the order in which batches arrive, nor on
+        # which process has the row.
+        shape = (experience.steps_per_row, self._all_rows, self.agent.action_space.noise)
+        noise = torch.rand(shape, generator=self.generator, device=self.device)[:, self._own_rows]
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
                 with timers("environment"):

@@ -19,6 +19,8 @@ from engram.env.vector import VectorEnv
 from engram.settings import UserError
 from engram.training.archive import Archive
 from engram.training.checkpoint import Checkpoint
+from engram.training.device import choose_device
+from engram.training.distributed import ALONE, World
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
 from engram.training.kickstart import annealing, load_teacher
@@ -26,13 +28,15 @@ from engram.training.loop import Training, train
 from engram.training.metrics import EpisodeLog, MetricsFile, Record
 from engram.training.optimizer import make_optimizer
 from engram.training.origin import begin_from, latest_checkpoint, load_agent
+from engram.training.parts import cut
 from engram.training.progress import Progress
-from engram.training.resume import restore, sizes_of_run
+from engram.training.randomness import number, stream
+from engram.training.resume import EXACT, restore, sizes_of_run
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
-from engram.training.sizes import Sizes, available_cores
+from engram.training.sizes import Sizes, available_cores, of_all_processes
 from engram.training.threads import Threads
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
@@ -102,45 +106,39 @@ class Result:
 def start(
     settings: RunSettings,
     display: Display,
+    world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
 ) -> Result:
-    """Train as the settings say, in the run's directory."""
+    """Train as the settings say, in the run's directory; of several processes only the first touches it."""
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_if_wrong")
     directory = settings.directory
-    _log_to(directory / "log.txt", display)
-    device = choose_device(settings.device)
+    _log_to(directory / "log.txt" if world.main else None, display)
+    device = choose_device(settings.device, world.place)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
-    checkpoint = latest_checkpoint(directory)
-    sizes = sizes_of_run(settings.trainer, checkpoint, spec.agents, device.type, available_cores())
+    checkpoint = world.deal(cut(latest_checkpoint(directory), world.size) if world.main else None)
+    sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = _agent(settings, spec, checkpoint).to(device)
+    world.give_weights(agent)
+    if not world.main:
+        torch.manual_seed(number(settings.seed, "policy", world.rank))  # for policies that draw by themselves
     with VectorEnv(
         settings.env,
         num_envs=sizes.num_envs,
         num_workers=sizes.num_workers,
         seed=settings.seed,
         step_timeout=settings.trainer.worker_timeout,
+        first_env=world.rank * sizes.num_envs,
     ) as env:
         trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
-        trace = Trace(directory / "trace.jsonl", trainer.trace)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace)
+        trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
+        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
         _resume(training, directory, checkpoint)
         archive = Archive(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
-        config, steps = settings.model_dump(mode="json"), training.progress.steps
-        others = make_sinks(directory, trainer, settings.wandb, steps, config)
-        sinks: list[Sink] = [MetricsFile(directory / "metrics.jsonl"), *others]
-        plan = Plan(
-            run=settings.run,
-            policy=settings.policy.name,
-            env=spec,
-            sizes=sizes,
-            device=device.type,
-            parameters=sum(p.numel() for p in agent.parameters()),
-            total_timesteps=trainer.total_timesteps,
-            steps_done=steps,
-        )
-        log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, device.type)
+        sinks = _sinks(settings, training) if world.main else []
+        plan = _plan(settings, training, sizes, device)
+        log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
 
         def report(record: Record) -> None:
@@ -152,6 +150,8 @@ def start(
             archive.save(training, record)
 
         def evaluate_now() -> Record:
+            if not world.main:
+                return {}
             return evaluate(agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
 
         try:
@@ -175,14 +175,15 @@ def build(
     device: torch.device,
     seed: int,
     trace: Trace,
+    world: World = ALONE,
 ) -> Training:
     """All the parts of training, empty and ready."""
     agent.reserve_memory(sizes.rows)
     agent.set_burn_in(settings.burn_in)
     spec = agent.get_agent_experience_spec()
-    actions = agent.env_spec.single_action_space
-    continuous = isinstance(actions, spaces.Box)
-    spec["actions"] = torch.zeros(actions.shape, dtype=torch.float32 if continuous else torch.long)
+    action_space = agent.env_spec.single_action_space
+    continuous = isinstance(action_space, spaces.Box)
+    spec["actions"] = torch.zeros(action_space.shape, dtype=torch.float32 if continuous else torch.long)
     teacher = None
     if settings.kickstart is not None:
         teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device)
@@ -197,31 +198,51 @@ def build(
         device=device,
         burn_in=settings.burn_in,
     )
-    generator = torch.Generator(device).manual_seed(seed)
+    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers)
     return Training(
         agent=agent,
         env=env,
         experience=experience,
-        rollout=Rollout(agent, env, experience, settings, generator, Threads(sizes.num_workers), trace, teacher),
+        rollout=Rollout(agent, env, experience, settings, actions, threads, trace, teacher, world),
         optimizer=make_optimizer(agent, settings.optimizer),
-        generator=generator,
+        generator=stream(device, seed, "segments", world.rank),
         episodes=EpisodeLog(),
         progress=Progress(),
         schedules=Schedules({**settings.schedule, **annealing(settings)}),
         explosion=ExplosionGuard(),
         trace=trace,
+        world=world,
     )
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is the best there is; a device that is not there is the user's mistake."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
-    if not there[name]:
-        found = ", ".join(kind for kind, present in there.items() if present)
-        raise UserError(f"device={name}: this machine has no such device that torch can use; it has {found}")
-    return torch.device(name)
+def _sizes(
+    settings: RunSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
+) -> Sizes:
+    """Those of the first process for all, but for how many workers this machine can do with."""
+    cores = max(1, available_cores() // world.place.local_size)
+    here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
+    sizes = world.share(here)
+    return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
+
+
+def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> Plan:
+    processes = training.world.size
+    return Plan(
+        run=settings.run,
+        policy=settings.policy.name,
+        env=training.agent.env_spec,
+        sizes=of_all_processes(sizes, processes),
+        device=device.type if processes == 1 else f"{processes} x {device.type}",
+        parameters=sum(p.numel() for p in training.agent.parameters()),
+        total_timesteps=settings.trainer.total_timesteps,
+        steps_done=training.progress.steps,
+    )
+
+
+def _sinks(settings: RunSettings, training: Training) -> list[Sink]:
+    directory, config = settings.directory, settings.model_dump(mode="json")
+    others = make_sinks(directory, settings.trainer, settings.wandb, training.progress.steps, config)
+    return [MetricsFile(directory / "metrics.jsonl"), *others]
 
 
 def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
@@ -235,22 +256,28 @@ def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
     """Go on from a checkpoint, or begin."""
-    MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
+    world = training.world
+    if world.main:
+        MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
     if checkpoint is None:
         training.env.reset()
-    else:
-        log.info("%s from %s", restore(training, checkpoint), checkpoint.path)
+        return
+    for said in dict.fromkeys(world.gather(restore(training, checkpoint))):
+        log.log(logging.INFO if said == EXACT else logging.WARNING, "%s, from %s", said, checkpoint.path)
 
 
-def _log_to(path: Path, display: Display) -> None:
-    """The log file gets everything; warnings are also shown."""
+def _log_to(path: Path | None, display: Display) -> None:
+    """The log file gets everything; warnings are also shown. Without one nothing is: another process says the same."""
     for handler in list(log.handlers):
         log.removeHandler(handler)
         handler.close()
-    to_file = logging.FileHandler(path, encoding="utf-8")
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(to_file)
-    log.addHandler(_ShowWarnings(display))
+    if path is None:
+        log.addHandler(logging.NullHandler())
+    else:
+        to_file = logging.FileHandler(path, encoding="utf-8")
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(to_file)
+        log.addHandler(_ShowWarnings(display))
     log.setLevel(logging.INFO)
     log.propagate = False
     warnings.showwarning = lambda message, *_args, **_kwargs: log.warning("%s", message)

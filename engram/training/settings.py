@@ -71,6 +71,8 @@ class Trainer(Settings):
     num_envs: Size | None = None  # null: what the machine can do
     num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
+    peer_timeout: Greater = 300.0  # seconds that processes which train together wait for each other
+    scale_batches_by_world_size: bool = False  # the sizes given here are those of all processes together, not of each
     bptt_horizon: Size = 64
     burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row

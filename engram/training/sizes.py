@@ -21,9 +21,11 @@ SIZE_NAMES = (
     "env.agents",
 )
 
+SHARED = ("num_envs", "batch_size", "minibatch_size")  # sizes that can be given for all processes together
+
 
 class Sizes(NamedTuple):
-    """The sizes of a run, all of them known."""
+    """The sizes of a run, all of them known. Of several processes that train together, each has these."""
 
     num_envs: int
     rows: int  # num_envs x agents
@@ -51,6 +53,27 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         num_workers=default_workers(cores, num_envs) if trainer.num_workers is None else trainer.num_workers,
         update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
     )
+
+
+def of_each_process(trainer: Trainer, processes: int) -> Trainer:
+    """The settings of one of the processes that train together: its share of the sizes, where they are of all."""
+    if processes == 1 or not trainer.scale_batches_by_world_size:
+        return trainer
+    given = {name: size for name in SHARED if (size := getattr(trainer, name)) is not None}
+    if problems := [
+        f"trainer.{name}: {size} cannot be shared by {processes} processes (trainer.scale_batches_by_world_size): "
+        f"{_try(size, _multiples(size, processes))}"
+        for name, size in given.items()
+        if size % processes
+    ]:
+        raise SettingsError(problems)
+    return trainer.model_copy(update={name: size // processes for name, size in given.items()})
+
+
+def of_all_processes(sizes: Sizes, processes: int) -> Sizes:
+    """What is trained together, for a person to see."""
+    alike = ("horizon", "update_epochs")
+    return sizes._replace(**{name: n * processes for name, n in sizes._asdict().items() if name not in alike})
 
 
 def targets(horizon: int, device: str, cores: int) -> tuple[int, int]:

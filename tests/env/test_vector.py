@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engram.env.errors import EnvError
 from engram.env.pool import share_out, split
 from engram.env.settings import Recall
 from engram.env.vector import VectorEnv
@@ -20,8 +21,8 @@ SEEN = ("observations", "rewards", "terminals", "truncations", "starts", "alive"
 class Played:
     """Plays an environment with actions that depend on row and time only, and keeps what every row saw."""
 
-    def __init__(self, env, count=None):
-        self.env = env
+    def __init__(self, env, count=None, first=0):
+        self.env, self.first = env, first
         self.count = np.zeros(env.rows, int) if count is None else count.copy()
         self.seen = [[] for _ in range(env.rows)]
 
@@ -32,7 +33,7 @@ class Played:
             data = b"".join(getattr(batch.buffers, name)[place].tobytes() for name in SEEN)
             cut = batch.buffers.truncations[place]
             self.seen[row].append(data + (batch.buffers.final_observations[place].tobytes() if cut else b""))
-        self.env.send(batch, (rows * 7 + self.count[rows] * 3) % 4)
+        self.env.send(batch, ((self.first + rows) * 7 + self.count[rows] * 3) % 4)
         self.count[rows] += 1
 
     def play(self, steps):
@@ -288,3 +289,21 @@ def test_observations_that_come_out_different_are_noticed_and_a_reset_helps():
             env.recv()
         env.reset()
         Played(env).play(3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_vectors_side_by_side_are_one_in_two_parts(num_workers):
+    with (
+        started(RECALL, 6, seed=4) as whole,
+        started(RECALL, 4, seed=4, num_workers=num_workers) as left,
+        started(RECALL, 2, seed=4, num_workers=num_workers, first_env=4) as right,
+    ):
+        parts = Played(left).play(40).seen + Played(right, first=4).play(40).seen
+        assert parts == Played(whole).play(40).seen
+
+
+def test_an_environment_that_fails_is_named_by_its_id(trouble):
+    with VectorEnv(trouble(fault="raise", env=5), 3, first_env=4) as env:
+        env.reset()
+        with pytest.raises(EnvError, match="environments 4-6: "):
+            Played(env).play(9)

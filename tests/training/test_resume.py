@@ -18,7 +18,7 @@ def sizes_with(cores: int, stored: Checkpoint | None = None, agents: int = 1, **
 
 
 def stored(tmp_path, cores: int, **trainer) -> Checkpoint:
-    return Checkpoint(tmp_path, {"sizes": sizes_with(cores, **trainer)._asdict()}, {})
+    return Checkpoint(tmp_path, {"sizes": sizes_with(cores, **trainer)._asdict(), "ranks": [{}]}, {})
 
 
 def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypatch) -> None:
@@ -53,3 +53,9 @@ def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:
 def test_every_size_that_settings_may_leave_open_is_kept() -> None:
     left_open = {name for name, field in Trainer.model_fields.items() if field.default is None} & {*Sizes._fields}
     assert {*resume.CHOSEN} == left_open - {"num_workers"}
+
+
+def test_another_number_of_processes_may_have_other_sizes(tmp_path) -> None:
+    began = stored(tmp_path, cores=2)
+    trainer = Trainer(num_workers=0, num_envs=8, scale_batches_by_world_size=True)
+    assert sizes_of_run(trainer, began, 1, "cpu", 16, processes=2).num_envs == 4

@@ -11,7 +11,8 @@ from engram.config.stored import keep
 from engram.settings import UserError
 from engram.training import gradient
 from engram.training.checkpoint import load_latest
-from engram.training.run import choose_device, start
+from engram.training.device import choose_device
+from engram.training.run import start
 
 SMALL = (
     "py_agent.hidden_size=8",

@@ -1,0 +1,33 @@
+"""The device that a process computes on."""
+
+import torch
+
+from engram.settings import UserError
+from engram.training.launch import Place
+
+
+def choose_device(name: str, here: Place | None = None) -> torch.device:
+    """`auto` is the best there is; a device that is not there is the user's mistake.
+
+    Where several processes train together, each has a GPU of its own, by its number on its machine.
+    """
+    here = here or Place()
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available() and here.size == 1,  # there is no way to add up gradients over these
+    }
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    if not there[name]:
+        found = ", ".join(kind for kind, present in there.items() if present)
+        together = " for several processes together" if here.size > 1 else ""
+        raise UserError(f"device={name}: this machine has no such device that torch can use{together}; it has {found}")
+    if name != "cuda" or here.size == 1:
+        return torch.device(name)
+    if here.local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"device=cuda: {here.local_size} processes on a machine with {torch.cuda.device_count()} GPUs: start one "
+            "for each, with torchrun --nproc-per-node=gpu"
+        )
+    return torch.device("cuda", here.local_rank)
