@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.core import Core, previous, steps_with_starts
+from engram.agent.native import lstm as native
 
 
 class LSTM(Core):
@@ -34,8 +35,18 @@ class LSTM(Core):
 
 
 def _run(
-    x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    starts: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    keep_gates: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if native.usable(x):
+        return native.forward(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh, keep_gates)
     steps, rows, _ = x.shape
     hidden = h0.shape[1]
     gates = torch.addmm(b_ih + b_hh, x.reshape(steps * rows, -1), w_ih.t()).view(steps, rows, 4 * hidden)
@@ -59,7 +70,7 @@ def lstm_layer(
     x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H] of one layer."""
-    return _run(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh)
+    return _run(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh, keep_gates=True)
 
 
 @lstm_layer.register_fake
@@ -84,6 +95,8 @@ def lstm_layer_backward(
     gates: Tensor,
 ) -> list[Tensor]:
     """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
+    if native.usable(x):
+        return native.backward(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates)
     steps, rows, hidden = outputs.shape
     i, f, g, o = gates.view(steps, rows, 4, hidden).unbind(2)
     tanh_c = cells.tanh()

@@ -1,0 +1,8 @@
+/* Processors with AVX2 and fused multiply-add: nearly all with x86-64. */
+#if defined(__x86_64__)
+#define LANES 8
+#define TARGET __attribute__((target("avx2,fma")))
+#include "variant.h"
+
+KERNELS(avx2)
+#endif

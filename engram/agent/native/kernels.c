@@ -1,0 +1,80 @@
+/* The kernels' plain C interface: shares rows among threads and chooses the code for the processor at hand. */
+
+#include <stddef.h>
+#include <string.h>
+
+#include "kernels.h"
+
+static const struct kernels *const VARIANTS[] = {
+#if defined(__x86_64__)
+    &kernels_avx512,
+    &kernels_avx2,
+#endif
+    &kernels_plain,
+};
+
+static const struct kernels *chosen; /* by engram_choose */
+
+/* Take the fastest kind this processor can run, or the one of that name; gives its name, or null if it cannot. */
+const char *engram_choose(const char *name) {
+    for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS; i++) {
+        const char *found = VARIANTS[i]->name;
+#if defined(__x86_64__)
+        if (!strcmp(found, "avx512") && !__builtin_cpu_supports("avx512f")) continue;
+        if (!strcmp(found, "avx2") && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) continue;
+#endif
+        if (name && strcmp(found, name)) continue;
+        chosen = VARIANTS[i];
+        return found;
+    }
+    return NULL;
+}
+
+/* What the library was built from; it is used only with the same sources beside it. */
+const char *engram_sources(void) { return ENGRAM_SOURCES; }
+
+static long panels(const struct lstm *job) { return (job->hidden + chosen->lanes - 1) / chosen->lanes; }
+
+/* The first of a thread's rows: shares are multiples of the height of a tile, but for the last. */
+static long first_row(const struct lstm *job, long thread) {
+    long share = (job->rows + job->threads - 1) / job->threads;
+    share = (share + chosen->height - 1) / chosen->height * chosen->height;
+    return share * thread < job->rows ? share * thread : job->rows;
+}
+
+long engram_lstm_forward_scratch(const struct lstm *job) {
+    return chosen->forward_weights(job) + job->threads * chosen->forward_scratch(job);
+}
+
+void engram_lstm_forward(const struct lstm *job) {
+    long each = chosen->forward_scratch(job), count = panels(job);
+    float *weights = job->scratch, *scratch = weights + chosen->forward_weights(job);
+#pragma omp parallel num_threads(job->threads)
+    {
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < count; panel++) chosen->forward_pack(job, panel, weights);
+#pragma omp for schedule(static)
+        for (long thread = 0; thread < job->threads; thread++)
+            chosen->forward_rows(job, weights, first_row(job, thread), first_row(job, thread + 1), scratch + thread * each);
+    }
+}
+
+long engram_lstm_backward_scratch(const struct lstm *job) {
+    return chosen->backward_weights(job) + job->threads * chosen->backward_scratch(job);
+}
+
+void engram_lstm_backward(const struct lstm *job) {
+    long each = chosen->backward_scratch(job), count = panels(job);
+    long groups = chosen->backward_groups(job);
+    float *weights = job->scratch, *scratch = weights + chosen->backward_weights(job);
+#pragma omp parallel num_threads(job->threads)
+    {
+#pragma omp for schedule(static)
+        for (long group = 0; group < groups; group++) chosen->backward_pack(job, group, weights);
+#pragma omp for schedule(static)
+        for (long thread = 0; thread < job->threads; thread++)
+            chosen->backward_rows(job, weights, first_row(job, thread), first_row(job, thread + 1), scratch + thread * each);
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < count; panel++) chosen->backward_sum(job, panel, scratch, job->threads);
+    }
+}

@@ -1,0 +1,19 @@
+/* What each kind of processor has its own code for. All of it works on one thread. */
+
+#include "lstm.h"
+
+struct kernels {
+    const char *name;
+    long lanes, height; /* floats in a vector, rows of a tile */
+    /* floats of the packed weights, and of what a thread needs to work with */
+    long (*forward_weights)(const struct lstm *), (*forward_scratch)(const struct lstm *);
+    void (*forward_pack)(const struct lstm *, long panel, float *weights);
+    void (*forward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
+    long (*backward_weights)(const struct lstm *), (*backward_scratch)(const struct lstm *);
+    long (*backward_groups)(const struct lstm *);
+    void (*backward_pack)(const struct lstm *, long group, float *weights);
+    void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
+    void (*backward_sum)(const struct lstm *, long panel, const float *scratch, long threads);
+};
+
+extern const struct kernels kernels_avx512, kernels_avx2, kernels_plain;

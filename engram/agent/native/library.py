@@ -1,0 +1,98 @@
+"""Finds the kernels: those installed with the package, else those in the user's cache, built there at first use.
+
+`ENGRAM_NATIVE=0` in the environment switches them off; `ENGRAM_NATIVE=avx2` and the like choose a kind of processor.
+"""
+
+import ctypes
+import importlib.machinery
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from engram.agent.native.build import HERE, compile_library, fingerprint
+
+SETTING = "ENGRAM_NATIVE"
+OFF = ("0", "off", "no", "false")
+KINDS = ("avx512", "avx2", "plain")
+
+_switched_off = 0
+_log = logging.getLogger(__name__)
+
+
+def kernels() -> ctypes.CDLL | None:
+    """The kernels, or None where there are none or they are switched off: then PyTorch computes the same."""
+    return None if _switched_off else _library()
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """In pure PyTorch meanwhile: to compare the two."""
+    global _switched_off
+    _switched_off += 1
+    try:
+        yield
+    finally:
+        _switched_off -= 1
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    wanted = os.environ.get(SETTING, "").lower()
+    if wanted in OFF:
+        return None
+    library, problem = _find()
+    if library is not None:
+        chosen = choose(library, wanted if wanted in KINDS else None)
+        problem = None if chosen else f"this processor cannot run the kind {SETTING}={wanted}"
+    if problem is not None:
+        _log.warning("native kernels are not used, PyTorch computes the same more slowly: %s", problem)
+        return None
+    return library
+
+
+def choose(library: ctypes.CDLL, kind: str | None = None) -> str | None:
+    """Use the kernels for this kind of processor, by default the best; its name, or None if it is not of that kind."""
+    name = library.engram_choose(None if kind is None else kind.encode())
+    return None if name is None else name.decode()
+
+
+def kinds() -> list[str]:
+    """The kinds this processor can stand in for, the best first."""
+    library = _library()
+    if library is None:
+        return []
+    names = [name for name in KINDS if choose(library, name) == name]
+    choose(library)
+    return names
+
+
+def _find() -> tuple[ctypes.CDLL | None, str | None]:
+    """The library, or what kept it from being made."""
+    installed = [HERE / f"kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    cached = cache_directory() / f"kernels-{fingerprint()}.so"
+    for path in (*installed, cached):
+        if path.exists() and (library := _open(path)) is not None:
+            return library, None
+    problem = compile_library(cached)
+    if problem is not None:
+        return None, problem
+    library = _open(cached)
+    return library, None if library is not None else f"{cached} cannot be loaded"
+
+
+def _open(path: Path) -> ctypes.CDLL | None:
+    """A library, unless it does not load here or was built from other sources than these."""
+    try:
+        library = ctypes.CDLL(str(path))
+        library.engram_sources.restype = library.engram_choose.restype = ctypes.c_char_p
+        library.engram_choose.argtypes = [ctypes.c_char_p]
+        return library if library.engram_sources().decode() == fingerprint() else None
+    except (OSError, AttributeError):
+        return None
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "engram"

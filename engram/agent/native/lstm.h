@@ -1,0 +1,27 @@
+/* What a call of the LSTM kernels is about. The fields and their order are those of `Job` in lstm.py.
+ *
+ * T steps, B rows, I inputs, H hidden. Strides are in floats; what has none is contiguous. */
+
+struct lstm {
+    long steps, rows, inputs, hidden, threads;
+    const float *x; /* [T, B, I] */
+    long x_step, x_row;
+    const float *h0, *c0; /* [B, H] */
+    const unsigned char *starts; /* [T, B]: an episode starts here, memory is zero before this step */
+    long starts_step, starts_row;
+    const float *w_ih, *w_hh, *b_ih, *b_hh; /* as torch.nn.LSTM has them, gates i, f, g, o */
+    float *outputs, *cells, *gates; /* [T, B, H], the same, [T, B, 4H] after activation; gates may be null */
+    float *scratch; /* as many floats as the _scratch function asks for */
+    /* for the backward pass only */
+    const float *d_outputs; /* [T, B, H] */
+    long d_outputs_step, d_outputs_row;
+    const float *d_cells; /* the same, or null */
+    long d_cells_step, d_cells_row;
+    float *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
+};
+
+/* Rows are done in blocks that run through all steps: as many as make good use of weights while they are in cache. */
+#define BLOCK 132
+
+/* Sums run over this many products between visits to memory: their weights stay in the first-level cache. */
+#define DEPTH 128

@@ -1,0 +1,130 @@
+"""A layer of the LSTM by the kernels: the arithmetic of `engram.agent.lstm`, float32 on the CPU."""
+
+# T steps, B rows, I input size, H hidden size
+
+import ctypes
+import threading
+
+import torch
+from torch import Tensor
+
+from engram.agent.native.library import kernels
+
+ROWS_PER_THREAD = 6  # fewer are not worth waking one for
+
+_local = threading.local()
+
+
+class Job(ctypes.Structure):
+    """`struct lstm` of lstm.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("steps", "rows", "inputs", "hidden", "threads")),
+        ("x", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("x_step", "x_row")),
+        *((name, ctypes.c_void_p) for name in ("h0", "c0", "starts")),
+        *((name, ctypes.c_long) for name in ("starts_step", "starts_row")),
+        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates", "scratch")),
+        ("d_outputs", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("d_outputs_step", "d_outputs_row")),
+        ("d_cells", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("d_cells_step", "d_cells_row")),
+        *((name, ctypes.c_void_p) for name in ("d_x", "d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
+    ]
+
+
+def usable(x: Tensor) -> bool:
+    """Whether the kernels can do this layer: they are there, and it is of float32 on the CPU."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and kernels() is not None
+
+
+def forward(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    starts: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    keep_gates: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H]; gates are empty if they are not kept."""
+    steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
+    outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
+    gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
+    held = _contiguous(h0=h0, c0=c0, w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
+    x, starts = _rows_contiguous(x), starts.bool()
+    job = _job(x, starts, hidden, held | {"outputs": outputs, "cells": cells})
+    job.gates = gates.data_ptr() if keep_gates else None
+    _run("forward", job)
+    return outputs, cells, gates
+
+
+def backward(
+    d_outputs: Tensor,
+    d_cells: Tensor | None,
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    starts: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    outputs: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+) -> list[Tensor]:
+    """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
+    shapes = {"d_x": x.shape, "d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape}
+    made = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
+    held = _contiguous(h0=h0, c0=c0, w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
+    x, starts, d_outputs = _rows_contiguous(x), starts.bool(), _rows_contiguous(d_outputs)
+    job = _job(x, starts, h0.shape[1], held | made)
+    job.d_outputs = d_outputs.data_ptr()
+    job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
+    if d_cells is not None:
+        d_cells = _rows_contiguous(d_cells)
+        job.d_cells = d_cells.data_ptr()
+        job.d_cells_step, job.d_cells_row = d_cells.stride()[:2]
+    _run("backward", job)
+    return list(made.values())
+
+
+def _job(x: Tensor, starts: Tensor, hidden: int, tensors: dict[str, Tensor]) -> Job:
+    job = Job(x.shape[0], x.shape[1], x.shape[2], hidden, threads_for(x.shape[1]))
+    job.x, job.starts = x.data_ptr(), starts.data_ptr()
+    job.x_step, job.x_row = x.stride()[:2]
+    job.starts_step, job.starts_row = starts.stride()
+    for name, tensor in tensors.items():
+        setattr(job, name, tensor.data_ptr())
+    return job
+
+
+def threads_for(rows: int) -> int:
+    return max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))
+
+
+def _run(direction: str, job: Job) -> None:
+    library = kernels()
+    assert library is not None
+    size = getattr(library, f"engram_lstm_{direction}_scratch")
+    size.restype = ctypes.c_long
+    job.scratch = _scratch(size(ctypes.byref(job)))
+    getattr(library, f"engram_lstm_{direction}")(ctypes.byref(job))
+
+
+def _scratch(floats: int) -> int:
+    """Where to work: a place for each calling thread, kept, since memory is slow when a process first touches it."""
+    place: Tensor | None = getattr(_local, "place", None)
+    if place is None or place.numel() < floats:
+        place = _local.place = torch.empty(floats)
+    return place.data_ptr()
+
+
+def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _rows_contiguous(sequence: Tensor) -> Tensor:
+    """[T, B, …] with the numbers of a row side by side: steps and rows may lie anywhere."""
+    return sequence if sequence.stride(-1) == 1 else sequence.contiguous()

@@ -1,0 +1,213 @@
+/* The LSTM's backward pass, for one kind of processor. */
+
+/* Weights as the gradients of x and h need them: columns WIDTH at a time, first those of x, then those of h, laid out
+ * [columns][panel][gate][lane][column]. */
+static long backward_columns(long size) { return round_up(size, WIDTH) / WIDTH; }
+
+static long backward_groups(const struct lstm *job) {
+    return backward_columns(job->inputs) + backward_columns(job->hidden);
+}
+
+static long backward_weights(const struct lstm *job) {
+    return backward_groups(job) * 4 * round_up(job->hidden, LANES) * WIDTH;
+}
+
+static TARGET void backward_pack(const struct lstm *job, long group, float *weights) {
+    long H = job->hidden, wide = 4 * round_up(H, LANES), of_x = backward_columns(job->inputs);
+    const float *from = group < of_x ? job->w_ih : job->w_hh;
+    long size = group < of_x ? job->inputs : H, column = (group < of_x ? group : group - of_x) * WIDTH;
+    long count = size - column < WIDTH ? size - column : WIDTH;
+    float *to = weights + group * wide * WIDTH;
+    memset(to, 0, 4 * wide * WIDTH);
+    for (long k = 0; k < wide; k++) {
+        long unit = k / WIDTH * LANES + k % LANES, gate = k % WIDTH / LANES * H + unit;
+        if (unit < H) memcpy(to + k * WIDTH, from + gate * size + column, 4 * count);
+    }
+}
+
+/* Gradients of weights are summed per thread, laid out [panel][HEIGHT inputs][input][gate][lane], and of biases. */
+static long weight_sums(const struct lstm *job) {
+    return round_up(job->hidden, LANES) * 4 * (round_up(job->inputs + job->hidden, HEIGHT) + 1);
+}
+
+/* Steps of `rows` rows between two visits to those sums: so many that a visit is worth it. */
+static long stretch(const struct lstm *job, long rows) {
+    long steps = (DEPTH + rows - 1) / rows;
+    return steps < job->steps ? steps : job->steps;
+}
+
+/* Where a thread keeps what it works on: a block of rows, or a stretch of it of at most DEPTH + BLOCK rows. */
+struct workplace {
+    float *d_h, *d_c; /* [rows][padded H]: what comes back from the step after */
+    float *d_gates; /* [rows][panel][gate][lane], of this step: to be multiplied by weights */
+    float *d_panels; /* [panel][rows of the stretch][gate][lane]: the same, to be multiplied by inputs */
+    float *inputs; /* [HEIGHT inputs][rows of the stretch][input]: x and h before the step */
+    float *sums; /* [rows][WIDTH] */
+    float *d_weights, *d_bias; /* of this thread */
+    long room; /* rows of a stretch */
+};
+
+static long lay_out(const struct lstm *job, float *scratch, struct workplace *at) {
+    long padded = round_up(job->hidden, LANES), columns = round_up(job->inputs + job->hidden, HEIGHT);
+    float *free_ = scratch;
+    at->room = DEPTH + BLOCK;
+    at->d_weights = free_, free_ += padded * 4 * columns;
+    at->d_bias = free_, free_ += padded * 4;
+    at->d_h = free_, free_ += BLOCK * padded;
+    at->d_c = free_, free_ += BLOCK * padded;
+    at->d_gates = free_, free_ += BLOCK * 4 * padded;
+    at->d_panels = free_, free_ += at->room * 4 * padded;
+    at->inputs = free_, free_ += at->room * columns;
+    at->sums = free_, free_ += BLOCK * WIDTH;
+    return free_ - scratch;
+}
+
+static long backward_scratch(const struct lstm *job) {
+    struct workplace at;
+    return lay_out(job, 0, &at);
+}
+
+/* Gradients of one row's units in a panel, from that of the output: of the gates before activation, and of the cell before. */
+INLINE void unit_gradients(const float *gates, long H, long count, vf cell, vf cell_before, vf d_output, vf d_cell,
+                           vf d_gates[4], vf *d_cell_before) {
+    const vf one = splat(1.0f);
+    vf i = load_some(gates, count), f = load_some(gates + H, count);
+    vf g = load_some(gates + 2 * H, count), o = load_some(gates + 3 * H, count);
+    vf tanh_cell = hyperbolic(cell);
+    d_cell = fma_(d_output * o, fma_(-tanh_cell, tanh_cell, one), d_cell);
+    d_gates[0] = d_cell * g * i * (one - i);
+    d_gates[1] = d_cell * cell_before * f * (one - f);
+    d_gates[2] = d_cell * i * fma_(-g, g, one);
+    d_gates[3] = d_output * tanh_cell * o * (one - o);
+    *d_cell_before = d_cell * f;
+}
+
+/* Of a step of a block: the gradients of all gates, laid out both ways, and of the biases. `slot`: rows of the stretch
+ * that are there already. */
+static TARGET void gate_gradients(const struct lstm *job, long t, long first, long rows, long slot,
+                                  const struct workplace *at) {
+    long H = job->hidden, padded = round_up(H, LANES);
+    for (long unit = 0; unit < H; unit += LANES) {
+        float *panel = at->d_panels + unit / LANES * at->room * WIDTH + slot * WIDTH;
+        vf bias[4];
+        for (int v = 0; v < 4; v++) bias[v] = load(at->d_bias + unit * 4 + v * LANES);
+        for (long r = 0; r < rows; r++) {
+            long row = first + r, place = (t * job->rows + row) * H + unit, count = H - unit;
+            float *d_h = at->d_h + r * padded + unit, *d_c = at->d_c + r * padded + unit;
+            int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
+            vf before = {0}, d_gates[4], d_cell_before;
+            if (!start)
+                before = load_some(t ? job->cells + place - job->rows * H : job->c0 + row * H + unit, count);
+            vf d_cell = load(d_c);
+            if (job->d_cells)
+                d_cell += load_some(job->d_cells + t * job->d_cells_step + row * job->d_cells_row + unit, count);
+            vf d_output = load(d_h) + load_some(job->d_outputs + t * job->d_outputs_step
+                                                + row * job->d_outputs_row + unit, count);
+            unit_gradients(job->gates + 4 * (place - unit) + unit, H, count, load_some(job->cells + place, count), before,
+                           d_output, d_cell, d_gates, &d_cell_before);
+            store(d_c, start ? (vf){0} : d_cell_before);
+            for (int v = 0; v < 4; v++) {
+                bias[v] += d_gates[v];
+                store(at->d_gates + r * 4 * padded + unit * 4 + v * LANES, d_gates[v]);
+                store(panel + r * WIDTH + v * LANES, d_gates[v]);
+            }
+        }
+        for (int v = 0; v < 4; v++) store(at->d_bias + unit * 4 + v * LANES, bias[v]);
+    }
+}
+
+/* From the gradients of the gates to those of x, and of h before the step: none where an episode starts. */
+static TARGET void through_weights(const struct lstm *job, const float *weights, long t, long first, long rows,
+                                   const struct workplace *at) {
+    static const float zeros[WIDTH];
+    long I = job->inputs, H = job->hidden, padded = round_up(H, LANES), of_x = backward_columns(I);
+    for (long group = 0; group < backward_groups(job); group++) {
+        add_products(rows, at->d_gates, 4 * padded, weights + group * 4 * padded * WIDTH, 4 * padded, zeros, 0, at->sums);
+        long column = (group < of_x ? group : group - of_x) * WIDTH, size = group < of_x ? I : H;
+        long count = size - column < WIDTH ? size - column : WIDTH;
+        for (long r = 0; r < rows; r++) {
+            float *to = group < of_x ? job->d_x + (t * job->rows + first + r) * I : at->d_h + r * padded;
+            memcpy(to + column, at->sums + r * WIDTH, 4 * count);
+        }
+    }
+    for (long r = 0; r < rows; r++)
+        if (job->starts[t * job->starts_step + (first + r) * job->starts_row])
+            memset(at->d_h + r * padded, 0, 4 * padded);
+}
+
+/* What the weights were multiplied by in a step: x, and h as it was before. */
+static TARGET void note_inputs(const struct lstm *job, long t, long first, long rows, long slot,
+                               const struct workplace *at) {
+    long I = job->inputs, H = job->hidden;
+    for (long r = 0; r < rows; r++) {
+        long row = first + r;
+        const float *x = job->x + t * job->x_step + row * job->x_row;
+        const float *h = t ? job->outputs + ((t - 1) * job->rows + row) * H : job->h0 + row * H;
+        int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
+        float *to = at->inputs + (slot + r) * HEIGHT;
+        for (long column = 0; column < I + H; column++) {
+            float value = column < I ? x[column] : start ? 0 : h[column - I];
+            to[column / HEIGHT * HEIGHT * at->room + column % HEIGHT] = value;
+        }
+    }
+}
+
+static TARGET void add_weight_gradients(const struct lstm *job, long rows, const struct workplace *at) {
+    long panels = round_up(job->hidden, LANES) / LANES, tiles = round_up(job->inputs + job->hidden, HEIGHT) / HEIGHT;
+    for (long panel = 0; panel < panels; panel++)
+        for (long k = 0; k < rows; k += DEPTH) {
+            long depth = rows - k < DEPTH ? rows - k : DEPTH;
+            const float *d_gates = at->d_panels + (panel * at->room + k) * WIDTH;
+            for (long tile = 0; tile < tiles; tile++) {
+                float *sums = at->d_weights + (panel * tiles + tile) * HEIGHT * WIDTH;
+                products(HEIGHT, at->inputs + (tile * at->room + k) * HEIGHT, 1, HEIGHT, d_gates, depth, sums, WIDTH, sums);
+            }
+        }
+}
+
+/* Rows `first` up to, without, `last`, block by block from the last step to the first. */
+static TARGET void backward_rows(const struct lstm *job, const float *weights, long first, long last, float *scratch) {
+    struct workplace at;
+    long H = job->hidden, padded = round_up(H, LANES);
+    lay_out(job, scratch, &at);
+    memset(at.d_weights, 0, 4 * weight_sums(job));
+    memset(at.inputs, 0, 4 * at.room * round_up(job->inputs + H, HEIGHT));
+    for (long end; first < last; first = end) {
+        end = last - first > BLOCK ? first + BLOCK : last;
+        long rows = end - first, most = stretch(job, rows), steps = 0;
+        memset(at.d_h, 0, 4 * 2 * BLOCK * padded);
+        for (long t = job->steps - 1; t >= 0; t--) {
+            gate_gradients(job, t, first, rows, steps * rows, &at);
+            through_weights(job, weights, t, first, rows, &at);
+            note_inputs(job, t, first, rows, steps * rows, &at);
+            if (++steps == most || t == 0) {
+                add_weight_gradients(job, steps * rows, &at);
+                steps = 0;
+            }
+        }
+        for (long r = 0; r < rows; r++) {
+            memcpy(job->d_h0 + (first + r) * H, at.d_h + r * padded, 4 * H);
+            memcpy(job->d_c0 + (first + r) * H, at.d_c + r * padded, 4 * H);
+        }
+    }
+}
+
+/* The threads' sums of a panel added up, in their order, and brought into the order of the weights. */
+static TARGET void backward_sum(const struct lstm *job, long panel, const float *scratch, long threads) {
+    long I = job->inputs, H = job->hidden, columns = round_up(I + H, HEIGHT), each = backward_scratch(job);
+    long biases = round_up(H, LANES) * 4 * columns;
+    for (long place = 0; place < WIDTH; place++) {
+        long unit = panel * LANES + place % LANES, gate = place / LANES * H + unit;
+        if (unit >= H) continue;
+        for (long column = 0; column < I + H; column++) {
+            float sum = 0;
+            for (long thread = 0; thread < threads; thread++)
+                sum += scratch[thread * each + (panel * columns + column) * WIDTH + place];
+            *(column < I ? job->d_w_ih + gate * I + column : job->d_w_hh + gate * H + column - I) = sum;
+        }
+        float sum = 0;
+        for (long thread = 0; thread < threads; thread++)
+            sum += scratch[thread * each + biases + panel * WIDTH + place];
+        job->d_b[gate] = sum;
+    }
+}
