@@ -12,48 +12,13 @@ from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.policy import Policy
-from engram.audit.foreign import Foreign, flat_logits, one_each
+from engram.audit.foreign import Foreign, one_each
+from engram.audit.plain import PlainModule
 from engram.audit.states import State, leaves
-from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
+from engram.audit.subject import Answer, Moment, Segment, Subject
 from engram.audit.td import TdSubject
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
-
-STARTS = ("starts", "start", "done", "dones", "episode_starts", "is_first", "reset", "resets")
-
-
-class PlainModule(Foreign):
-    """`module(obs, (h, c)) -> (logits, value, (h, c))`: one step at a time, the state cleared by the caller.
-
-    A module that takes `starts` (or `dones`, `episode_starts`, …) as a third argument clears the state itself.
-    """
-
-    kind = "module"
-
-    def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
-        super().__init__(policy, spec)
-        self.told_of_starts = bool({*list(inspect.signature(policy.forward).parameters)[2:]} & {*STARTS})
-
-    def step(self, moment: Moment, starts: Tensor, state: State) -> tuple[Answer, State]:
-        logits, value, state = self._call(moment.observations, starts, state)
-        return self.drawn(logits, value, moment.noise), state
-
-    def replay(self, segment: Segment, starts: Tensor, state: State) -> Answer:
-        logits, values = [], []
-        for t in range(segment.shape[1]):
-            logit, value, state = self._call(segment.observations[:, t], starts[:, t], state)
-            logits.append(flat_logits(logit))
-            values.append(one_each(value, segment.shape[0]))
-        return self.judged(torch.stack(logits, 1).flatten(0, 1), torch.stack(values, 1), segment)
-
-    def _call(self, observations: Tensor, starts: Tensor, state: State) -> tuple[Any, Tensor, State]:
-        if self.told_of_starts:
-            answer = self.policy(observations, state, starts)
-        else:
-            answer = self.policy(observations, self.states.cleared(state, starts))
-        if not isinstance(answer, tuple) or len(answer) != 3:
-            raise CallError(f"the call must return (logits, value, state), and returned {_kind(answer)}")
-        return answer
 
 
 class PufferLib(Foreign):
@@ -186,7 +151,3 @@ def recognise(policy: nn.Module) -> str:
             return kind
     parameters = list(inspect.signature(policy.forward).parameters)
     return "td" if parameters[:1] == ["td"] or "action" in parameters else "module"
-
-
-def _kind(answer: Any) -> str:
-    return f"{len(answer)} things" if isinstance(answer, tuple) else f"a {type(answer).__name__}"

@@ -90,13 +90,13 @@ class Audit:
         except Exception as error:
             raise CannotAuditError(f"the policy cannot be built: {describe(error)}") from error
         moment = self.story(99, steps=1).moment(slice(0, self.rows), 0)
-        subject = adapt(policy, self.spec, adapter)
+        subject = self._adapted(policy, adapter)
         subject.policy.train()
         try:
             with torch.no_grad():
                 if any(isinstance(p, UninitializedParameter) for p in subject.policy.parameters()):
                     subject.act(moment)  # lazy layers get their weights
-                    subject = adapt(policy, self.spec, adapter)
+                    subject = self._adapted(policy, adapter)
                 copied(subject).act(moment)
         except Exception as error:
             raise CannotAuditError(
@@ -106,17 +106,30 @@ class Audit:
             ) from error
         return subject
 
+    def _adapted(self, policy: nn.Module, adapter: str) -> Subject:
+        try:
+            return adapt(policy, self.spec, adapter)
+        except UserError:
+            raise
+        except Exception as error:
+            raise CannotAuditError(
+                f"it is not known how to play a {type(policy).__name__}: {describe(error)}"
+            ) from error
+
     @torch.no_grad()
     def _mode_matters(self) -> bool:
         """Whether training and evaluation mode give different numbers."""
         story, said = self.story(93, steps=2), []
-        for mode in (True, False):
-            copy = copied(self.as_made)
-            copy.training_mode = mode
-            torch.manual_seed(self.seed)
-            said.append(live(copy, story).numbers)
-            if not self.learning_fault:
-                said[-1] = torch.cat([said[-1].flatten(), copy.learn(self.segment(92)).numbers().flatten()])
+        try:
+            for mode in (True, False):
+                copy = copied(self.as_made)
+                copy.training_mode = mode
+                torch.manual_seed(self.seed)
+                said.append(live(copy, story).numbers)
+                if not self.learning_fault:
+                    said[-1] = torch.cat([said[-1].flatten(), copy.learn(self.segment(92)).numbers().flatten()])
+        except Exception:  # the checks run into it too, and tell
+            return False
         return worst(said[0], said[1]) > tolerance(said[0])
 
     def _check_reset(self, subject: Subject) -> None:
@@ -152,11 +165,14 @@ class Audit:
         story = self.story(96, steps=3)
         other = story.with_other_past(slice(None), 2, self.generator(95), self.spec)
         said: list[Lived] = []
-        for each in (story, other):
-            copy = copied(subject)
-            copy.training_mode = False if self.mode_matters else None
-            torch.manual_seed(self.seed)
-            said.append(live(copy, each))
+        try:
+            for each in (story, other):
+                copy = copied(subject)
+                copy.training_mode = False if self.mode_matters else None
+                torch.manual_seed(self.seed)
+                said.append(live(copy, each))
+        except Exception:  # the checks run into it too, and tell
+            return torch.inf
         return worst(said[0].numbers[:, -1], said[1].numbers[:, -1])
 
     def _try_learning(self) -> str:

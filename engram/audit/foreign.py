@@ -23,8 +23,8 @@ class Foreign(Subject):
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         super().__init__(policy, spec)
-        self.states = RowStates(self.begin)
         self.actions = make_actions(spec)
+        self.states = RowStates(self.begin)
         space = spec.single_action_space
         self.choices = int(space.n) if isinstance(space, spaces.Discrete) and space.n <= MOST_ACTIONS else 0
 
@@ -91,7 +91,11 @@ class Foreign(Subject):
 
 
 def flat_logits(logits: Any) -> Tensor:
-    """One tensor, whatever form logits come in: a tensor, one for each choice, or a normal distribution."""
+    """One tensor, whatever form logits come in: a tensor, one for each choice, or a distribution."""
+    if isinstance(logits, torch.distributions.Independent):
+        logits = logits.base_dist
+    if isinstance(logits, torch.distributions.Categorical):
+        return logits.logits
     if isinstance(logits, torch.distributions.Normal):
         return torch.cat([logits.loc, logits.scale.log().expand_as(logits.loc)], -1)
     return logits if isinstance(logits, Tensor) else torch.cat(list(logits), -1)

@@ -15,8 +15,18 @@ from engram.audit.context import Audit, describe
 from engram.audit.keeping import copy_of
 from engram.audit.places import place
 from engram.audit.randomness import unchanged_randomness
-from engram.audit.result import AuditError, Check, CheckResult, DoesNotApplyError, Report, Status, Verdict
+from engram.audit.result import (
+    AuditError,
+    CannotAuditError,
+    Check,
+    CheckResult,
+    DoesNotApplyError,
+    Report,
+    Status,
+    Verdict,
+)
 from engram.audit.table import as_text
+from engram.audit.target import build
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -38,7 +48,7 @@ def run_audit(
     """
     checks = chosen(only)
     with unchanged_randomness(), torch.enable_grad():
-        audit = Audit(make, EnvSpec.of(env), seed, adapter, takes_options)
+        audit = _prepared(make, env, seed, adapter, takes_options)
         results = []
         for check in checks:
             progress(check)
@@ -53,6 +63,16 @@ def run_audit(
         parameters=sum(p.numel() for p in policy.parameters()),
         results=tuple(results),
     )
+
+
+def _prepared(make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool) -> Audit:
+    """Whatever goes wrong before the first check means that there is nothing to check."""
+    try:
+        return Audit(make, EnvSpec.of(env), seed, adapter, takes_options)
+    except UserError:
+        raise
+    except Exception as error:
+        raise CannotAuditError(f"it cannot be audited: {describe(error)}") from error
 
 
 def check(policy: Any, env: object, *, seed: int = 0, only: Sequence[str] = (), adapter: str = "auto") -> Report:
@@ -137,8 +157,11 @@ def _verdict(check: Check, audit: Audit) -> Verdict:
 
 def _maker(policy: Any, env: object) -> tuple[Callable[..., nn.Module], bool]:
     """How to get the policy, and whether keyword arguments are its options."""
+    spec = EnvSpec.of(env)
+    if isinstance(policy, type) and issubclass(policy, Policy):
+        return partial(policy, spec), True
     if isinstance(policy, type):
-        return partial(policy, EnvSpec.of(env)), issubclass(policy, Policy)
+        return partial(build, policy, policy.__name__, spec, {}), False
     if not isinstance(policy, nn.Module) and isinstance(getattr(policy, "policy", None), nn.Module):
         policy = policy.policy  # an algorithm with the policy in it
     if not isinstance(policy, nn.Module) and callable(policy):

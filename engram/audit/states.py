@@ -34,8 +34,7 @@ class RowStates:
 
     def __init__(self, begin: Callable[[int], State]) -> None:
         self._begin = begin
-        # Which dimension counts rows is what differs between the state of two rows and that of three.
-        self._row_dims = map_state(_difference, begin(2), begin(3))
+        self._row_dims = row_dims(begin(2), begin(3))
         self._rows: dict[int, State] = {}
 
     def clear(self) -> None:
@@ -72,7 +71,12 @@ class RowStates:
     def numbers(self, ids: list[int]) -> Tensor:
         """[rows, any]"""
         parts = map_state(lambda dim, part: part.movedim(int(dim), 0).flatten(1), self._row_dims, self.take(ids))
-        return torch.cat(leaves(parts), 1)
+        return torch.cat([torch.zeros(len(ids), 0), *leaves(parts)], 1)
+
+
+def row_dims(two: State, three: State) -> State:
+    """Which dimension of each part counts rows: the one that differs between the state of two rows and of three."""
+    return map_state(_difference, two, three)
 
 
 def first_state(policy: nn.Module, rows: int) -> State | None:

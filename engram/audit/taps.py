@@ -6,7 +6,7 @@ observation shows which part of that output is the step's.
 
 # B rows, T steps
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,14 +31,16 @@ Recorded = dict[str, list[Tensor]]  # module -> its output in each call
 
 class Tap(NamedTuple):
     module: str
-    places: list[Place]  # of each step of the row
+    places: list[Place]  # of each step that was asked for
 
 
-def find_tap(subject: Subject, segment: Segment, row: int, spec: EnvSpec, generator: torch.Generator) -> Tap | None:
-    """The first module of which every step of a row has a part of its own."""
+def find_tap(
+    subject: Subject, segment: Segment, row: int, steps: Sequence[int], spec: EnvSpec, generator: torch.Generator
+) -> Tap | None:
+    """The first module of which each of these steps of a row has a part of its own."""
     base, _ = record(subject, segment)
     places: dict[str, list[Place]] = {name: [] for name in base}
-    for step in range(segment.shape[1]):
+    for step in steps:
         observations = segment.observations.clone()
         observations[row, step] = random_observations(spec, (1,), generator)[0]
         changed, _ = record(subject, replace(segment, observations=observations))
@@ -52,7 +54,7 @@ def find_tap(subject: Subject, segment: Segment, row: int, spec: EnvSpec, genera
 
 
 def gradient_per_step(subject: Subject, segment: Segment, tap: Tap, loss: Callable[[Answer], Tensor]) -> Tensor:
-    """The size of the loss's gradient at each step [T] of the tap's row."""
+    """The size of the loss's gradient at each of the tap's places."""
     recorded, answer = record(subject, segment)
     outputs = recorded[tap.module]
     gradients = torch.autograd.grad(loss(answer), outputs, allow_unused=True)

@@ -18,6 +18,12 @@ from engram.audit.result import CannotAuditError
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
+SIZE = 32  # of hidden layers, where a constructor has no default of its own
+SIZES = ("hidden_size", "hidden_dim", "lstm_hidden_size", "lstm_size", "rnn_hidden_size", "rnn_size", "hidden_units")
+ACTIONS = ("n_actions", "num_actions", "action_size", "action_dim", "act_dim", "ac_dim", "num_outputs", "output_dim")
+OBSERVATIONS = ("obs_size", "obs_dim", "ob_dim", "observation_size", "observation_dim", "input_dim", "input_size")
+INPUTS = (*OBSERVATIONS, "num_inputs", "in_dim", "in_features", "state_dim")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -42,8 +48,7 @@ class Environment:
 
 
 def find_object(place: str) -> Any:
-    """The class, function or policy that is called so. Running a user's file is what the user asked for by naming "
-    "it."""
+    """The class, function or policy that is called so. Running a user's file is what was asked for by naming it."""
     module_name, _, name = place.rpartition(":")
     for folder in (Path.cwd(), Path(module_name).expanduser().resolve().parent):  # what it imports may lie beside it
         if str(folder) not in sys.path:
@@ -52,7 +57,7 @@ def find_object(place: str) -> Any:
         module = load_module(module_name)
     except UserError as error:
         raise CannotAuditError(str(error).removeprefix("py_agent: ")) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end at once, for want of arguments of its own
         raise CannotAuditError(f"{module_name} could not be imported: {type(error).__name__}: {error}") from error
     if name not in vars(module):
         candidates = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -66,18 +71,20 @@ def target_of(found: Any, place: str, spec: EnvSpec, options: Mapping[str, Any])
     if isinstance(found, nn.Module):
         return Target(place, lambda: copy_of(found, found), spec, takes_options=False)
     if isinstance(found, type) and issubclass(found, nn.Module):
-        return Target(place, partial(_build, found, place, spec, options), spec, takes_options=True)
+        return Target(place, partial(build, found, place, spec, options), spec, takes_options=True)
     if callable(found) and not isinstance(found, type):
-        return Target(place, partial(_build, found, place, spec, options), spec, takes_options=False)
+        return Target(place, partial(build, found, place, spec, options), spec, takes_options=False)
     raise CannotAuditError(f"{place} is a {type(found).__name__}: name a torch.nn.Module, or a function that makes one")
 
 
-def _build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
+def build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
     """Arguments by the names they usually have; a required one that is not known is the user's to give."""
     known, positional, unknown = _arguments(spec), {}, []
     for name, parameter in inspect.signature(found).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in options or name in more:
             continue
+        if parameter.default not in (parameter.empty, None):
+            continue  # it knows better
         if name in known:
             positional[name] = known[name]
         elif parameter.default is parameter.empty:
@@ -85,8 +92,7 @@ def _build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mappin
     if unknown:
         raise CannotAuditError(
             f"{place} needs {', '.join(unknown)}, which is not known here: give it with py_agent.{unknown[0]}=VALUE, "
-            f"or "
-            f"write a function of the environment that makes the policy, and name that"
+            "or write a function of the environment that makes the policy, and name that"
         )
     return found(**positional, **options, **more)
 
@@ -94,11 +100,14 @@ def _build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mappin
 def _arguments(spec: EnvSpec) -> dict[str, Any]:
     env, action, observation = Environment(spec), spec.single_action_space, spec.single_observation_space
     known: dict[str, Any] = dict.fromkeys(("env", "envs", "environment", "vec_env"), env)
-    known |= dict.fromkeys(("observation_space", "obs_space"), observation)
-    known |= dict.fromkeys(("observation_shape", "obs_shape"), observation.shape)
-    known |= {"spec": spec, "env_spec": spec, "action_space": action, "lr_schedule": lambda _: 3e-4}
+    known |= dict.fromkeys(("observation_space", "obs_space", "ob_space"), observation)
+    known |= dict.fromkeys(("observation_shape", "obs_shape", "input_shape"), observation.shape)
+    known |= {"spec": spec, "env_spec": spec, "action_space": action, "lr_schedule": lambda _: 3e-4, "device": "cpu"}
+    known |= dict.fromkeys(SIZES, SIZE)
     if isinstance(action, spaces.Discrete):
-        known |= dict.fromkeys(("n_actions", "num_actions", "action_size", "action_dim", "act_dim"), int(action.n))
+        known |= dict.fromkeys(ACTIONS, int(action.n))
+    elif isinstance(action, spaces.Box):
+        known |= dict.fromkeys(ACTIONS, int(action.shape[0]))
     if len(observation.shape) == 1:
-        known |= dict.fromkeys(("obs_size", "obs_dim", "observation_size", "input_dim"), observation.shape[0])
+        known |= dict.fromkeys(INPUTS, observation.shape[0])
     return known

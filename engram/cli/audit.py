@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,12 +69,14 @@ def main(words: Sequence[str]) -> int:
     from engram.audit.report import as_json, show
     from engram.cli.targets import targets
 
-    found = targets(asked.target, asked.settings)
+    with redirect_stdout(sys.stderr):
+        found = targets(asked.target, asked.settings)
     reports = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the policy's own, which would be told a dozen times
         for target in found:
-            reports.append(_audited(target, asked))
+            with redirect_stdout(sys.stderr):  # what a policy prints is no part of the report
+                reports.append(_audited(target, asked))
             if not asked.as_json:
                 show(reports[-1], brief=len(found) > 1)
     if asked.as_json:

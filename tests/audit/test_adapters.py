@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from playing import vector_env
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
 from engram.audit import run_audit
 from engram.audit.adapters import recognise
@@ -192,17 +192,69 @@ def test_sb3_contrib_is_exact_unless_its_lstm_has_dropout() -> None:
     assert failures(lambda: sb3.make_with_dropout(ENV)) == {"replay", "modes"}
 
 
-def test_a_module_whose_state_is_unknown_says_how_to_tell() -> None:
-    class Unknown(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(5, 4)
+class OwnCore(Plain):
+    """With a recurrent layer of its own, which begins by itself if it is given no state."""
 
-        def forward(self, obs, state):
-            return self.layer(obs), obs[:, 0], state
+    def __init__(self, env):
+        super().__init__(env)
+        self.cell, self.mix = None, nn.Linear(64, 32)
 
-    with pytest.raises(UserError, match=r"give it a method initial_state\(rows\)"):
-        Audit(Unknown, ENV)
+    def forward(self, obs, state=None):
+        features = self.encoder(obs)
+        h = self.mix(torch.cat([features, self.begin(features) if state is None else state], -1)).tanh()
+        return self.actor(h), self.critic(h), h
+
+    def begin(self, features):
+        return torch.zeros_like(features)
+
+
+class OwnBeginning(OwnCore):
+    def begin(self, features):
+        return torch.ones_like(features)
+
+
+class NoBeginning(OwnCore):
+    def begin(self, features):
+        raise ValueError("a state, please")
+
+
+def test_a_state_that_is_not_known_is_found_by_calling_without_one() -> None:
+    assert failures(lambda: OwnCore(ENV)) == set()
+
+
+@pytest.mark.parametrize(("policy", "said"), [(OwnBeginning, "is not zero"), (NoBeginning, "is not known")])
+def test_a_module_whose_state_is_unknown_says_how_to_tell(policy, said: str) -> None:
+    with pytest.raises(UserError, match=rf"{said}.* give it a method initial_state\(rows\)"):
+        Audit(lambda: policy(ENV), ENV)
+
+
+class Sequences(nn.Module):
+    """Takes [B, T, …]."""
+
+    def __init__(self, env, batch_first=True):
+        super().__init__()
+        self.lstm = nn.LSTM(5, 16, batch_first=batch_first)
+        self.actor, self.critic = nn.Linear(16, 4), nn.Linear(16, 1)
+
+    def forward(self, obs, state):
+        hidden, state = self.lstm(obs, state)
+        return Categorical(logits=self.actor(hidden)), self.critic(hidden), state
+
+
+class TimeFirst(Sequences):
+    def __init__(self, env):
+        super().__init__(env, batch_first=False)
+
+
+class Backwards(Sequences):
+    def forward(self, obs, state):
+        return super().forward(obs.flip(1), state)
+
+
+def test_modules_that_take_sequences_are_given_them() -> None:
+    assert failures(lambda: Sequences(ENV)) == set()
+    assert failures(lambda: TimeFirst(ENV)) == set()
+    assert {"causality", "replay"} <= failures(lambda: Backwards(ENV))
 
 
 def test_states_are_kept_by_row_whatever_their_shape() -> None:

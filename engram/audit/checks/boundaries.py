@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.audit.context import Audit, gap, tolerance, worst
+from engram.audit.context import EXACT, Audit, gap, tolerance, worst
 from engram.audit.playing import live
 from engram.audit.result import Check, Verdict
 from engram.audit.subject import Segment, Subject
@@ -21,8 +21,10 @@ CUT, AFTER = 4, 3  # steps before an episode starts, and from there
 @torch.no_grad()
 def boundary_acting(audit: Audit) -> Verdict:
     """Rows that start an episode say what a fresh policy says, from that step on; the others go on undisturbed."""
-    audit.needs_memory()
     subject, story = audit.subject(), audit.story(50, steps=CUT + AFTER)
+    if audit.memory_effect <= EXACT and (kept := _kept_at_starts(audit, subject)) > EXACT:
+        return Verdict(False, kept, EXACT, UPSIDE_DOWN, fix=TURN_AROUND, elsewhere=TURN_AROUND)
+    audit.needs_memory()
     carried = live(subject, story).numbers[:, CUT:]
     subject.forget()
     fresh = live(subject, story.part(CUT)).numbers
@@ -43,6 +45,18 @@ def boundary_acting(audit: Audit) -> Verdict:
     text = _told(said) or "a row that starts an episode says what a fresh policy says, and the others go on"
     notes = tuple(_poison(audit, subject))
     return Verdict(off <= bound, off, bound, text, fix=_fix_for(said), notes=notes, evidence=_norms(audit))
+
+
+def _kept_at_starts(audit: Audit, subject: Subject) -> float:
+    """What the past changes where an episode starts, for a policy that remembers nothing elsewhere."""
+    story, said = audit.story(55, steps=3), []
+    flags = torch.zeros_like(story.dones)
+    flags[:, 2] = True
+    for each in (story, story.with_other_past(slice(None), 2, audit.generator(56), audit.spec)):
+        subject.forget()
+        said.append(live(subject, each.with_starts(dones=flags)).numbers[:, -1])
+    subject.forget()
+    return worst(*said)
 
 
 def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> str:
@@ -172,6 +186,9 @@ def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: li
         return f"memory is cleared one step too late; {first}"
     return f"memory is cleared only in part, or to something else than a fresh one; {first}"
 
+
+UPSIDE_DOWN = "the mask is upside down: memory is cleared at every step, except where an episode starts"
+TURN_AROUND = "Clear where an episode starts, nowhere else: h.masked_fill(starts, 0), or h * ~starts, not h * starts."
 
 CHECKS = (
     Check(

@@ -1,9 +1,11 @@
 """Does anything that is kept carry a graph, and does anything grow?"""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -17,7 +19,7 @@ from engram.audit.playing import Story, live
 from engram.audit.result import Check, Verdict
 from engram.audit.subject import Answer, Subject
 
-WINDOW, WINDOWS = 25, 4
+WINDOW, WINDOWS = 25, 2
 LEAK = 65536  # bytes of the process per window, in every window
 
 
@@ -32,8 +34,11 @@ def detachment(audit: Audit) -> Verdict:
     fed_back = [name for name in held if _is_used_again(audit, name, story)]
     in_state = [name for name, value in state_after_call(audit).items() if getattr(value, "grad_fn", None) is not None]
     carried = [*fed_back, *(f"state['{name}']" for name in in_state)]
-    measured = max(shared, len(carried))
+    lessons = _shared_by_lessons(audit)
+    measured = max(shared, lessons, len(carried))
     said = f"backward from a step runs through {shared} operations of the call before"
+    if lessons:
+        said += f"; from a learning call, through {lessons} operations of the learning call before"
     where = ""
     if carried:
         said += f"; kept with a graph: {', '.join(carried)}"
@@ -41,6 +46,16 @@ def detachment(audit: Audit) -> Verdict:
     idle = [name for name in held if name not in fed_back]
     notes = tuple(f"{name} keeps the graph of the last call alive, though nothing uses it again" for name in idle)
     return Verdict(measured == 0, measured, 0, said, where=where, notes=notes)
+
+
+def _shared_by_lessons(audit: Audit) -> int:
+    """How many operations of a learning call are in the graph of the next one."""
+    if audit.learning_fault:
+        return 0
+    subject, segment = audit.subject(), audit.segment(73)
+    answers = [subject.learn(segment, after_acting=True) for _ in range(2)]
+    one, other = (graph_nodes(_said(answer)) for answer in answers)
+    return len(one & other)
 
 
 def _is_used_again(audit: Audit, name: str, story: Story) -> bool:
@@ -59,29 +74,53 @@ def _is_used_again(audit: Audit, name: str, story: Story) -> bool:
 
 
 def graph_growth(audit: Audit) -> Verdict:
-    """Many steps, first with gradients and then without: the graph, live tensors, what is kept, and the process."""
+    """Many steps, resets and learning calls: the graph, live tensors, what is kept, and the process."""
     subject, story = audit.subject(), audit.story(71, steps=10, end_chance=0.1)
     sizes = torch.tensor([_graph_after(subject, story, step) for step in range(30)], dtype=torch.float32)
     nodes = float(sizes[29] - sizes[9]) / 20  # the same moment of the story
-    with torch.no_grad(), _only_new_objects():
-        _window(subject, story)
-        kept, tensors, process = [kept_size(subject.policy)], [_live_tensors()], [_resident()]
-        for _ in range(WINDOWS):
-            _window(subject, story)
-            kept.append(kept_size(subject.policy))
-            tensors.append(_live_tensors())
-            process.append(_resident())
-    steps = WINDOW * WINDOWS
-    grown_kept, grown_tensors = (kept[-1] - kept[0]) / steps, (tensors[-1] - tensors[0]) / steps
-    leaks = min(after - before for before, after in pairwise(process)) > LEAK
-    measured = max(nodes, grown_kept, grown_tensors)
+    with _only_new_objects():
+        with torch.no_grad():
+            steps = _growth(subject, lambda: _window(subject, story), WINDOW)
+            resets = _growth(subject, lambda: _window(subject, story, forget=True), WINDOW)
+        lessons = _growth(subject, _lesson(audit, subject), 1) if not audit.learning_fault else Growth()
+    acting = Growth(*(max(pair) for pair in zip(steps, resets, strict=True)))
+    leaks = min(steps.process, resets.process) * WINDOW > LEAK
+    measured = max(nodes, acting.kept, acting.tensors, lessons.kept, lessons.tensors, 0.0)
     said = (
-        f"a step adds {nodes:.2g} operations to the graph, {grown_tensors:.2g} live tensors and {grown_kept:.2g} "
-        f"entries or "
-        f"numbers to what is kept; the process grew by {(process[-1] - process[0]) / 1024:.0f} KiB in {steps} steps"
+        f"a step adds {nodes:.2g} operations to the graph, {acting.tensors:.2g} live tensors and {acting.kept:.2g} "
+        f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} and {lessons.kept:.2g}; "
+        f"the process grew by {steps.process / 1024:.2g} KiB a step"
     )
-    passed = nodes <= 0 and grown_kept <= 0 and grown_tensors <= 0 and not leaks
-    return Verdict(passed, max(measured, 0.0), 0, said, evidence={"graph_nodes": sizes})
+    return Verdict(measured <= 0 and not leaks, measured, 0, said, evidence={"graph_nodes": sizes})
+
+
+class Growth(NamedTuple):
+    """By how much, each time."""
+
+    kept: float = 0.0  # entries and numbers that the policy holds
+    tensors: float = 0.0  # alive in the process
+    process: float = 0.0  # bytes, in the window with the least
+
+
+def _growth(subject: Subject, again: Callable[[], object], times: int) -> Growth:
+    """What grows over some windows, after a first one that may fill what has its size then."""
+    again()
+    seen = [_sizes(subject)]
+    for _ in range(WINDOWS):
+        again()
+        seen.append(_sizes(subject))
+    kept, tensors = ((seen[-1][i] - seen[0][i]) / (WINDOWS * times) for i in (0, 1))
+    return Growth(kept, tensors, min(after[2] - before[2] for before, after in pairwise(seen)) / times)
+
+
+def _sizes(subject: Subject) -> tuple[int, int, int]:
+    gc.collect()
+    tensors = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+    return kept_size(subject.policy), tensors, psutil.Process().memory_info().rss
+
+
+def _lesson(audit: Audit, subject: Subject) -> Callable[[], object]:
+    return partial(subject.learn, audit.segment(72, end_chance=0.1), after_acting=True)
 
 
 def _graph_after(subject: Subject, story: Story, step: int) -> int:
@@ -93,11 +132,12 @@ def _said(answer: Answer) -> list[Tensor]:
     return [answer.value, answer.log_prob, *([answer.full] if answer.full is not None else [])]
 
 
-def _window(subject: Subject, story: Story) -> None:
-    """Steps, episodes and resets, as a long run has them."""
+def _window(subject: Subject, story: Story, forget: bool = False) -> None:
+    """Steps and episodes, as a long run has them."""
     for step in range(WINDOW):
         subject.act(story.moment(slice(0, story.rows), step % story.steps))
-    subject.begin_rollout()
+    if forget:
+        subject.forget()
 
 
 @contextmanager
@@ -108,15 +148,6 @@ def _only_new_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _live_tensors() -> int:
-    gc.collect()
-    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
-
-
-def _resident() -> int:
-    return psutil.Process().memory_info().rss
 
 
 CHECKS = (

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.agent.policies.policy import Policy
 from engram.audit.context import Audit, describe, worst
 from engram.audit.places import short
 from engram.audit.playing import Story, live
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.subject import Segment, Subject
 from engram.audit.td import TdSubject
 
@@ -38,7 +38,7 @@ def precision(audit: Audit) -> Verdict:
         subject = audit.subject(as_made=True)
         try:
             if name == "float64":
-                with _default(torch.float64):
+                with _default(torch.float64), _inputs_like_weights(subject.policy):
                     subject.to(torch.float64)
                     seen = _numbers(subject, _double(story), _double(segment))
             else:
@@ -54,7 +54,9 @@ def precision(audit: Audit) -> Verdict:
             problems.append(f"{name} differs from float32 by {found[name]:.2g}, where {bound:g} is allowed")
     measured = max([value / BOUNDS[name] for name, value in found.items()], default=0.0)
     told = [f"{name} differs by {value:.1g}, {BOUNDS[name]:g} is allowed" for name, value in found.items()]
-    said = "; ".join(problems or told or ["neither could be tried"])
+    if not problems and not told:
+        raise DoesNotApplyError("neither could be tried: " + "; ".join(notes))
+    said = "; ".join(problems or told)
     return Verdict(not problems, measured, 1.0, said, notes=tuple(notes))
 
 
@@ -77,6 +79,24 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def _inputs_like_weights(policy: nn.Module) -> Iterator[None]:
+    """Whoever turns observations into float32 does nothing wrong; memory must have the dtype of the weights."""
+
+    def hook(module: nn.Module, given: tuple) -> tuple:
+        weight = next(module.parameters(recurse=False), None)
+        if weight is None or not given or not isinstance(given[0], Tensor) or not given[0].is_floating_point():
+            return given
+        return (given[0].to(weight.dtype), *given[1:])
+
+    handles = [part.register_forward_pre_hook(hook) for part in policy.modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def compiles(audit: Audit) -> Verdict:

@@ -78,11 +78,7 @@ def _l2_init(policy: Any) -> Iterator[str]:
 
 def weight_clipping(audit: Audit) -> Verdict:
     """A few large updates, each followed by clip_weights()."""
-    policy: Any = copy_of(audit.policy, audit.policy)
-    if audit.takes_options:
-        policy = audit.make(clip_range=RANGE)
-    else:
-        policy.clip_range = RANGE
+    policy = _with_clip_range(audit)
     if not callable(getattr(policy, "clip_weights", None)):
         return Verdict(False, None, RANGE, "the policy has no clip_weights()")
 
@@ -99,6 +95,18 @@ def weight_clipping(audit: Audit) -> Verdict:
         named = ", ".join(f"{name} ({value:.2g})" for name, value in list(outside.items())[:4])
         said = f"{len(outside)} weights are outside ±{RANGE} after clip_weights(): {named}"
     return Verdict(not outside, size, RANGE, said, where=next(iter(outside), ""))
+
+
+def _with_clip_range(audit: Audit) -> Any:
+    """The policy, told to clip: when it is made, if it can be, or later."""
+    if audit.takes_options:
+        try:
+            return audit.make(clip_range=RANGE)
+        except TypeError:  # which is what the check of the configuration says
+            pass
+    policy: Any = copy_of(audit.policy, audit.policy)
+    policy.clip_range = RANGE
+    return policy
 
 
 @torch.no_grad()

@@ -138,7 +138,7 @@ def _first(found: Difference) -> str:
 def _causes(audit: Audit) -> Iterator[str]:
     """What explains it: randomness and hidden state first, then one thing at a time."""
     if not _same_twice(audit, reseeded=True):
-        yield LEFT_OVER
+        yield STATISTICS + ", ".join(moved) if (moved := _moved_buffers(audit)) else LEFT_OVER
         return
     if not _same_twice(audit, reseeded=False):
         yield RANDOM
@@ -159,6 +159,17 @@ def _causes(audit: Audit) -> Iterator[str]:
             yield text + only
             if name == "plain":
                 return
+
+
+@torch.no_grad()
+def _moved_buffers(audit: Audit) -> list[str]:
+    """Buffers saved with the weights that a learning call changes."""
+    subject = audit.subject(own_mode=True)
+    names = dict(subject.policy.named_buffers()).keys() & subject.policy.state_dict().keys()
+    before = {name: value.clone() for name, value in subject.policy.named_buffers() if name in names}
+    subject.learn(audit.segment(85), after_acting=True)
+    after = dict(subject.policy.named_buffers())
+    return [name for name, value in before.items() if not torch.equal(after[name], value)]
 
 
 @torch.no_grad()
@@ -187,11 +198,14 @@ def _changes_by_itself(audit: Audit) -> bool:
 
 
 LEFT_OVER = "the same learning call gives other numbers the second time: it begins with what the first one left behind"
+STATISTICS = "the same learning call gives other numbers the second time, because each one changes "
 RANDOM = "the same learning call gives other numbers each time: something in it is random, such as dropout"
 HIDDEN = "the same story is answered differently the second time: something is kept that reset_memory() does not clear"
 FIXES = {
     LEFT_OVER: "A learning call must begin with the memory it is given (td['memory', 'lstm']; self._manage_lstm_state "
     "reads it) and must store nothing.",
+    STATISTICS: "Statistics must not be updated by the calls themselves: freeze them while a rollout is played and "
+    "learned from, and use normalisations that do not depend on the batch (LayerNorm, not BatchNorm).",
     RANDOM: "Take dropout and other noise out of the policy (nn.LSTM(dropout=…) too): PPO compares log-probabilities "
     "of acting and learning, and noise in either is taken for a change of policy.",
     HIDDEN: "Whatever a policy remembers, reset_memory() has to clear. Statistics of observations must not be updated "
@@ -210,7 +224,7 @@ FIXES = {
 }
 
 ELSEWHERE = {
-    **{text: FIXES[text] for text in (RANDOM, HIDDEN, CAUSES["ends"][1], CAUSES["plain"][1])},
+    **{text: FIXES[text] for text in (STATISTICS, RANDOM, HIDDEN, CAUSES["ends"][1], CAUSES["plain"][1])},
     CAUSES["segments"][
         1
     ]: "Store the state that each segment begins with while acting, and learn from it, not from zero.",
