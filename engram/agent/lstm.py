@@ -29,8 +29,11 @@ class LSTM(Core):
         return core
 
     def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
-        operator = lstm_layer if torch.is_grad_enabled() or torch.compiler.is_compiling() else _run
-        outputs, cells, _ = operator(x_TBI, h_BH, c_BC, starts_TB, *self._weights(layer))
+        arguments = (x_TBI, h_BH, c_BC, starts_TB, *self._weights(layer))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            outputs, cells, _ = lstm_layer(*arguments)
+        else:
+            outputs, cells, _ = _run(*arguments, keep_gates=False)
         return outputs, outputs[-1], cells[-1]
 
 
@@ -43,7 +46,8 @@ def _run(
     w_hh: Tensor,
     b_ih: Tensor,
     b_hh: Tensor,
-    keep_gates: bool = False,
+    *,
+    keep_gates: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if native.usable(x):
         return native.forward(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh, keep_gates)

@@ -13,9 +13,9 @@ from engram.agent.encoders.box import (
     TokenConv2d,
     TokensToBox,
     conv_shape,
-    is_last,
     scatter_last,
 )
+from engram.agent.encoders.tokens import is_last
 from engram.env.spec import EnvSpec, Feature, box
 
 EMPTY = (0xFF, 0xFF, 0xFF)

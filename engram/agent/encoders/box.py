@@ -1,4 +1,4 @@
-"""Tokens drawn into a box of feature layers, one cell of the window each, and read by convolutions."""
+"""Tokens as a box of feature layers, one cell of the window each, read by convolutions."""
 
 # N rows, M tokens, K features of the environment, H x W cells of the window
 
@@ -7,8 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engram.agent.encoders.tokens import TokenDecoder, normalization_table
+from engram.agent.encoders.token_conv import convolve
+from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
+from engram.agent.native.token_conv import Geometry
+from engram.agent.native.token_conv import usable as native_usable
 from engram.env.spec import EnvSpec
 
 
@@ -19,18 +22,18 @@ class TokensToBox(nn.Module):
         super().__init__()
         self.decode = TokenDecoder(spec, normalise)
         self.layers = len(spec.features)
-        self.height, self.width = spec.window
+        self.window = spec.window
 
     def forward(self, tokens_NM3: Tensor) -> Tensor:
         tokens = self.decode(tokens_NM3)
-        rows, cells = tokens_NM3.shape[0], self.height * self.width
+        rows, cells = tokens_NM3.shape[0], self.window[0] * self.window[1]
         size = rows * cells * self.layers
         row = torch.arange(rows, device=tokens_NM3.device).unsqueeze(1)
         places = (row * cells + tokens.cells) * self.layers + tokens.features
         places = torch.where(tokens.real, places, size)  # one more place, for what is not drawn
         box = scatter_last(places.flatten(), tokens.values.flatten(), size + 1)[:-1]
         # Drawn with the layers innermost, which is the layout convolutions are fastest in.
-        return box.view(rows, self.height, self.width, self.layers).permute(0, 3, 1, 2)
+        return box.view(rows, *self.window, self.layers).permute(0, 3, 1, 2)
 
 
 class ObservationNormaliser(nn.Module):
@@ -47,14 +50,20 @@ class ObservationNormaliser(nn.Module):
 
 
 class TokenConv2d(nn.Module):
-    """A convolution that reads tokens [N, M, 3]: as if the box were drawn first, which an implementation may avoid."""
+    """A convolution that reads tokens [N, M, 3]: as if their box were drawn first, which on CPUs it need not be."""
 
     def __init__(self, spec: EnvSpec, channels: int, kernel: tuple[int, int], stride: tuple[int, int]) -> None:
         super().__init__()
         self.box = TokensToBox(spec)
         self.conv = initialise(nn.Conv2d(len(spec.features), channels, kernel, stride), "relu")
+        self.sizes = Geometry(spec.window, kernel, stride)
 
     def forward(self, tokens_NM3: Tensor) -> Tensor:
+        weight, bias, decode = self.conv.weight, self.conv.bias, self.box.decode
+        assert bias is not None
+        on_cpu = (tokens_NM3.device.type, tokens_NM3.dtype, weight.dtype) == ("cpu", torch.uint8, torch.float32)
+        if on_cpu and (native_usable() or not torch.compiler.is_compiling()):
+            return convolve(tokens_NM3, decode.tables, weight, bias, self.sizes)
         return self.conv(self.box(tokens_NM3))
 
 
@@ -111,10 +120,3 @@ def scatter_last(places: Tensor, values: Tensor, size: int) -> Tensor:
         places = torch.where(is_last(places, size), places, size - 1)
     # In eager mode the CPU writes one after the other; elsewhere the order is open, so only winners may write.
     return torch.zeros(size, dtype=values.dtype, device=values.device).scatter_(0, places, values)
-
-
-def is_last(places: Tensor, size: int) -> Tensor:
-    """Whether no later element has the same place; a maximum does not depend on the order it is taken in."""
-    order = torch.arange(1, places.numel() + 1, dtype=torch.int32, device=places.device)
-    last = torch.zeros(size, dtype=torch.int32, device=places.device).scatter_reduce_(0, places, order, "amax")
-    return last[places] == order

@@ -37,15 +37,36 @@ class TokenDecoder(nn.Module):
         self.register_buffer("place_of_feature", feature_table(spec.features), persistent=False)
         self.register_buffer("normalizations", normalization_table(spec.features), persistent=False)
 
+    @property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.cell_of_location, self.place_of_feature, self.normalizations
+
     def forward(self, tokens_NM3: Tensor) -> Tokens:
-        location, feature, value = tokens_NM3.long().unbind(-1)
-        cells, features = self.cell_of_location[location], self.place_of_feature[feature]
-        real = (cells >= 0) & (features >= 0)
-        cells, features = cells.clamp(min=0), features.clamp(min=0)
-        values = value.to(self.normalizations.dtype)
-        if self.normalise:
-            values = values / self.normalizations[features]
-        return Tokens(cells, features, values, real)
+        return decode(tokens_NM3, *self.tables, self.normalise)
+
+
+def decode(
+    tokens_NM3: Tensor,
+    cell_of_location: Tensor,
+    place_of_feature: Tensor,
+    normalizations: Tensor,
+    normalise: bool = True,
+) -> Tokens:
+    location, feature, value = tokens_NM3.long().unbind(-1)
+    cells, features = cell_of_location[location], place_of_feature[feature]
+    real = (cells >= 0) & (features >= 0)
+    cells, features = cells.clamp(min=0), features.clamp(min=0)
+    values = value.to(normalizations.dtype)
+    if normalise:
+        values = values / normalizations[features]
+    return Tokens(cells, features, values, real)
+
+
+def is_last(places: Tensor, size: int) -> Tensor:
+    """Whether no later element has the same place; a maximum does not depend on the order it is taken in."""
+    order = torch.arange(1, places.numel() + 1, dtype=torch.int32, device=places.device)
+    last = torch.zeros(size, dtype=torch.int32, device=places.device).scatter_reduce_(0, places, order, "amax")
+    return last[places] == order
 
 
 class StripPadding(nn.Module):

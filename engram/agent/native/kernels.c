@@ -35,11 +35,14 @@ const char *engram_sources(void) { return ENGRAM_SOURCES; }
 
 static long panels(const struct lstm *job) { return (job->hidden + chosen->lanes - 1) / chosen->lanes; }
 
-/* The first of a thread's rows: shares are multiples of the height of a tile, but for the last. */
+/* Where a thread's share of so many things begins: shares are multiples of `unit`, but for the last. */
+static long share(long count, long threads, long thread, long unit) {
+    long each = ((count + threads - 1) / threads + unit - 1) / unit * unit;
+    return each * thread < count ? each * thread : count;
+}
+
 static long first_row(const struct lstm *job, long thread) {
-    long share = (job->rows + job->threads - 1) / job->threads;
-    share = (share + chosen->height - 1) / chosen->height * chosen->height;
-    return share * thread < job->rows ? share * thread : job->rows;
+    return share(job->rows, job->threads, thread, chosen->height);
 }
 
 long engram_lstm_forward_scratch(const struct lstm *job) {
@@ -76,5 +79,40 @@ void engram_lstm_backward(const struct lstm *job) {
             chosen->backward_rows(job, weights, first_row(job, thread), first_row(job, thread + 1), scratch + thread * each);
 #pragma omp for schedule(static)
         for (long panel = 0; panel < count; panel++) chosen->backward_sum(job, panel, scratch, job->threads);
+    }
+}
+
+/* Each thread has sums of gradients as large as the weights, and a place to work; forward, the weights are in the first. */
+long engram_token_conv_scratch(const struct token_conv *job) {
+    return job->threads * (chosen->conv_sums(job) + chosen->conv_scratch(job));
+}
+
+void engram_token_conv_forward(const struct token_conv *job) {
+    long threads = job->threads, each = chosen->conv_scratch(job), columns = chosen->conv_columns(job);
+    float *weights = job->scratch, *scratch = weights + threads * chosen->conv_sums(job);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long i = 0; i < threads; i++)
+            chosen->conv_pack(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), weights);
+#pragma omp for schedule(static)
+        for (long i = 0; i < threads; i++)
+            chosen->conv_forward_rows(job, weights, share(job->rows, threads, i, 1), share(job->rows, threads, i + 1, 1),
+                                      scratch + i * each);
+    }
+}
+
+void engram_token_conv_backward(const struct token_conv *job) {
+    long threads = job->threads, each = chosen->conv_scratch(job), columns = chosen->conv_columns(job);
+    float *sums = job->scratch, *scratch = sums + threads * chosen->conv_sums(job);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long i = 0; i < threads; i++)
+            chosen->conv_backward_rows(job, sums + i * chosen->conv_sums(job), share(job->rows, threads, i, 1),
+                                       share(job->rows, threads, i + 1, 1), scratch + i * each);
+#pragma omp for schedule(static)
+        for (long i = 0; i < threads; i++)
+            chosen->conv_add_up(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), sums);
     }
 }

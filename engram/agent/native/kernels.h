@@ -1,6 +1,7 @@
 /* What each kind of processor has its own code for. All of it works on one thread. */
 
 #include "lstm.h"
+#include "token_conv.h"
 
 struct kernels {
     const char *name;
@@ -14,6 +15,12 @@ struct kernels {
     void (*backward_pack)(const struct lstm *, long group, float *weights);
     void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
     void (*backward_sum)(const struct lstm *, long panel, const float *scratch, long threads);
+    long (*conv_columns)(const struct token_conv *);
+    long (*conv_sums)(const struct token_conv *), (*conv_scratch)(const struct token_conv *);
+    void (*conv_pack)(const struct token_conv *, long first, long last, float *weights);
+    void (*conv_forward_rows)(const struct token_conv *, const float *weights, long first, long last, float *scratch);
+    void (*conv_backward_rows)(const struct token_conv *, float *d_weights, long first, long last, float *scratch);
+    void (*conv_add_up)(const struct token_conv *, long first, long last, const float *sums);
 };
 
 extern const struct kernels kernels_avx512, kernels_avx2, kernels_plain;

@@ -27,6 +27,13 @@ def kernels() -> ctypes.CDLL | None:
     return None if _switched_off else _library()
 
 
+def loaded() -> ctypes.CDLL:
+    """The kernels, for what was begun with them."""
+    library = _library()
+    assert library is not None
+    return library
+
+
 @contextmanager
 def without_kernels() -> Iterator[None]:
     """In pure PyTorch meanwhile: to compare the two."""

@@ -3,16 +3,14 @@
 # T steps, B rows, I input size, H hidden size
 
 import ctypes
-import threading
 
 import torch
 from torch import Tensor
 
-from engram.agent.native.library import kernels
+from engram.agent.native.library import kernels, loaded
+from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 6  # fewer are not worth waking one for
-
-_local = threading.local()
 
 
 class Job(ctypes.Structure):
@@ -91,7 +89,7 @@ def backward(
 
 
 def _job(x: Tensor, starts: Tensor, hidden: int, tensors: dict[str, Tensor]) -> Job:
-    job = Job(x.shape[0], x.shape[1], x.shape[2], hidden, threads_for(x.shape[1]))
+    job = Job(x.shape[0], x.shape[1], x.shape[2], hidden, threads_for(x.shape[1], ROWS_PER_THREAD))
     job.x, job.starts = x.data_ptr(), starts.data_ptr()
     job.x_step, job.x_row = x.stride()[:2]
     job.starts_step, job.starts_row = starts.stride()
@@ -100,25 +98,12 @@ def _job(x: Tensor, starts: Tensor, hidden: int, tensors: dict[str, Tensor]) -> 
     return job
 
 
-def threads_for(rows: int) -> int:
-    return max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))
-
-
 def _run(direction: str, job: Job) -> None:
-    library = kernels()
-    assert library is not None
+    library = loaded()
     size = getattr(library, f"engram_lstm_{direction}_scratch")
     size.restype = ctypes.c_long
-    job.scratch = _scratch(size(ctypes.byref(job)))
+    job.scratch = scratch(size(ctypes.byref(job)))
     getattr(library, f"engram_lstm_{direction}")(ctypes.byref(job))
-
-
-def _scratch(floats: int) -> int:
-    """Where to work: a place for each calling thread, kept, since memory is slow when a process first touches it."""
-    place: Tensor | None = getattr(_local, "place", None)
-    if place is None or place.numel() < floats:
-        place = _local.place = torch.empty(floats)
-    return place.data_ptr()
 
 
 def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ static TARGET void transpose(const float *weights, long H, long depth, long pane
     for (long k = 0; k < depth; k += SQUARE)
         for (long column = 0; column < WIDTH; column += SQUARE) {
             long unit = panel * LANES + column % LANES, gate = column / LANES * H + unit;
-            copy_transposed(weights + gate * depth + k, depth, to + k * WIDTH + column, H - unit, depth - k);
+            copy_transposed(weights + gate * depth + k, depth, to + k * WIDTH + column, WIDTH, H - unit, depth - k);
         }
 }
 

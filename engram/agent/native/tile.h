@@ -58,11 +58,10 @@ __attribute__((noinline)) TARGET static void add_products(long rows, const float
 
 #undef TILE_CASE
 
-/* A square of at most SQUARE rows and columns, transposed into lines of WIDTH. */
+/* A square of at most SQUARE rows and columns, transposed. */
 #if LANES > 4
 enum { SQUARE = 8 };
-#define HALVES(a, b, how) _mm256_permute2f128_ps(a, b, how)
-INLINE void copy_square(const float *from, long from_row, float *to) {
+INLINE void copy_square(const float *from, long from_row, float *to, long to_row) {
     __m256 a[8], b[8];
     for (int r = 0; r < 8; r++) a[r] = _mm256_loadu_ps(from + r * from_row);
     for (int r = 0; r < 8; r += 2) {
@@ -76,23 +75,23 @@ INLINE void copy_square(const float *from, long from_row, float *to) {
         a[r + 3] = _mm256_shuffle_ps(b[r + 1], b[r + 3], 0xee);
     }
     for (int r = 0; r < 4; r++) {
-        _mm256_storeu_ps(to + r * WIDTH, HALVES(a[r], a[r + 4], 0x20));
-        _mm256_storeu_ps(to + (r + 4) * WIDTH, HALVES(a[r], a[r + 4], 0x31));
+        _mm256_storeu_ps(to + r * to_row, _mm256_permute2f128_ps(a[r], a[r + 4], 0x20));
+        _mm256_storeu_ps(to + (r + 4) * to_row, _mm256_permute2f128_ps(a[r], a[r + 4], 0x31));
     }
 }
 #else
 enum { SQUARE = 4 };
-INLINE void copy_square(const float *from, long from_row, float *to) {
+INLINE void copy_square(const float *from, long from_row, float *to, long to_row) {
     for (int r = 0; r < 4; r++)
-        for (int k = 0; k < 4; k++) to[k * WIDTH + r] = from[r * from_row + k];
+        for (int k = 0; k < 4; k++) to[k * to_row + r] = from[r * from_row + k];
 }
 #endif
 
-INLINE void copy_transposed(const float *from, long from_row, float *to, long rows, long columns) {
+INLINE void copy_transposed(const float *from, long from_row, float *to, long to_row, long rows, long columns) {
     if (rows >= SQUARE && columns >= SQUARE) {
-        copy_square(from, from_row, to);
+        copy_square(from, from_row, to, to_row);
         return;
     }
     for (long r = 0; r < rows && r < SQUARE; r++)
-        for (long k = 0; k < columns && k < SQUARE; k++) to[k * WIDTH + r] = from[r * from_row + k];
+        for (long k = 0; k < columns && k < SQUARE; k++) to[k * to_row + r] = from[r * from_row + k];
 }

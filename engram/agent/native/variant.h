@@ -5,9 +5,28 @@
 #include "tile.h"
 #include "lstm_forward.h"
 #include "lstm_backward.h"
+#include "token_conv_kernel.h"
 
-#define KERNELS(name)                                                                                            \
-    const struct kernels kernels_##name = {#name,            LANES,           HEIGHT,         forward_weights,   \
-                                           forward_scratch,  forward_pack,    forward_rows,   backward_weights,  \
-                                           backward_scratch, backward_groups, backward_pack,  backward_rows,     \
-                                           backward_sum};
+#define KERNELS(variant)                           \
+    const struct kernels kernels_##variant = {     \
+        .name = #variant,                          \
+        .lanes = LANES,                            \
+        .height = HEIGHT,                          \
+        .forward_weights = forward_weights,        \
+        .forward_scratch = forward_scratch,        \
+        .forward_pack = forward_pack,              \
+        .forward_rows = forward_rows,              \
+        .backward_weights = backward_weights,      \
+        .backward_scratch = backward_scratch,      \
+        .backward_groups = backward_groups,        \
+        .backward_pack = backward_pack,            \
+        .backward_rows = backward_rows,            \
+        .backward_sum = backward_sum,              \
+        .conv_columns = conv_columns,              \
+        .conv_sums = conv_sums,                    \
+        .conv_scratch = conv_scratch,              \
+        .conv_pack = conv_pack,                    \
+        .conv_forward_rows = conv_forward_rows,    \
+        .conv_backward_rows = conv_backward_rows,  \
+        .conv_add_up = conv_add_up,                \
+    };
