@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 def together(here: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
     """Train with the other processes and return the exit code."""
-    join = import_module("engram.training.distributed").join
+    meet = import_module("engram.training.meeting").meet
     device = import_module("engram.training.device").choose_device(settings.device, here)
-    with join(here, device, settings.trainer.peer_timeout) as world:
-        try:
-            if changed := differences(world.share(settings), settings):
-                raise SettingsError(changed)
-            train(world)
-            return 0
-        except BaseException as error:
-            return _end(error, world)
+    world = meet(here, device, settings.trainer.peer_timeout)
+    try:
+        if changed := differences(world.share(settings), settings):
+            raise SettingsError([line.replace("when the run began", "for the first process") for line in changed])
+        train(world)
+        world.leave()
+        return 0
+    except BaseException as error:
+        return _end(error, world)
 
 
 def _end(error: BaseException, world: "World") -> int:

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -95,11 +94,12 @@ class World:
             dist.gather_object(value, boxes, 0)
         return boxes or []
 
-    def wait(self) -> None:
-        """Until all are here."""
+    def leave(self) -> None:
+        """When all have come to the end: if one fails before, all do."""
         if self.size > 1:
             with self._answered():
                 dist.barrier()
+            dist.destroy_process_group()
 
     def speaks(self, error: BaseException) -> bool:
         """Whether this process is to say why the run ends. A thing is said once, by the first that knows it; those that
@@ -142,29 +142,3 @@ class World:
 
 
 ALONE = World()
-
-
-@contextmanager
-def join(place: Place, device: torch.device, timeout: float) -> Iterator[World]:
-    """Meet the other processes, if there are any; when all is done, leave with them."""
-    if place.size == 1:
-        yield ALONE
-        return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    patience = timedelta(seconds=timeout)
-    try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=patience))
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, store=dist.PrefixStore("torch", store), rank=rank, world_size=size, timeout=patience
-        )
-    except RuntimeError as error:
-        raise PeerError(
-            f"the {place.size} processes of this run did not find each other within {timeout:g} s "
-            f"(trainer.peer_timeout): {str(error).partition(chr(10))[0]}"
-        ) from error
-    world = World(place, dist.PrefixStore("engram", store), timeout)
-    yield world
-    world.wait()
-    dist.destroy_process_group()

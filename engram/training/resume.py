@@ -75,9 +75,10 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
     training.explosion.load_state(state["explosion"])
     if "own" not in state:
         _begin_anew(training)
+        now, before = training.world.size, processes_of(checkpoint)
         return (
-            f"resume: {training.world.size} processes go on with what {processes_of(checkpoint)} have learned. "
-            "Weights, optimiser, counters and schedules are kept; environments, memory and random numbers begin anew"
+            f"resume: with {now} process{'es' * (now > 1)}, not {before}: weights, optimiser, counters and schedules "
+            "are kept; environments, memory and random numbers begin anew"
         )
     _load_random(training, groups["random"])
     if state["own"]["has_env_state"]:

@@ -14,6 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Greater = Annotated[float, Field(gt=0)]
 
+SINKING = {"optimizer.learning_rate": {"kind": "linear", "to": 0}}  # unless it is scheduled otherwise
 EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that it was trained on
 
 
@@ -90,7 +91,7 @@ class Trainer(Settings):
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()
     kickstart: Kickstart | None = None
-    schedule: dict[str, Schedule] = {}  # by names of numbers below trainer, such as optimizer.learning_rate
+    schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
     checkpoint: Checkpoint = Checkpoint()
     tensorboard: bool = False  # write the metrics for TensorBoard too
     trace: Annotated[int, Field(ge=0)] = 0  # write what every field is, along the whole way, for so many steps
@@ -112,7 +113,7 @@ class Trainer(Settings):
     @field_validator("schedule", mode="before")
     @classmethod
     def _by_dotted_name(cls, schedule: Any) -> Any:
-        return by_dotted_name(schedule) if isinstance(schedule, dict) else schedule
+        return SINKING | by_dotted_name(schedule) if isinstance(schedule, dict) else schedule
 
     @field_validator("schedule")
     @classmethod

@@ -1,0 +1,147 @@
+"""Several processes that train one policy, really started: with gloo, two of them, on small runs."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import running
+import torch
+from several import PATIENCE, Ended, Job, environment, in_two_processes
+
+from engram.training.checkpoint import load_latest
+from engram.training.parts import Part, joined
+from engram.training.watchdog import TrainingStoppedError
+
+FAKES = Path(__file__).parent / "fakes" / "mortal.py"
+JITTER = ("env=recall", "env.delay=2", "env.delay_jitter=2", "env.truncate=0.05")
+# A whole batch in every step, and an optimiser that does not turn rounding into a sign.
+HALVES = ("trainer.minibatch_size=96", "trainer.optimizer.eps=1e-5", "trainer.scale_batches_by_world_size=true")
+# Everything random is in it: minibatches, priorities, and a stop by KL that all must make together.
+EACH = ("trainer.prioritized.prio_alpha=0.6", "trainer.ppo.target_kl=0.0001", "trainer.evaluate_interval=2")
+MORTAL = (f"py_agent={FAKES}:Mortal", *EACH)
+
+
+def words(directory: Path, name: str, *more: str, epochs: int = 5) -> list[str]:
+    steps = f"trainer.total_timesteps={epochs * 2 * running.BATCH}"
+    return [*JITTER, *running.SMALL, steps, f"runs_dir={directory}", f"run={name}", *more]
+
+
+def weights(directory: Path, name: str = "x") -> dict[str, torch.Tensor]:
+    checkpoint, problems = load_latest(directory / name / "checkpoints")
+    assert checkpoint is not None
+    assert not problems
+    return checkpoint.groups["weights"]
+
+
+class Runs(NamedTuple):
+    directory: Path
+    ended: dict[str, tuple[Ended, Ended]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Runs:
+    """Runs by two processes; the second was told another directory, `nobody`."""
+    where = tmp_path_factory.mktemp("runs")
+    second = (f"runs_dir={where / 'nobody'}",)
+    jobs = {
+        "halves": Job(words(where, "halves", *HALVES, "trainer.total_timesteps=288"), second),
+        "whole": Job(words(where, "whole", *MORTAL), second),
+        "begun": Job(words(where, "pieces", *MORTAL), second, stop=3),
+        "pieces": Job(words(where, "pieces", *MORTAL), second),
+        "failing": Job(words(where, "failing", f"py_agent={FAKES}:Failing"), second),
+        "exploding": Job(words(where, "exploding", f"py_agent={FAKES}:Exploding"), second),
+        "unequal": Job(words(where, "unequal"), (*second, "seed=2")),
+    }
+    return Runs(where, dict(zip(jobs, in_two_processes(list(jobs.values())), strict=True)))
+
+
+def test_two_processes_with_half_the_rows_each_learn_what_one_with_all_does(runs, tmp_path) -> None:
+    running.run(tmp_path, *JITTER, *HALVES)
+    halves = weights(runs.directory, "halves")
+    for name, tensor in weights(tmp_path).items():
+        torch.testing.assert_close(halves[name], tensor, rtol=0, atol=1e-5)
+    for one, both in zip(running.metrics(tmp_path), running.metrics(runs.directory, "halves"), strict=True):
+        assert both == pytest.approx(one, abs=1e-4)
+
+
+def test_two_processes_that_stopped_go_on_exactly_as_if_they_had_not(runs) -> None:
+    where = runs.directory
+    assert running.log(where, "pieces").count("resume: exact") == 1
+    assert running.metrics(where, "pieces") == running.metrics(where, "whole")
+    for name, tensor in weights(where, "whole").items():
+        assert torch.equal(tensor, weights(where, "pieces")[name]), name
+
+
+def test_only_the_first_process_writes_and_steps_are_those_of_all(runs) -> None:
+    assert not (runs.directory / "nobody").exists()
+    files = {path.name for path in (runs.directory / "whole").iterdir()}
+    assert files == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints"}
+    assert [record["steps"] for record in running.metrics(runs.directory, "whole")] == [192, 384, 576, 768, 960]
+
+
+def test_a_checkpoint_has_a_part_of_every_process_and_they_differ(runs) -> None:
+    checkpoint, _ = load_latest(runs.directory / "whole" / "checkpoints")
+    assert checkpoint is not None
+    for group in ("memory", "random", "environment"):
+        first, second = checkpoint.groups[group], checkpoint.groups[f"{group}.rank1"]
+        assert first.keys() == second.keys()
+        assert any(not torch.equal(first[name], second[name]) for name in first)
+    noise = [checkpoint.groups[group]["actions"] for group in ("random", "random.rank1")]
+    assert torch.equal(*noise)  # drawn alike, and each takes the numbers of its own rows
+
+
+def test_another_number_of_processes_keeps_what_was_learned_and_says_what_it_does_not(runs, tmp_path) -> None:
+    shutil.copytree(runs.directory / "halves", tmp_path / "halves")
+    before, display = weights(tmp_path, "halves"), running.Silent()
+    running.run(tmp_path, *JITTER, *HALVES, name="halves", display=display)
+    said = "resume: with 1 process, not 2: weights, optimiser, counters and schedules are kept; environments"
+    assert any(said in message for message in display.messages)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path, "halves").items())
+    running.run(tmp_path, *JITTER, *HALVES, name="halves", epochs=5)
+    records = running.metrics(tmp_path, "halves")
+    assert [record["steps"] for record in records] == [96, 192, 288, 384, 480]
+    assert records[3]["memory/replay_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("failing", "process 1 of 2: this policy has had enough"),
+        ("exploding", "epoch 3: loss/total is nan"),
+        ("unequal", "process 1 of 2: seed: 2, but 1 for the first process"),
+        ("begun", "stopped; run again with the same command to go on"),
+    ],
+)
+def test_when_one_process_ends_all_do_and_why_is_said_once(runs, run: str, said: str) -> None:
+    first, second = runs.ended[run]
+    assert first.code
+    assert second.code
+    assert (first.error + second.error).count(said) == 1
+    assert len((first.error + second.error).splitlines()) == 1
+
+
+def test_when_all_goes_well_nothing_is_said(runs) -> None:
+    for run in ("halves", "whole", "pieces"):
+        assert runs.ended[run] == (Ended(0, ""), Ended(0, ""))
+
+
+def test_processes_whose_weights_have_come_apart_are_stopped() -> None:
+    parts = [Part({}, {}, "same"), Part({}, {}, "same"), Part({}, {}, "other")]
+    with pytest.raises(TrainingStoppedError, match="process 2 of 3 has other weights than the first"):
+        joined({}, parts)
+
+
+def test_a_killed_process_is_started_again_and_the_run_ends_as_if_it_had_not_been(runs, tmp_path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone")
+    command = [sys.executable, *torchrun, "-m", "engram", "train", *words(tmp_path, "x", *MORTAL)]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    assert "exitcode: -9" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert running.log(tmp_path).count("resume: exact") == 1
+    assert running.metrics(tmp_path) == running.metrics(runs.directory, "whole")
+    for name, tensor in weights(runs.directory, "whole").items():
+        assert torch.equal(tensor, weights(tmp_path)[name]), name
