@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import SMALL, Silent
 
 from engram.config.load import load
 from engram.config.stored import keep
@@ -14,34 +15,11 @@ from engram.training.checkpoint import load_latest
 from engram.training.device import choose_device
 from engram.training.run import start
 
-SMALL = (
-    "py_agent.hidden_size=8",
-    "trainer.num_envs=6",
-    "trainer.bptt_horizon=8",
-    "trainer.batch_size=96",
-    "trainer.minibatch_size=48",
-    "trainer.num_workers=0",
-    "trainer.checkpoint.interval=1",
-)
 ENVIRONMENTS = {
     "recall": ("env=recall", "env.delay=3", "env.delay_jitter=2", "env.truncate=0.05"),
     "cartpole": ("env=gym", "env.id=CartPole-v1", "env.wrappers=[mask_velocity]", "env.max_steps=15"),
     "tmaze": ("env=tmaze", "env.max_steps=12"),
 }
-
-
-class Silent:
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def start(self, plan) -> None: ...
-
-    def update(self, record) -> None: ...
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def finish(self, result) -> None: ...
 
 
 def run(directory: Path, *words: str, name: str = "x", epochs: int = 4, display: Silent | None = None):

@@ -67,6 +67,13 @@ def test_only_scheduled_settings_change_and_only_in_the_copy() -> None:
     assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.00023), "schedule/ppo.ent_coef": 0.0021}
 
 
+def test_the_learning_rate_sinks_to_0_unless_it_is_scheduled_otherwise() -> None:
+    sinking, other = Trainer(), Trainer(schedule={"ppo.ent_coef": {"kind": "constant"}})
+    constant = Trainer(schedule={RATE: {"kind": "constant"}})
+    for settings, rate in ((sinking, 0.00023), (other, 0.00023), (constant, 0.00046)):
+        assert Schedules(settings.schedule).now(settings, 0.5).optimizer.learning_rate == pytest.approx(rate)
+
+
 def test_without_schedules_settings_are_what_they_are() -> None:
     assert Schedules({}).now(Trainer(), 0.5) == Trainer()
 
