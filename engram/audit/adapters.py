@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.policy import Policy
@@ -91,6 +92,12 @@ class Sb3(Foreign):
     kind = "sb3"
     acts_in_training_mode = False
 
+    def seen(self, observations: Tensor) -> Tensor:
+        """Images as sb3's own wrapper hands them over: channels first."""
+        asked, shape = self.policy.observation_space.shape, self.spec.single_observation_space.shape
+        turned = asked != shape and asked == (shape[-1], *shape[:-1])
+        return observations.movedim(-1, 1) if turned else observations
+
     def begin(self, rows: int) -> State:
         layers, _, size = self.policy.lstm_hidden_state_shape  # type: ignore[misc]
         h = torch.zeros(int(layers), rows, int(size), dtype=next(self.policy.parameters()).dtype)
@@ -99,19 +106,20 @@ class Sb3(Foreign):
 
     def step(self, moment: Moment, starts: Tensor, state: State) -> tuple[Answer, State]:
         rows, episode_starts = len(starts), starts.to(next(self.policy.parameters()).dtype)
-        actions, value, log_prob, after = self.policy(moment.observations, state, episode_starts)
-        distribution, _ = self.policy.get_distribution(moment.observations, state.pi, episode_starts)  # type: ignore[operator]
-        if self.choices:
-            every = [torch.full((rows,), choice) for choice in range(self.choices)]
-            full = torch.stack([distribution.log_prob(action) for action in every], -1)
+        observations = self.seen(moment.observations)
+        actions, value, log_prob, after = self.policy(observations, state, episode_starts)
+        distribution, _ = self.policy.get_distribution(observations, state.pi, episode_starts)  # type: ignore[operator]
+        inner = distribution.distribution
+        if isinstance(inner, list):  # several choices at once
+            full = torch.cat([choice.logits for choice in inner], -1)
         else:
-            full = distribution.mode().reshape(rows, -1).to(value.dtype)
-        return Answer(one_each(value, rows), log_prob, actions, full), after
+            full = inner.logits if isinstance(inner, Categorical) else inner.mean
+        return Answer(one_each(value, rows), log_prob, actions, full.reshape(rows, -1)), after
 
     def replay(self, segment: Segment, starts: Tensor, state: State) -> Answer:
         rows, steps = segment.shape
         value, log_prob, entropy = self.policy.evaluate_actions(  # type: ignore[operator]
-            segment.observations.flatten(0, 1),
+            self.seen(segment.observations.flatten(0, 1)),
             segment.actions.flatten(0, 1),
             state,
             starts.flatten().to(next(self.policy.parameters()).dtype),

@@ -12,6 +12,7 @@ from torch import nn
 from engram.agent.policies.policy import Policy
 from engram.audit.checks import CHEAP, CHECKS
 from engram.audit.context import Audit, describe
+from engram.audit.environment import spec_of
 from engram.audit.keeping import copy_of
 from engram.audit.places import place
 from engram.audit.randomness import unchanged_randomness
@@ -27,7 +28,6 @@ from engram.audit.result import (
 )
 from engram.audit.table import as_text
 from engram.audit.target import build
-from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
 
@@ -68,7 +68,7 @@ def run_audit(
 def _prepared(make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool) -> Audit:
     """Whatever goes wrong before the first check means that there is nothing to check."""
     try:
-        return Audit(make, EnvSpec.of(env), seed, adapter, takes_options)
+        return Audit(make, spec_of(env), seed, adapter, takes_options)
     except UserError:
         raise
     except Exception as error:
@@ -157,7 +157,7 @@ def _verdict(check: Check, audit: Audit) -> Verdict:
 
 def _maker(policy: Any, env: object) -> tuple[Callable[..., nn.Module], bool]:
     """How to get the policy, and whether keyword arguments are its options."""
-    spec = EnvSpec.of(env)
+    spec = spec_of(env)
     if isinstance(policy, type) and issubclass(policy, Policy):
         return partial(policy, spec), True
     if isinstance(policy, type):

@@ -19,10 +19,9 @@ from engram.env.registry import make_spec
 from engram.env.spec import EnvSpec
 from engram.training.origin import find_checkpoint, load_agent
 
-PAIRS = ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med")  # also in YAML
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
-    *((f"agent={name}", f"agent={name}") for name in PAIRS),
+    *((f"agent={name}", f"agent={name}") for name in choices("agent")),
     *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru")),
 )
 

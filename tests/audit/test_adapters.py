@@ -187,9 +187,25 @@ def test_continuous_actions_of_a_pufferlib_policy_are_understood() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="needs sb3-contrib")
-def test_sb3_contrib_is_exact_unless_its_lstm_has_dropout() -> None:
-    assert failures(lambda: sb3.make(ENV)) == set()
+@pytest.mark.parametrize("actions", [None, spaces.MultiDiscrete([3, 2]), spaces.Box(-1, 1, (2,))])
+def test_sb3_contrib_is_exact(actions) -> None:
+    env = vector_env(actions=actions)
+    assert failures(lambda: sb3.make(env), env) == set()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="needs sb3-contrib")
+def test_dropout_in_the_lstm_of_sb3_contrib_is_found() -> None:
     assert failures(lambda: sb3.make_with_dropout(ENV)) == {"replay", "modes"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pufferlib") is None, reason="needs PufferLib")
+def test_policies_of_pufferlib_itself_are_understood(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)  # PufferLib leaves a link where it is imported
+    models = pytest.importorskip("pufferlib.models")
+    env = vector_env()
+    env.observation_space, env.action_space = env.single_observation_space, env.single_action_space
+    made = lambda: models.LSTMWrapper(env, models.Default(env, hidden_size=32), 32, 32)  # noqa: E731
+    assert failures(made, env) == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
 
 
 class OwnCore(Plain):

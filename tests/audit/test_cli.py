@@ -162,10 +162,10 @@ def test_a_run_and_a_checkpoint_are_audited_with_their_weights(folder: Path, cap
     assert "is audited as it was trained" in capsys.readouterr().err
 
 
-def test_all_means_five_in_python_four_in_yaml_and_three_cores() -> None:
+def test_all_means_all_in_python_and_in_yaml_and_three_cores() -> None:
     names = [name for name, *_ in ALL]
-    assert len(names) == 11
-    assert {"fast", "example", "agent=latent_attn_med", "fast, gru", "fast, mingru"} <= set(names)
+    assert len(names) == 12
+    assert {"fast", "example", "agent=latent_attn_med", "agent=reference", "fast, gru", "fast, mingru"} <= set(names)
 
 
 def test_a_command_line_is_read_in_any_order() -> None:

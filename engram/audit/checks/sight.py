@@ -5,9 +5,10 @@
 import torch
 from torch import Tensor
 
+from engram.agent.actions import make_actions
 from engram.audit.context import Audit, gap
 from engram.audit.result import Check, DoesNotApplyError, Verdict
-from engram.audit.subject import Moment
+from engram.audit.subject import Moment, Subject
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, Feature
 
 PLACES = 4  # how many surroundings each token is tried in
@@ -18,10 +19,10 @@ def observation(audit: Audit) -> Verdict:
     """One token alone in view: another value of it, or its absence, must change what is said."""
     if audit.spec.observation_kind != "tokens":
         raise DoesNotApplyError("asked of tokens only, which have to be decoded first")
-    features = audit.spec.features[:32]
-    unseen = [feature.name for feature in features if not _matters(audit, _values(audit, feature))]
-    corner = _matters(audit, _presence(audit, 0x00))
-    about_agent = _matters(audit, _presence(audit, GLOBAL_LOCATION))
+    features, subject = audit.spec.features[:32], audit.subject()
+    unseen = [feature.name for feature in features if not _matters(subject, _values(audit, feature))]
+    corner = _matters(subject, _presence(audit, 0x00))
+    about_agent = _matters(subject, _presence(audit, GLOBAL_LOCATION))
     problems = []
     if unseen:
         problems.append(f"the value of {', '.join(unseen[:6])} makes no difference")
@@ -36,13 +37,13 @@ def observation(audit: Audit) -> Verdict:
     return Verdict(not problems, len(problems), 0, said, fix=_fix(unseen, corner, about_agent))
 
 
-def _matters(audit: Audit, pairs: tuple[Tensor, Tensor]) -> bool:
+def _matters(subject: Subject, pairs: tuple[Tensor, Tensor]) -> bool:
     """Whether the two views of any pair are answered differently."""
-    said = []
+    said, width = [], make_actions(subject.spec).noise
     for tokens in pairs:
         none = torch.zeros(len(tokens), dtype=torch.bool)
-        noise = torch.full((len(tokens), audit.story(1, steps=1).noise.shape[-1]), 0.5)
-        subject = audit.subject()
+        noise = torch.full((len(tokens), width), 0.5)
+        subject.forget()
         torch.manual_seed(0)
         said.append(subject.act(Moment(tokens, none, none.clone(), noise)).numbers())
     return bool(gap(said[0], said[1]).max() > 0)
