@@ -21,6 +21,7 @@ VERBS = {
     "train": "engram.cli.train",
     "eval": "engram.cli.eval",
     "audit": "engram.cli.audit",
+    "bench": "engram.cli.bench",
     "validate": "engram.cli.validate",
 }
 

@@ -1,0 +1,80 @@
+"""The environment layer against bare loops: in this process, and in two processes.
+
+Two bare loops at once are the ceiling for two workers: where processors are shared or uneven, less than twice one.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from engram.bench.bare import layer, open_bare
+from engram.bench.options import Options
+from engram.bench.process import TURN_TIMEOUT, opened
+from engram.bench.race import Contestant, Measure, Slice, run_race
+from engram.bench.result import Bar, Result
+from engram.bench.stepping import repeating
+from engram.env.settings import Arena, Gym, Recall, Small
+
+BARE, TWO_BARE, HERE, WORKERS = "bare loop", "two bare loops at once", "0 workers", "2 workers"
+TASKS: dict[str, tuple[str, Any, int]] = {
+    "arena": ("mettagrid arena, 24 agents x 8", Arena(), 8),
+    "small": ("mettagrid small, 1 agent x 64", Small(), 64),
+    "pole": ("CartPole-v1 x 64, against SyncVectorEnv", Gym(id="CartPole-v1"), 64),
+    "recall": ("recall x 4096", Recall(distractors=0.1), 4096),
+}
+
+
+def measure(options: Options, progress: Callable[[str], None]) -> Result:
+    result = Result("env", options.to_json())
+    for task, (name, settings, envs) in TASKS.items():
+        if not options.wants(task):
+            continue
+        bare = not isinstance(settings, Recall)  # a task of ours: there is nothing below the layer
+        baseline = BARE if bare else HERE
+        race = run_race(
+            name,
+            _contestants(settings, envs, bare),
+            options.rounds,
+            options.seconds,
+            baseline=baseline,
+            progress=progress,
+        )
+        result.races.append(race)
+        if bare:
+            result.bars += [
+                Bar(f"{name}: 0 workers ÷ bare loop", race.ratio(HERE, BARE), at_least=0.9),
+                Bar(f"{name}: 2 workers ÷ bare loop", race.ratio(WORKERS, BARE), at_least=1.6),
+                Bar(f"{name}: 2 workers ÷ two bare loops", race.ratio(WORKERS, TWO_BARE), at_least=0.8),
+            ]
+    return result
+
+
+def _contestants(settings: Any, envs: int, bare: bool) -> Sequence[Contestant]:
+    ours = [
+        Contestant(HERE, repeating(lambda: layer(settings, envs, 0), 1)),
+        Contestant(WORKERS, repeating(lambda: layer(settings, envs, 2), 1)),
+    ]
+    if not bare:
+        return ours
+    one = Contestant(BARE, repeating(lambda: open_bare(settings, envs), 1))
+    return [one, Contestant(TWO_BARE, lambda: _at_once(settings, envs // 2, 2)), *ours]
+
+
+@contextmanager
+def _at_once(settings: Any, envs: int, number: int) -> Iterator[Measure]:
+    """So many bare loops, a process each, all at the same time."""
+    asked = json.dumps({"settings": settings.model_dump(mode="json"), "envs": envs})
+    command = [sys.executable, "-m", "engram.bench.bare", asked]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(opened(command, {})) for _ in range(number)]
+
+        def measure_all(seconds: float) -> Slice:
+            for process in processes:
+                process.tell({"measure": seconds})
+            answers = [process.answer(seconds + TURN_TIMEOUT) for process in processes]
+            rate = sum(answer["steps"] / answer["seconds"] for answer in answers)
+            return Slice(rate * seconds, seconds)
+
+        yield measure_all

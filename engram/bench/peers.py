@@ -1,0 +1,111 @@
+"""Engram and other systems at the same work, side by side: masked CartPole, and the arena of 24 agents.
+
+Each is a program in its own environment, and they take turns; between its turns a program stands still. Engram runs
+as `engram train` does, with exact resets; of the others some do not reset at all.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from engram.bench.catalogue import PEERS
+from engram.bench.install import install, python_of
+from engram.bench.options import Options
+from engram.bench.ours import ENVIRONMENT, command
+from engram.bench.process import PeerError, contestant, learn
+from engram.bench.race import Contestant, Entry, Measure, Race, run_race
+from engram.bench.result import Bar, Result
+from engram.bench.tasks import ARENA, POLE, options_of, words_of
+
+OURS = "engram"
+RUNNERS = Path(__file__).parent / "runners"
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pole": ("masked CartPole: 64 x 64, 4 x 4 minibatches, MLP 128-128, LSTM 128", POLE),
+    "arena": ("arena: 24 agents x 16, T 64, batch 24576, minibatch 4096, 1 epoch, fast", ARENA),
+}
+BARS = {  # by task and peer: how many times faster we promise to be
+    "pole": {"pufferlib": 1.3, "rl_games": 1.8, "sb3_contrib": 5.0},
+    "arena": {"pufferlib": 3.0, "plain": 3.3},
+}
+
+
+def measure(options: Options, progress: Callable[[str], None]) -> Result:
+    chosen = options.peers or list(PEERS)
+    reasons = install(chosen, options.venvs, progress) if options.install else {}
+    result = Result("peers", options.to_json())
+    for task, (name, settings) in TASKS.items():
+        if not options.wants(task):
+            continue
+        everybody = [*_ours(settings, options)]
+        for peer in chosen:
+            if task in PEERS[peer].tasks:
+                everybody += _theirs(peer, settings, options, reasons.get(peer))
+        race = run_race(name, everybody, options.rounds, options.seconds, "steps", baseline=OURS, progress=progress)
+        if options.learn and task == "pole":
+            for entry in race.entries:
+                _learn(entry, settings, options, progress)
+        result.races.append(race)
+        result.bars += [
+            Bar(f"{task}: engram ÷ {PEERS[peer].title}", race.ratio(OURS, PEERS[peer].title), at_least=bar)
+            for peer, bar in BARS[task].items()
+            if peer in chosen
+        ]
+    return result
+
+
+def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
+    for threads in options.threads:
+        for workers in (0, 2):
+            how = contestant(command(words_of(settings, workers), threads), threads, ENVIRONMENT)
+            yield Contestant(OURS, how, threads, f"{workers} workers")
+
+
+def _theirs(peer: str, settings: dict[str, Any], options: Options, reason: str | None) -> Iterator[Contestant]:
+    for threads in PEERS[peer].threads or options.threads:
+
+        def open_it(threads: int = threads) -> AbstractContextManager[Measure]:
+            if reason is not None:
+                raise PeerError(reason)
+            words = _program(peer, settings, threads, options.venvs)
+            return contestant(words, threads, PEERS[peer].environment)()
+
+        yield Contestant(PEERS[peer].title, open_it, threads)
+
+
+def _program(peer: str, settings: dict[str, Any], threads: int, venvs: Path) -> list[str]:
+    asked = {**options_of(settings), "threads": threads}
+    return [str(python_of(peer, venvs)), str(RUNNERS / PEERS[peer].program), json.dumps(asked)]
+
+
+def _learn(entry: Entry, settings: dict[str, Any], options: Options, progress: Callable[[str], None]) -> None:
+    """The return after so many steps, by the fastest of each name: what the speed is worth."""
+    if not entry.best:
+        return
+    progress(f"{entry.name}: {options.learn} steps")
+    try:
+        if entry.name == OURS:
+            words = command(words_of(settings, int(entry.note.split()[0])), entry.threads)
+            answer = learn(words, entry.threads, options.learn, ENVIRONMENT)
+        else:
+            peer = next(name for name in PEERS if PEERS[name].title == entry.name)
+            words = _program(peer, settings, entry.threads, options.venvs)
+            answer = learn(words, entry.threads, options.learn, PEERS[peer].environment)
+    except PeerError as error:
+        entry.facts["return"] = str(error)
+        return
+    if answer["return"] is not None:
+        entry.facts["return"] = answer["return"]
+    entry.facts["seconds to it"] = answer["seconds"]
+
+
+def phases_of(race: Race) -> dict[str, dict[str, float]]:
+    """Seconds per million steps by phase, of the best of each name: what a picture of it shows."""
+    shown = {}
+    for entry in race.entries:
+        if entry.best and entry.rate:
+            rest = max(0.0, 1.0 - sum(entry.phases.values()))
+            shares = {**entry.phases, "other": rest}
+            shown[entry.name] = {phase: share * 1e6 / entry.rate for phase, share in shares.items()}
+    return shown

@@ -1,0 +1,84 @@
+"""Every policy, acting and learning, on observations of the arena."""
+
+# B rows, T steps
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.settings import POLICIES, PyAgent
+from engram.bench.options import Options
+from engram.bench.race import Contestant, run_race
+from engram.bench.result import Result
+from engram.bench.stepping import Step, repeating
+from engram.env.settings import Arena
+from engram.env.spec import EnvSpec
+from engram.env.vector import VectorEnv
+
+SEGMENTS = 64  # of a learning call
+
+
+def measure(options: Options, progress: Callable[[str], None]) -> Result:
+    names, rows = options.policies or list(POLICIES), options.rows[0]
+    spec, acting_obs, learning_obs = arena_observations(rows, min(SEGMENTS, rows), options.steps)
+    result = Result("policy", options.to_json())
+    for what, observations in (("acting", acting_obs), ("learning", learning_obs)):
+
+        def contestant(name: str, threads: int, observations: torch.Tensor = observations) -> Contestant:
+            make = lambda: calls(spec, PyAgent(name=name), observations, options.resets)  # noqa: E731
+            return Contestant(name, repeating(make, threads), threads)
+
+        everybody = [contestant(name, threads) for name in names for threads in options.threads]
+        shape = " x ".join(map(str, observations.shape[:-2]))
+        name = f"arena, {what}: {shape} observations a call"
+        result.races.append(
+            run_race(name, everybody, options.rounds, options.seconds, baseline=names[0], progress=progress)
+        )
+    return result
+
+
+def arena_observations(rows: int, segments: int, steps: int) -> tuple[EnvSpec, torch.Tensor, torch.Tensor]:
+    """Observations [B, M, 3] and [segments, T, M, 3] as the arena gives them to agents that move at random."""
+    settings, random = Arena(), np.random.default_rng(0)
+    with VectorEnv(settings, num_envs=-(-max(rows, segments) // settings.agents)) as env:
+        env.reset()
+        seen = []
+        for _ in range(max(steps, 8)):
+            batch = env.recv()
+            seen.append(torch.from_numpy(batch.buffers.observations.copy()))
+            env.send(batch, random.integers(int(env.spec.single_action_space.n), size=env.rows))
+        return env.spec, seen[-1][:rows].clone(), torch.stack(seen, 1)[:segments, -steps:].clone()
+
+
+@contextmanager
+def calls(spec: EnvSpec, settings: PyAgent, observations: torch.Tensor, resets: float) -> Iterator[Step]:
+    """One call a step: acting for observations [B, M, 3], learning with its backward pass for [B, T, M, 3]."""
+    torch.manual_seed(0)
+    agent = MettaAgent(spec, settings)
+    shape = observations.shape[:-2]
+    agent.reserve_memory(shape[0])
+    fields = {
+        "env_obs": observations,
+        "dones": torch.rand(shape) < resets,
+        "truncateds": torch.zeros(shape, dtype=torch.bool),
+    }
+
+    def act() -> float:
+        with torch.no_grad():
+            agent(TensorDict(dict(fields), shape))
+        return shape[0]
+
+    memory = {name: torch.zeros(*shape, *size) for name, size in agent.memory_shapes().items()}
+    actions = torch.zeros(shape, dtype=torch.long)
+
+    def learn() -> float:
+        agent.zero_grad(set_to_none=True)
+        td = agent(TensorDict({**fields, "memory": TensorDict(memory, shape)}, shape), action=actions)
+        (td["act_log_prob"].sum() + td["entropy"].sum() + td["value"].square().sum()).backward()
+        return shape.numel()
+
+    yield act if len(shape) == 1 else learn

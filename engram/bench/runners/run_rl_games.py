@@ -1,0 +1,108 @@
+"""rl_games' PPO with a recurrent layer."""
+
+import tempfile
+
+import gymnasium
+import numpy as np
+import pole
+import torch
+from meter import Meter, options
+from rl_games.algos_torch.a2c_discrete import DiscreteA2CAgent
+from rl_games.common.algo_observer import AlgoObserver
+from rl_games.common.ivecenv import IVecEnv
+from rl_games.torch_runner import Runner
+
+
+class Poles(IVecEnv):
+    def __init__(self, envs: int, seed: int) -> None:
+        self.rows = pole.Rows(envs, seed)
+
+    def step(self, actions):
+        self.rows.step(actions)
+        return self.rows.observations.copy(), self.rows.rewards.copy(), self.rows.starts.copy(), {}
+
+    def reset(self):
+        return self.rows.observations.copy()
+
+    def get_env_info(self):
+        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        return {"observation_space": space, "action_space": gymnasium.spaces.Discrete(2)}
+
+
+class Watch(AlgoObserver):
+    def __init__(self, meter: Meter, steps: int) -> None:
+        super().__init__()
+        self.meter, self.steps = meter, steps
+
+    def after_print_stats(self, frame, epoch_num, total_time) -> None:
+        self.meter.iteration(self.steps, pole.recent_return())
+
+
+def main() -> None:
+    task, meter = options(), Meter()
+    torch.set_num_threads(task["threads"])
+    batch = task["envs"] * task["horizon"]
+    envs = Poles(task["envs"], task["seed"])
+    config = {
+        "name": "pole",
+        "env_name": "pole",
+        "vec_env": envs,
+        "env_info": envs.get_env_info(),
+        "num_actors": task["envs"],
+        "reward_shaper": {"scale_value": 1.0},
+        "normalize_advantage": True,
+        "normalize_input": False,
+        "normalize_value": False,
+        "gamma": task["gamma"],
+        "tau": task["gae_lambda"],
+        "learning_rate": task["learning_rate"],
+        "lr_schedule": None,
+        "grad_norm": task["max_grad_norm"],
+        "truncate_grads": True,
+        "entropy_coef": task["ent_coef"],
+        "critic_coef": 2 * task["vf_coef"],  # it halves the sum of the losses of critic and policy
+        "clip_value": False,
+        "e_clip": task["clip"],
+        "ppo": True,
+        "horizon_length": task["horizon"],
+        "seq_length": task["horizon"],
+        "minibatch_size": batch // task["minibatches"],
+        "mini_epochs": task["epochs"],
+        "max_epochs": 10**9,
+        "device": "cpu",
+        "device_name": "cpu",
+        "print_stats": False,
+        "save_best_after": 10**9,
+        "train_dir": tempfile.mkdtemp(),
+    }
+    layer = {"name": "default"}
+    network = {
+        "name": "actor_critic",
+        "separate": False,
+        "space": {"discrete": None},
+        "mlp": {
+            "units": [task["hidden"], task["hidden"]],
+            "activation": "relu",
+            "initializer": layer,
+            "regularizer": {"name": "None"},
+        },
+        "rnn": {"name": "lstm", "units": task["hidden"], "layers": 1, "before_mlp": False},
+    }
+    params = {
+        "seed": task["seed"],
+        "algo": {"name": "a2c_discrete"},
+        "model": {"name": "discrete_a2c"},
+        "network": network,
+        "config": config,
+    }
+    meter.wrap(envs, "step", "environment")
+    meter.wrap(DiscreteA2CAgent, "play_steps_rnn", "inference")
+    meter.wrap(DiscreteA2CAgent, "train_epoch", "learning")  # rollout and environment are phases within it
+    runner = Runner(algo_observer=Watch(meter, batch))
+    runner.load({"params": params})
+    torch.set_num_threads(task["threads"])
+    runner.run({"train": True, "play": False})
+
+
+if __name__ == "__main__":
+    main()

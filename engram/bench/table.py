@@ -1,0 +1,100 @@
+"""Results as tables in a terminal."""
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from engram.bench.fit import Fit
+from engram.bench.race import Entry, Race
+from engram.bench.result import Bar, Result
+
+
+def show(result: Result, console: Console) -> None:
+    """Every race, fit and bar, and the machine below them."""
+    parts: list[Table | Text] = [_race_table(race) for race in result.races]
+    parts += [_fit_table(result.fits)] if result.fits else []
+    parts += [_bar_table(result.bars)] if result.bars else []
+    machine = result.machine
+    parts.append(
+        Text(
+            f"{machine['cpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}; "
+            f"{result.date}; load average before {machine['load_average']}",
+            style="dim",
+        )
+    )
+    console.print(Group(*parts))
+
+
+def _race_table(race: Race) -> Table:
+    timed = race.shows == "time"
+    phases = list({phase: None for entry in race.entries for phase in entry.phases})
+    facts = list({name: None for entry in race.entries for name in entry.facts})
+    table = Table(title=race.name, title_justify="left", title_style="bold")
+    table.add_column("")
+    table.add_column("threads", justify="right")
+    table.add_column(f"ms per {race.unit.removesuffix('s')}" if timed else f"{race.unit}/s", justify="right")
+    table.add_column(f"{'time' if timed else 'speed'} ÷ {race.baseline}", justify="right")
+    table.add_column("quartiles", justify="right")
+    for phase in phases:
+        table.add_column(phase, justify="right")
+    for name in facts:
+        table.add_column(name, justify="right")
+    table.add_column("others", justify="right")
+    for entry in race.entries:
+        name = " ".join([entry.name, entry.note]).strip()
+        if entry.failed is not None or entry.rate is None:
+            reason = (entry.failed or "not measured").splitlines()[-1][:100]
+            table.add_row(name, str(entry.threads), Text(reason, style="red"))
+            continue
+        cells = [name, str(entry.threads), _figure(entry, timed), _number(entry.ratio), _spread(entry)]
+        cells += [f"{entry.phases[phase]:.0%}" if phase in entry.phases else "" for phase in phases]
+        cells += [_fact(entry.facts.get(name, "")) for name in facts]
+        table.add_row(*cells, f"{entry.others or 0:.2f}", style="" if entry.best else "dim")
+    return table
+
+
+def _fit_table(fits: list[Fit]) -> Table:
+    table = Table(title="growth", title_justify="left", title_style="bold")
+    for name in ("with", "of", "from", "to", "values", "slope", "R²", "growth ÷ size"):
+        table.add_column(name, justify="left" if name in ("with", "of") else "right")
+    for fit in fits:
+        values = " ".join(f"{value:,.3g}" for value in fit.y[:8]) + (" …" if len(fit.y) > 8 else "")
+        table.add_row(
+            fit.axis,
+            fit.what,
+            f"{fit.x[0]:g}",
+            f"{fit.x[-1]:g}",
+            values,
+            f"{fit.slope:.3g}",
+            f"{fit.r2:.4f}",
+            _number(fit.growth),
+        )
+    return table
+
+
+def _bar_table(bars: list[Bar]) -> Table:
+    table = Table(title="bars", title_justify="left", title_style="bold")
+    for name in ("what", "ratio", "bar", ""):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    words = {True: Text("met", style="green"), False: Text("not met", style="red"), None: Text("not measured")}
+    for bar in bars:
+        limit = f"≥ {bar.at_least:g}" if bar.at_least is not None else f"≤ {bar.at_most:g}"
+        table.add_row(bar.what, _number(bar.ratio), limit, words[bar.met])
+    return table
+
+
+def _figure(entry: Entry, timed: bool) -> str:
+    assert entry.rate is not None
+    return f"{1000 / entry.rate:,.3f}" if timed else f"{entry.rate:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _spread(entry: Entry) -> str:
+    return "" if entry.low is None else f"{entry.low:.2f} to {entry.high:.2f}"
+
+
+def _fact(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}"

@@ -1,0 +1,36 @@
+"""Training from end to end, as `engram train` does it, split by phase; with and without workers, by threads."""
+
+from collections.abc import Callable
+
+from engram.bench.options import Options
+from engram.bench.ours import ENVIRONMENT, command
+from engram.bench.process import contestant
+from engram.bench.race import Contestant, run_race
+from engram.bench.result import Result
+from engram.bench.tasks import ARENA, POLE, words_of
+
+WORKERS = (0, 2)
+TASKS = {
+    "arena": "arena, fast: 24 agents x 16, T 64, batch 24576, 1 epoch",
+    "pole": "masked CartPole, LSTM 128: 64 x 64, 4 x 4 minibatches",
+    "tmaze": "tmaze, fast: as `make train` has it",
+}
+
+
+def measure(options: Options, progress: Callable[[str], None]) -> Result:
+    result = Result("train", options.to_json())
+    for task, name in TASKS.items():
+        if options.wants(task):
+            everybody = [ours(task, threads, workers) for threads in options.threads for workers in WORKERS]
+            race = run_race(name, everybody, options.rounds, options.seconds, "steps", progress=progress)
+            result.races.append(race)
+    return result
+
+
+def ours(task: str, threads: int, workers: int) -> Contestant:
+    words = ["env=tmaze", f"trainer.num_workers={workers}"]
+    if task != "tmaze":
+        words = words_of(ARENA if task == "arena" else POLE, workers)
+    return Contestant(
+        "engram", contestant(command(words, threads), threads, ENVIRONMENT), threads, f"{workers} workers"
+    )
