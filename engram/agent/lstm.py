@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from engram.agent.core import Core, previous, steps_with_starts
 from engram.agent.native import lstm as native
 
+ROWS_AT_ONCE = 2048  # in PyTorch's backward pass
+
 
 class LSTM(Core):
     """`torch.nn.LSTM`, time first, that forgets exactly at episode starts. State dicts load both ways."""
@@ -102,34 +104,46 @@ def lstm_layer_backward(
     if native.usable(x):
         return native.backward(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates)
     steps, rows, hidden = outputs.shape
-    i, f, g, o = gates.view(steps, rows, 4, hidden).unbind(2)
-    tanh_c = cells.tanh()
-    c_before = previous(c0, cells, starts)
-    # d(gate before activation) is d_cell or d_output times a factor that is known for all steps at once
-    factors = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=2)
-    o_factor = tanh_c * o * (1 - o)
-    cell_factor = o * (1 - tanh_c * tanh_c)
-    d_gates = torch.empty_like(gates)
-    split = d_gates.view(steps, rows, 4, hidden)
-    d_h, d_c = torch.zeros_like(h0), torch.zeros_like(c0)
+    d_x, d_w_ih, d_w_hh = x.new_empty(x.shape), torch.zeros_like(w_ih), torch.zeros_like(w_hh)
+    d_h, d_c, d_b = torch.zeros_like(h0), torch.zeros_like(c0), w_ih.new_zeros(4 * hidden)
     may_start = steps_with_starts(starts)
-    for t in range(steps - 1, -1, -1):
-        d_h = d_h.add_(d_outputs[t])
-        d_c = d_c.addcmul_(d_h, cell_factor[t])
-        if d_cells is not None:
-            d_c = d_c.add_(d_cells[t])
-        torch.mul(factors[t], d_c.unsqueeze(1), out=split[t, :, :3])
-        torch.mul(o_factor[t], d_h, out=split[t, :, 3])
-        d_h = torch.mm(d_gates[t], w_hh)
-        d_c = d_c.mul_(f[t])
-        if may_start[t]:
-            clear = starts[t].unsqueeze(-1)
-            d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
-    flat = d_gates.view(steps * rows, -1)
-    d_x = torch.mm(flat, w_ih).view_as(x)
-    d_w_ih = torch.mm(flat.t(), x.reshape(steps * rows, -1))
-    d_w_hh = torch.mm(flat.t(), previous(h0, outputs, starts).view(steps * rows, -1))
-    return [d_x, d_h, d_c, d_w_ih, d_w_hh, flat.sum(0)]
+    for part in _parts(steps, rows, x.device.type):
+        h_first, c_first = (outputs[part.start - 1], cells[part.start - 1]) if part.start else (h0, c0)
+        h_before = previous(h_first, outputs[part], starts[part])
+        c_before = previous(c_first, cells[part], starts[part])
+        i, f, g, o = gates[part].unflatten(-1, (4, hidden)).unbind(2)
+        tanh_c = cells[part].tanh()
+        # d(gate before activation) is d_cell or d_output times a factor that is known for all these steps at once
+        factors = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=2)
+        o_factor = tanh_c * o * (1 - o)
+        cell_factor = o * (1 - tanh_c * tanh_c)
+        d_gates = torch.empty_like(gates[part])
+        split = d_gates.unflatten(-1, (4, hidden))
+        for t in range(part.stop - 1, part.start - 1, -1):
+            here = t - part.start
+            d_h = d_h.add_(d_outputs[t])
+            d_c = d_c.addcmul_(d_h, cell_factor[here])
+            if d_cells is not None:
+                d_c = d_c.add_(d_cells[t])
+            torch.mul(factors[here], d_c.unsqueeze(1), out=split[here, :, :3])
+            torch.mul(o_factor[here], d_h, out=split[here, :, 3])
+            d_h = torch.mm(d_gates[here], w_hh)
+            d_c = d_c.mul_(f[here])
+            if may_start[t]:
+                clear = starts[t].unsqueeze(-1)
+                d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
+        flat = d_gates.flatten(0, 1)
+        torch.mm(flat, w_ih, out=d_x[part].flatten(0, 1))
+        d_w_ih.addmm_(flat.t(), x[part].flatten(0, 1))
+        d_w_hh.addmm_(flat.t(), h_before.flatten(0, 1))
+        d_b += flat.sum(0)
+    return [d_x, d_h, d_c, d_w_ih, d_w_hh, d_b]
+
+
+def _parts(steps: int, rows: int, device: str) -> list[slice]:
+    """The steps, last ones first, in parts: on CPUs so few at once that what is computed of them stays in cache."""
+    at_once = max(1, ROWS_AT_ONCE // max(1, rows)) if device == "cpu" else steps
+    return [slice(max(0, stop - at_once), stop) for stop in range(steps, 0, -at_once)]
 
 
 @lstm_layer_backward.register_fake
