@@ -6,7 +6,8 @@ from html import escape
 
 from torch import Tensor
 
-CELL = 16
+CELL, SMALL_CELL = 16, 11  # the small one where there are many
+WIDE = 272  # of many bars together
 LEFT, TOP, BOTTOM = 46, 8, 34
 
 
@@ -16,47 +17,54 @@ def heatmap(values: Tensor, bound: float, down: str, across: str, every: int = 0
     With `every`, a line after each so many columns.
     """
     rows, columns = values.shape
-    width, height = LEFT + columns * CELL + 8, TOP + rows * CELL + BOTTOM
+    cell = CELL if columns <= 12 else SMALL_CELL
+    width, height = LEFT + columns * cell + 8, TOP + rows * cell + BOTTOM
     cells = [
-        f'<rect x="{LEFT + x * CELL}" y="{TOP + y * CELL}" width="{CELL - 1}" height="{CELL - 1}" '
+        f'<rect x="{LEFT + x * cell}" y="{TOP + y * cell}" width="{cell - 1}" height="{cell - 1}" '
         f"{_shade(float(values[y, x]), bound)}><title>{down} {y}, {across} {x}: "
         f"{float(values[y, x]):.2g}</title></rect>"
         for y in range(rows)
         for x in range(columns)
     ]
-    across_labels = [_text(LEFT + (x + 0.5) * CELL, TOP + rows * CELL + 12, str(x)) for x in _ticks(columns)]
-    down_labels = [_text(LEFT - 6, TOP + (y + 0.7) * CELL, str(y), "end") for y in range(rows)]
-    names = [_text(LEFT + columns * CELL / 2, height - 6, across), _upright(TOP + rows * CELL / 2, down)]
-    floor = TOP + rows * CELL
-    places = [LEFT + x * CELL - 0.5 for x in range(every, columns, every)] if every else []
+    across_labels = [_text(LEFT + (x + 0.5) * cell, TOP + rows * cell + 12, str(x)) for x in _ticks(columns)]
+    down_labels = [_text(LEFT - 6, TOP + (y + 0.7) * cell, str(y), "end") for y in range(rows)]
+    names = [_text(LEFT + columns * cell / 2, height - 6, across), _upright(TOP + rows * cell / 2, down)]
+    floor = TOP + rows * cell
+    places = [LEFT + x * cell - 0.5 for x in range(every, columns, every)] if every else []
     cuts = [f'<line class="cut" x1="{x}" x2="{x}" y1="{TOP - 4}" y2="{floor}"/>' for x in places]
     return _svg(width, height, [*cells, *cuts, *across_labels, *down_labels, *names])
 
 
-def bars(values: Sequence[float], across: str, up: str) -> str:
+def bars(values: Sequence[float], across: str, up: str, labels: Sequence[int] | None = None) -> str:
     """One bar each, by orders of magnitude from the smallest to the largest; a missing one is marked."""
     shown = [value for value in values if value > 0 and math.isfinite(value)]
     top, floor = max(shown, default=1.0), min(shown, default=1.0)
     decades = max(math.log10(top / floor), 1.0)
-    width, height, tall = LEFT + len(values) * 26 + 8, TOP + 90 + BOTTOM, 90
-    parts = [f'<line class="axis" x1="{LEFT}" x2="{width - 8}" y1="{TOP + tall}" y2="{TOP + tall}"/>']
-    for number, value in enumerate(values):
-        x = LEFT + number * 26
-        size = 12 + (tall - 12) * (math.log10(value / floor) / decades) if value > 0 else 0
-        kind = "bar" if value > 0 else "gone"
-        y, high = (TOP + tall - size, size) if value > 0 else (TOP + tall - 6, 6)
-        title = f"<title>{across} {number}: {value:.2g}</title>"
-        parts.append(f'<rect class="{kind}" x="{x}" y="{y:.1f}" width="20" height="{high:.1f}">{title}</rect>')
-        parts.append(_text(x + 10, TOP + tall + 13, str(number)))
-    parts += [_text(LEFT + len(values) * 13, height - 4, across), _upright(TOP + tall / 2, up)]
+    names = list(labels or range(len(values)))
+    pitch, tall = max(6.0, min(22.0, WIDE / max(len(values), 1))), 90
+    width, height = LEFT + len(values) * pitch + 8, TOP + tall + BOTTOM
+    parts = [f'<line class="axis" x1="{LEFT}" x2="{width - 8:.1f}" y1="{TOP + tall}" y2="{TOP + tall}"/>']
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        x, there = LEFT + number * pitch, value > 0
+        size = 12 + (tall - 12) * (math.log10(min(value, top) / floor) / decades) if there else 6.0
+        title = f"<title>{across} {name}: {value:.2g}</title>"
+        parts.append(
+            f'<rect class="{"bar" if there else "gone"}" x="{x:.1f}" y="{TOP + tall - size:.1f}" '
+            f'width="{pitch * 0.78:.1f}" height="{size:.1f}">{title}</rect>'
+        )
+        if number in _ticks(len(values)):
+            parts.append(_text(x + pitch * 0.39, TOP + tall + 13, str(name)))
+    parts += [_text(LEFT + len(values) * pitch / 2, height - 4, across), _upright(TOP + tall / 2, up)]
     parts += [_text(LEFT - 6, TOP + 10, f"{top:.1g}", "end")]
+    if shown:
+        parts.append(_text(LEFT - 6, TOP + tall, f"{floor:.1g}", "end"))
     return _svg(width, height, parts)
 
 
 def lines(values: Tensor, starts: Tensor, across: str, up: str) -> str:
     """[rows, steps], each row in a lane of its own, with a mark where an episode starts."""
     rows, steps = values.shape
-    lane, step = 44, 18
+    lane, step = 40, 11
     width, height = LEFT + steps * step + 8, TOP + rows * lane + BOTTOM
     top = float(values.max()) or 1.0
     parts = []
@@ -88,7 +96,7 @@ def _shade(value: float, bound: float) -> str:
 
 
 def _ticks(count: int) -> range:
-    return range(0, count, 1 if count <= 12 else 4)
+    return range(0, count, 1 if count <= 12 else 4 if count <= 24 else 8)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:

@@ -1,4 +1,4 @@
-"""The report in the terminal: a line for each check, and for each failure what, so what, where, and how to fix it."""
+"""The report in the terminal: a line for each check, and for each failure what it is and does, where, and how to fix it."""
 
 import io
 from collections.abc import Sequence
@@ -57,16 +57,14 @@ def conclusion(report: Report) -> str:
 
 
 def measured(result: CheckResult) -> str:
-    """`3.1e-07 <= 1e-05`"""
+    """`3.1e-07 <= 1e-05`, or where it fails `0.2 > 1e-05`."""
     if result.measured is None:
         return ""
     if result.bound is None:
         return f"{result.measured:.3g}"
-    return (
-        f"{result.measured:.3g} {'>=' if result.at_least else '<='} {result.bound:.3g}"
-        if result.passed
-        else (f"{result.measured:.3g}, not {'>=' if result.at_least else '<='} {result.bound:.3g}")
-    )
+    broken = (result.measured < result.bound) if result.at_least else not result.measured <= result.bound
+    signs = ("<", ">=") if result.at_least else (">", "<=")
+    return f"{result.measured:.3g} {signs[0] if broken else signs[1]} {result.bound:.3g}"
 
 
 def _lines(results: Sequence[CheckResult]) -> Table:
@@ -87,7 +85,7 @@ def _failure(result: CheckResult) -> RenderableType:
     rows.add_column()
     for label, text in (
         ("found", result.said),
-        ("so what", result.consequence),
+        ("effect", result.consequence),
         ("where", result.where),
         ("fix", result.fix),
     ):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from engram.agent.policies.policy import Policy
 from engram.audit.keeping import copy_of, restore_kept
+from engram.audit.states import leaves
 from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
 from engram.env.spec import EnvSpec
 
@@ -109,8 +110,13 @@ class TdSubject(Subject):
             return None
         by_row = [part for part in rows_by_id(self.policy.get_memory()) if set(part) >= set(range(rows))]  # type: ignore[operator]
         if not by_row:
-            return None
+            return self._of_one_slice(rows)
         return torch.stack([torch.cat([part[row].detach().flatten() for part in by_row]) for row in range(rows)])
+
+    def _of_one_slice(self, rows: int) -> Tensor | None:
+        """Memory that is not kept by row: states [layers, rows, size], if there are any."""
+        parts = [part for part in leaves(self.policy.get_memory()) if part.dim() == 3 and part.shape[1] == rows]  # type: ignore[operator]
+        return torch.cat([part.detach().transpose(0, 1).flatten(1) for part in parts], 1) if parts else None
 
     def to(self, dtype: torch.dtype) -> None:
         super().to(dtype)

@@ -88,8 +88,8 @@ def graph_growth(audit: Audit) -> Verdict:
     measured = max(nodes, acting.kept, acting.tensors, lessons.kept, lessons.tensors, 0.0)
     said = (
         f"a step adds {nodes:.2g} operations to the graph, {acting.tensors:.2g} live tensors and {acting.kept:.2g} "
-        f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} and {lessons.kept:.2g}; "
-        f"the process grew by {steps.process / 1024:.2g} KiB a step"
+        f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} live tensors and "
+        f"{lessons.kept:.2g} to what is kept; the process grew by {steps.process / 1024:.2g} KiB a step"
     )
     return Verdict(measured <= 0 and not leaks, measured, 0, said, evidence={"graph_nodes": sizes})
 

@@ -60,6 +60,7 @@ class Difference(NamedTuple):
 
 def replay(audit: Audit) -> Verdict:
     """Everything at once; and only if that differs, one thing at a time, to tell why."""
+    found: Difference | None
     try:
         found = difference(audit, ALL)
         measured, bound, said = float(found.both.max()), found.bound, ""
@@ -67,14 +68,14 @@ def replay(audit: Audit) -> Verdict:
             others = [difference(audit, play) for play in (Play(horizon=1, segments=2), Play(horizon=9, ends=0.1))]
             measured = max(measured, *(float(other.both.max()) for other in others))
     except Exception as error:
-        found, measured, bound, said = None, float("inf"), 0.0, f"it raised {describe(error)}"
+        found, measured, bound, said = _with_less(audit), float("inf"), 0.0, f"it raised {describe(error)}"
     if measured <= bound:
         said = (
             f"log-probabilities and values of replayed rollouts differ by at most {measured:.2g} from those of acting"
         )
         return Verdict(True, measured, bound, said, evidence={"difference": found.both} if found else {})
-    if found is not None and found.both.max() > bound:
-        said += _first(found)
+    if found is not None and found.both.max() > found.bound:
+        said += ("; " if said else "") + _first(found)
     causes = list(_causes(audit))
     said += "".join(f"; cause: {text}" for text in causes)
     evidence = {} if found is None else {"difference": found.both}
@@ -82,6 +83,16 @@ def replay(audit: Audit) -> Verdict:
     elsewhere = [fix for cause in causes for text, fix in ELSEWHERE.items() if cause.startswith(text)]
     said = said.lstrip("; ")
     return Verdict(False, measured, bound, said, fix=" ".join(fixes), elsewhere=" ".join(elsewhere), evidence=evidence)
+
+
+def _with_less(audit: Audit) -> Difference | None:
+    """What can still be compared of a policy that cannot be played with all of it."""
+    for play in (ALL._replace(slices=False, some_rows=False), CAUSES["ends"][0], CAUSES["plain"][0]):
+        try:
+            return difference(audit, play)
+        except Exception:
+            continue
+    return None
 
 
 def difference(audit: Audit, play: Play) -> Difference:
