@@ -88,9 +88,11 @@ class Journal:
         if longest > LOGGED_STEPS:
             return None
         arrays = {name: self._per_env(getattr(self._buffers, name)) for name in OUTPUTS}
-        arrays |= {"episodes": self.episodes, "steps": self.steps, "log": self._log[:, :longest]}
+        arrays |= {"episodes": self.episodes, "steps": self.steps}
         arrays |= {"lengths": self._per_env(self.lengths), "returns": self._per_env(self.returns)}
-        return {name: array.copy() for name, array in arrays.items()}
+        log = self._log[:, :longest].copy()
+        log[np.arange(longest) >= self.steps[:, None]] = 0  # of episodes before: equal states are to be equal
+        return {name: array.copy() for name, array in arrays.items()} | {"log": log}
 
     def open_replay(self, state: dict[str, np.ndarray]) -> None:
         """Take over a state's episodes and actions; lengths and returns must come out of the replay."""

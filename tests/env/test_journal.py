@@ -68,3 +68,11 @@ def test_a_reset_forgets_what_was_unfinished(buffers):
     journal.close_reset()
     assert not journal.returns.any()
     assert not journal.steps.any()
+
+
+def test_a_state_has_nothing_of_episodes_before(buffers):
+    journal = Journal("test", range(2), 0, buffers)
+    for step in range(5):
+        take(journal, buffers, 7)
+        journal.close_step(np.zeros(4), 1.0, [1] if step == 2 else [])
+    assert journal.state()["log"][1, :, 0, 0].tolist() == [7, 7, 0, 0, 0]

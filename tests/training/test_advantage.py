@@ -1,4 +1,7 @@
-"""Advantages against sums done by hand."""
+"""Advantages against sums done by hand, and against those of another library."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,3 +52,27 @@ def test_returns_are_values_plus_advantages() -> None:
     values = torch.randn(3, 5)
     result = vtrace(values, torch.randn(3, 5), torch.randn(3, 5), torch.rand(3, 5) < 0.3, torch.ones(3, 5), 0.9, 0.8)
     torch.testing.assert_close(result.returns, result.advantages + values)
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "torchrl_advantages.json").read_text())
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: f"{len(case['values'][0])} steps")
+def test_they_are_those_of_torchrl(case) -> None:
+    """Without ratios GAE, also over truncations; with ratios and a lambda of 1 the targets of V-trace."""
+    settings = ("gamma", "gae_lambda", "rho_clip", "c_clip")
+    x = {
+        name: torch.tensor(value, dtype=None if isinstance(value[0][0], bool) else torch.float64)
+        for name, value in case.items()
+        if name not in settings
+    }
+    gamma, gae_lambda, rho_clip, c_clip = (case[name] for name in settings)
+    next_values = x["next_values"].where(~x["terminated"], 0)
+    gae = vtrace(x["values"], next_values, x["rewards"], x["ends"], torch.ones_like(x["values"]), gamma, gae_lambda)
+    torch.testing.assert_close(gae.advantages, x["gae"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(gae.returns, x["gae_returns"], rtol=0, atol=1e-12)
+    next_values = x["following_values"].where(~x["terminated"], 0)
+    targets = vtrace(
+        x["values"], next_values, x["rewards"], x["terminated"], x["ratio"], gamma, 1.0, rho_clip, c_clip
+    ).returns
+    torch.testing.assert_close(targets, x["vtrace_returns"], rtol=0, atol=1e-12)

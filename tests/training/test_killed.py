@@ -1,0 +1,25 @@
+"""Runs that are really killed, with signal 9, go on as if nothing had happened: a little of tests/killing.py."""
+
+import json
+import subprocess
+import sys
+
+from several import PATIENCE, ROOT, environment
+
+
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path) -> None:
+    places = ("recall", "cartpole, velocities masked", "mettagrid tmaze")
+    result = tmp_path / "result.json"
+    command = ["tests/killing.py", "--epochs", "5", "--kills", "2", "--writing", "1", "--out", str(result)]
+    ended = subprocess.run(
+        [sys.executable, *command, "--environments", *places],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(result.read_text())
+    assert found["kills"] == 9
+    assert found["while writing a checkpoint"] >= 1
