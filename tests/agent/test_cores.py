@@ -38,6 +38,21 @@ def test_outputs_and_all_gradients_equal_those_of_a_plain_loop(name: str, layers
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("at_once", [1, 2 * ROWS, 4 * ROWS])
+def test_gradients_do_not_depend_on_how_many_steps_are_worked_on_at_once(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, inputs, state = make("lstm")
+    leaves = [inputs.requires_grad_(), state.h.requires_grad_(), state.c.requires_grad_(), *core.parameters()]
+    results = []
+    for rows in (STEPS * ROWS, at_once):
+        monkeypatch.setattr("engram.agent.lstm.ROWS_AT_ONCE", rows)
+        outputs, last = core(inputs, state, STARTS["dense"])
+        results.append(torch.autograd.grad(outputs.square().sum() + last.c.sum(), leaves))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", CORES)
 def test_acting_step_by_step_equals_learning_over_the_segment(name: str) -> None:
     core, inputs, state = make(name)

@@ -30,6 +30,9 @@ const char *engram_choose(const char *name) {
     return NULL;
 }
 
+/* The kind that was chosen. */
+const char *engram_kind(void) { return chosen->name; }
+
 /* What the library was built from; it is used only with the same sources beside it. */
 const char *engram_sources(void) { return ENGRAM_SOURCES; }
 

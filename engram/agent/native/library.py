@@ -94,7 +94,8 @@ def _open(path: Path) -> ctypes.CDLL | None:
     """A library, unless it does not load here or was built from other sources than these."""
     try:
         library = ctypes.CDLL(str(path))
-        library.engram_sources.restype = library.engram_choose.restype = ctypes.c_char_p
+        for function in (library.engram_sources, library.engram_choose, library.engram_kind):
+            function.restype = ctypes.c_char_p
         library.engram_choose.argtypes = [ctypes.c_char_p]
         return library if library.engram_sources().decode() == fingerprint() else None
     except (OSError, AttributeError):
