@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -103,3 +104,17 @@ def test_a_best_that_cannot_be_replaced_stays(tmp_path, monkeypatch, step: str) 
     assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
     save_best(tmp_path, 2, GROUPS, {"epoch": 2})
     assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000002"}
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path) -> None:
+    path, chance = save(tmp_path), random.Random(0)
+    for file in path.iterdir():
+        content = file.read_bytes()
+        for place in chance.sample(range(len(content)), min(100, len(content))):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << chance.randrange(8)
+            file.write_bytes(damaged)
+            with pytest.raises(BadCheckpointError):
+                load_checkpoint(path)
+        file.write_bytes(content)
+    assert load_checkpoint(path).state["epoch"] == 1
