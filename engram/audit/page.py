@@ -86,7 +86,7 @@ def figures(result: CheckResult) -> Iterator[str]:
         text = "how far each step is from how it was played. Red: beyond the bound. Lines part segments."
         yield _figure(heatmap(seen["difference"], bound, "row", "step", every=SEGMENT), "Replay", text)
     if result.name == "boundary_learning" and "difference" in seen:
-        text = "row i starts an episode at step i; how far what it says is from what it should say."
+        text = "row i starts an episode at step i; how far its outputs are from what they should be."
         yield _figure(heatmap(seen["difference"], bound, "row", "step"), "Starts in a segment", text)
     if "gradient_reach" in seen:
         text = "from the last step of a segment to those before it, by orders of magnitude."

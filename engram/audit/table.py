@@ -1,4 +1,4 @@
-"""The report in the terminal: a line for each check, and for each failure what it is and does, where, and how to fix it."""
+"""The report in the terminal: a line for each check; for each failure what it is and does, where, and how to fix it."""
 
 import io
 from collections.abc import Sequence

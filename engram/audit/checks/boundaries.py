@@ -42,7 +42,7 @@ def boundary_acting(audit: Audit) -> Verdict:
         off = max(off, difference)
         if difference > bound:
             said[kind] = _explain(seen, carried, fresh, starting, bound)
-    text = _told(said) or "a row that starts an episode says what a fresh policy says, and the others go on"
+    text = _told(said) or "a row that starts an episode puts out what a fresh policy does, and the others go on"
     notes = tuple(_poison(audit, subject))
     return Verdict(off <= bound, off, bound, text, fix=_fix_for(said), notes=notes, evidence=_norms(audit))
 
@@ -69,7 +69,7 @@ def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bou
     first = worst(seen[starting, 0], fresh[starting, 0])
     if worst(seen[starting, 0], carried[starting, 0]) <= bound:
         if worst(seen[starting], carried[starting]) <= bound:
-            return f"memory is not cleared at all; what is said is off by {first:.2g}"
+            return f"memory is not cleared at all; outputs are off by {first:.2g}"
         return f"memory is cleared too late: an episode's first observation still meets the old one, off by {first:.2g}"
     if first <= bound:
         later = worst(seen[starting], fresh[starting])
@@ -177,7 +177,7 @@ def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: li
     row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
     first = f"first off in row {row} at step {step}, by {float(difference[row, step]):.2g}"
     if difference[before].max() > bound:
-        return f"a start also changes what is said before it, or in other rows; {first}"
+        return f"a start also changes outputs before it, or in other rows; {first}"
     inside = range(1, steps)
     if all(worst(seen[i, i:], plain[i, i:]) <= bound for i in inside):
         return f"memory is not cleared inside a segment, only at its first step if at all; {first}"

@@ -189,7 +189,7 @@ def learning_aside(audit: Audit) -> Verdict:
         measured <= bound,
         measured,
         bound,
-        f"a learning call changes what is said when acting goes on by {measured:.2g}",
+        f"a learning call changes the outputs when acting goes on by {measured:.2g}",
     )
 
 

@@ -29,7 +29,7 @@ def memory_used(audit: Audit) -> Verdict:
             )
         learning = worst(one, two)
     passed = min(acting, learning) > EXACT
-    said = f"two pasts change what is said of the same present by {acting:.2g} in acting, {learning:.2g} in learning"
+    said = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
     fix = ""
     if not passed and keeps_memory_in_state(audit):
         fix = (
@@ -97,7 +97,7 @@ def row_isolation(audit: Audit) -> Verdict:
         )
     elif found[0] > bound:
         row = int(by_slices.argmax())
-        said = f"row {row} says something else when its batches are cut or ordered differently; " + said
+        said = f"the outputs of row {row} change when batches are cut or ordered differently; " + said
     return Verdict(
         max(found) <= bound, max(found), bound, said, fix=fix, evidence={"leaks": leaks, "learning": learning}
     )
@@ -117,7 +117,7 @@ def _leaks_in_learning(audit: Audit, lived: Lived, story: Story) -> Tensor:
 def _leak(leaks: Tensor, when: str) -> str:
     pairs = leaks.masked_fill(torch.eye(len(leaks), dtype=torch.bool), 0)
     source, target = divmod(int(pairs.argmax()), len(leaks))
-    return f"in {when}, other observations of row {source} change what row {target} says"
+    return f"in {when}, other observations of row {source} change the outputs of row {target}"
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def causality(audit: Audit) -> Verdict:
         changed = subject.learn(replace(segment, observations=observations)).numbers()
         early[step] = gap(changed[:, :step], base[:, :step]).max()
     bound, measured = tolerance(base), float(early.max())
-    said = f"observations from a step on change what was said before it by {measured:.2g}"
+    said = f"observations from a step on change the outputs before it by {measured:.2g}"
     if measured > bound:
         said += f", first with those from step {int((early > bound).nonzero()[0])} of {steps}"
     return Verdict(measured <= bound, measured, bound, said)
@@ -142,7 +142,7 @@ def causality(audit: Audit) -> Verdict:
 CHECKS = (
     Check(
         "memory_used",
-        "Does what is said depend on what was seen before?",
+        "Do the outputs depend on what was seen before?",
         "The policy has a recurrent layer and learns nothing with it: it plays as if every step were its first.",
         "Store the LSTM's state after each acting call and start the next one from it: h, c, env_id = "
         "self._manage_lstm_state(td, B, T, device) before the LSTM, self._store_lstm_state(h, c, env_id) after it.",
