@@ -12,6 +12,7 @@ from engram.agent.components.plan import Step
 from engram.agent.components.shapes import Shape, Target
 from engram.agent.cores import CORES
 from engram.agent.encoders import attention, box, tokens, vector
+from engram.agent.encoders.convolution import Conv2d
 from engram.agent.initialisation import INITIALISATIONS, initialise
 
 Builder = Callable[[Any, Sequence[Shape], Target], nn.Module]  # (options, shapes of the inputs, what it is for)
@@ -57,7 +58,7 @@ def linear(options: layer_kinds.Linear, inputs: Sequence[Shape], target: Target)
 def conv2d(options: layer_kinds.Conv2d, inputs: Sequence[Shape], target: Target) -> nn.Module:
     channels, height, width = inputs[0].sizes
     sizes = box.fit_convolution((height, width), options.kernel, options.stride, options.leave)
-    layer = nn.Conv2d(channels, options.channels, sizes.kernel, sizes.stride)
+    layer = Conv2d(channels, options.channels, sizes.kernel, sizes.stride)
     return initialise(layer, options.nonlinearity, options.initialisation)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from engram.agent.encoders.convolution import Conv2d
 from engram.agent.encoders.token_conv import convolve
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
@@ -74,7 +75,7 @@ class BoxEncoder(nn.Module):
         super().__init__()
         first, second = conv_shape(spec.window)
         self.conv1 = TokenConv2d(spec, channels, first.kernel, first.stride)
-        self.conv2 = initialise(nn.Conv2d(channels, channels, second.kernel, second.stride), "relu")
+        self.conv2 = initialise(Conv2d(channels, channels, second.kernel, second.stride), "relu")
         self.linear1 = initialise(nn.Linear(channels * second.output[0] * second.output[1], hidden_size), "relu")
         self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
 
