@@ -75,11 +75,22 @@ class Norms(NamedTuple):
 
 def optimise(agent: MettaAgent, optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> Norms:
     """Clip the gradient, step, clip the weights."""
-    recurrent = nn.utils.get_total_norm([p.grad for p in agent.recurrent_parameters() if p.grad is not None])
-    norm = nn.utils.clip_grad_norm_(agent.parameters(), settings.max_grad_norm, foreach=True)
+    norms = clip_gradient(agent, settings.max_grad_norm)
     optimizer.step()
     agent.clip_weights()
-    return Norms(norm, recurrent)
+    return norms
+
+
+def clip_gradient(agent: MettaAgent, most: float) -> Norms:
+    """Scale the gradient down to this norm if it is larger. As `clip_grad_norm_`, with both norms from one pass."""
+    gradients = {id(p): p.grad for p in agent.parameters() if p.grad is not None}
+    if not gradients:
+        return Norms(torch.zeros(()), torch.zeros(()))
+    each = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
+    recurrent = [each[id(p)] for p in agent.recurrent_parameters() if id(p) in each]
+    total = torch.linalg.vector_norm(torch.stack(list(each.values())))
+    torch._foreach_mul_(list(gradients.values()), (most / (total + 1e-6)).clamp(max=1.0))
+    return Norms(total, torch.linalg.vector_norm(torch.stack(recurrent)) if recurrent else torch.zeros_like(total))
 
 
 def _adam_options(settings: OptimizerSettings) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Optimizer(Settings):
     weight_decay: NonNegative = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95  # of muon
     max_grad_norm: Greater = 0.5
-    fused: bool = False  # adam and adamw in one kernel: faster, the same but for rounding
+    fused: bool = True  # adam and adamw in one kernel: faster, the same but for rounding
 
 
 class Prioritized(Settings):
