@@ -10,7 +10,7 @@ help:
 	@echo 'make train [ARGS="SETTING=VALUE ..."]  install, then train (by default fast on the T-maze)'
 	@echo 'make test  [ARGS="..."]                install what tests need, then run them all'
 	@echo 'make check                             lint, format, types and import rules'
-	@echo 'make bench ARGS="core"                  measure (engram bench tells what there is)'
+	@echo 'make bench ARGS="core"                 measure (engram bench tells what there is)'
 	@echo 'make docs                              check links, commands and code in the documentation'
 	@echo 'make install                           only make the virtual environment'
 	@echo 'make clean                             remove the virtual environment and caches'
