@@ -18,6 +18,7 @@ from engram.audit.result import CannotAuditError
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
+ROWS = 256  # that a policy may make room for
 SIZE = 32  # of hidden layers, where a constructor has no default of its own
 SIZES = ("hidden_size", "hidden_dim", "lstm_hidden_size", "lstm_size", "rnn_hidden_size", "rnn_size", "hidden_units")
 ACTIONS = ("n_actions", "num_actions", "action_size", "action_dim", "act_dim", "ac_dim", "num_outputs", "output_dim")
@@ -44,7 +45,7 @@ class Environment:
         self.feature_normalizations = {feature.id: feature.normalization for feature in spec.features}
         self.action_names = list(spec.action_names)
         self.action_max_params = spec.action_max_params
-        self.num_agents = self.num_envs = 1
+        self.num_agents, self.num_envs = spec.agents, ROWS
 
 
 def find_object(place: str) -> Any:

@@ -3,13 +3,13 @@
 from functools import partial
 
 import pytest
-from audit.broken import calls, memory, seeds, wrapper
+from audit.broken import calls, memory, seeds, subtle, wrapper
 from audit.broken.case import Case
 
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS
 
-CASES = [*memory.CASES, *calls.CASES, *seeds.CASES, *wrapper.CASES]
+CASES = [*memory.CASES, *calls.CASES, *seeds.CASES, *subtle.CASES, *wrapper.CASES]
 WITHOUT_COMPILING = [name for name in CHECKS if name != "compile"]  # which takes as long as all others together
 
 

@@ -45,6 +45,34 @@ class Plain(nn.Module):
         h, c = self.cell(obs, state)
         return self.head(h)[:, :-1], self.head(h)[:, -1], (h, c)
 
+class Talks(Mine):
+    def decode_actions(self, hidden):
+        print("deciding")
+        return super().decode_actions(hidden)
+
+class TiresSoon(Mine):
+    def encode_observations(self, observations):
+        self.calls = self.__dict__.get("calls", 0) + 1
+        if self.calls > 3:
+            raise RuntimeError("too tired")
+        return super().encode_observations(observations)
+
+class OddlyMade(Plain):
+    def __init__(self, input_size, num_actions, hidden_size, device, layers=1):
+        super().__init__(input_size, num_actions, hidden_size)
+
+class Unmade(Plain):
+    def __init__(self, env):
+        self.wanted = env.something_else
+
+class ReturnsNothing(nn.Module):
+    def __init__(self, env):
+        super().__init__()
+        self.cell = nn.LSTMCell(6, 8)
+
+    def forward(self, obs, state):
+        return None
+
 def make(env):
     return Plain(env.single_observation_space.shape[0], env.single_action_space.n, 8)
 
@@ -57,6 +85,8 @@ NUMBER = 3
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text(POLICY)
     (tmp_path / "beside.py").write_text("")
+    (tmp_path / "script.py").write_text("import sys; sys.exit('give a file')")
+    (tmp_path / "untidy.py").write_text("class Mine(")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
@@ -79,7 +109,7 @@ def test_the_default_environment_shows_tokens() -> None:
     assert target.spec.observation_kind == "tokens"
 
 
-@pytest.mark.parametrize("name", ["Mine", "Plain", "make", "ready"])
+@pytest.mark.parametrize("name", ["Mine", "Plain", "make", "ready", "OddlyMade"])
 def test_classes_functions_and_policies_in_a_file(folder: Path, name: str, capsys) -> None:
     options = ["py_agent.hidden=8"] if name == "Plain" else []
     assert audit(f"mine.py:{name}", "env=recall", *options, *QUICK) == 0
@@ -103,6 +133,16 @@ def test_a_failing_check_is_exit_code_1_and_json_tells_it(folder: Path, capsys) 
     assert failure["name"] == "boundary_acting"
     assert "dones: memory is not cleared at all" in failure["said"]
     assert failure["where"].startswith("Wrong.forward (mine.py:")
+
+
+def test_what_a_policy_prints_is_no_part_of_the_report(folder: Path, capsys) -> None:
+    assert audit("mine.py:Talks", "env=recall", "--json", *QUICK) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_a_policy_that_raises_in_the_middle_fails_and_says_where(folder: Path, capsys) -> None:
+    assert audit("mine.py:TiresSoon", "env=recall", *QUICK) == 1
+    assert "too tired in encode_observations (mine.py:" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_page_is_written(folder: Path, capsys) -> None:
@@ -129,6 +169,10 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which is not known here"),
         (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: there is no 'sb4'"),
         (["other.py:Mine"], "there is no file other.py"),
+        (["mine.py:Unmade", "env=recall"], "cannot be built: AttributeError"),
+        (["mine.py:ReturnsNothing", "env=recall"], "must return (logits, value, state), and returned a NoneType"),
+        (["script.py:Mine"], "script.py could not be imported: SystemExit: give a file"),
+        (["untidy.py:Mine"], "untidy.py could not be loaded: SyntaxError"),
         (["no.such.module:Mine"], "no.such.module could not be imported"),
     ],
 )

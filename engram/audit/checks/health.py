@@ -16,7 +16,9 @@ RECURRENT = (Core, nn.RNNBase, nn.RNNCellBase)
 def gradient_health(audit: Audit) -> Verdict:
     subject = audit.subject(as_made=True)
     parts = {
-        name or type(subject.policy).__name__: [p for p in part.parameters(recurse=False) if p.requires_grad]
+        name or f"{type(subject.policy).__name__} itself": [
+            p for p in part.parameters(recurse=False) if p.requires_grad
+        ]
         for name, part in subject.policy.named_modules()
     }
     parts = {name: own for name, own in parts.items() if own}

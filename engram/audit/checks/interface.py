@@ -1,5 +1,4 @@
-"""The memory interface: has, get, set, reset; copies, round trips, unknown rows, saving; and learning leaves it "
-"alone."""
+"""The memory interface: has, get, set, reset; copies, round trips, unknown rows, saving; learning leaves it alone."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -9,7 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from engram.audit.context import Audit, describe, tolerance, worst
+from engram.audit.context import EXACT, Audit, describe, tolerance, worst
 from engram.audit.playing import live
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.states import leaves, map_state
@@ -70,6 +69,8 @@ def _copies(audit: Audit) -> Iterator[str]:
     _future(audit, subject)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
+    elif audit.memory_effect > EXACT and _same(policy.get_memory(), kept):
+        yield "get_memory() gives the same as before, though the policy acted on"
 
 
 def _round_trip(audit: Audit) -> Iterator[str]:
