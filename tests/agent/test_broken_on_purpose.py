@@ -26,7 +26,7 @@ from engram.agent import recurrence
 from engram.agent.actions import Flat
 from engram.agent.core import Core
 from engram.agent.cores import CORES
-from engram.agent.encoders.tokens import TokenDecoder
+from engram.agent.encoders import tokens
 from engram.agent.memory import MemoryStore
 from engram.agent.policies import base
 from engram.agent.policies import policy as policy_module
@@ -100,10 +100,10 @@ FAULTS = {
         recurrence, "recall", "given is not None", "given is not None and steps == 1", REPLAY
     ),
     "normalisation in bytes": Fault(
-        TokenDecoder,
-        "forward",
-        "values / self.normalizations[features]",
-        "(value.byte() // self.normalizations[features].byte()).float()",
+        tokens,
+        "decode",
+        "values / normalizations[features]",
+        "(value.byte() // normalizations[features].byte()).float()",
         (check_values_are_fractions,),
     ),
     "log-probability of another action in learning": Fault(
