@@ -17,6 +17,7 @@ class Peer:
     source: "Source | None" = None
     environment: dict[str, str] = field(default_factory=dict)  # for building and running
     threads: tuple[int, ...] | None = None  # None: whatever was asked for
+    resets: str = "exact"  # what becomes of memory where an episode ends inside a segment, in learning
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ PEERS: dict[str, Peer] = {
             "\nc_extensions, c_extension_paths = [], []\n",
         ),
         {"NO_OCEAN": "1", "PATH": NO_CUDA},
+        resets="never",
     ),
     "rl_games": Peer("rl_games", "run_rl_games.py", ("pole",), ((TORCH, "rl-games==1.6.5", "gymnasium>=1.2,<2"),)),
     "sb3_contrib": Peer("sb3-contrib RecurrentPPO", "run_sb3_contrib.py", ("pole",), ((TORCH, "sb3-contrib>=2.7"),)),

@@ -75,6 +75,7 @@ def _at_once(settings: Any, envs: int, number: int) -> Iterator[Measure]:
                 process.tell({"measure": seconds})
             answers = [process.answer(seconds + TURN_TIMEOUT) for process in processes]
             rate = sum(answer["steps"] / answer["seconds"] for answer in answers)
-            return Slice(rate * seconds, seconds)
+            longest = max(answer["seconds"] for answer in answers)
+            return Slice(rate * longest, longest)
 
         yield measure_all

@@ -87,7 +87,7 @@ def _pip(place: Path, arguments: Sequence[str], environment: Mapping[str, str]) 
     command = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if "rror" in line]
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
         raise PeerError(lines[-1] if lines else f"pip ended with {done.returncode}")
 
 

@@ -20,6 +20,7 @@ from engram.bench.result import Bar, Result
 from engram.bench.tasks import ARENA, POLE, options_of, words_of
 
 OURS = "engram"
+WORKERS = {"0 workers": 0, "2 workers": 2}
 RUNNERS = Path(__file__).parent / "runners"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "pole": ("masked CartPole: 64 x 64, 4 x 4 minibatches, MLP 128-128, LSTM 128", POLE),
@@ -43,6 +44,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
             if task in PEERS[peer].tasks:
                 everybody += _theirs(peer, settings, options, reasons.get(peer))
         race = run_race(name, everybody, options.rounds, options.seconds, "steps", baseline=OURS, progress=progress)
+        _tell_resets(race, settings)
         if options.learn and task == "pole":
             for entry in race.entries:
                 _learn(entry, settings, options, progress)
@@ -57,9 +59,9 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
 
 def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
     for threads in options.threads:
-        for workers in (0, 2):
+        for note, workers in WORKERS.items():
             how = contestant(command(words_of(settings, workers), threads), threads, ENVIRONMENT)
-            yield Contestant(OURS, how, threads, f"{workers} workers")
+            yield Contestant(OURS, how, threads, note)
 
 
 def _theirs(peer: str, settings: dict[str, Any], options: Options, reason: str | None) -> Iterator[Contestant]:
@@ -79,6 +81,14 @@ def _program(peer: str, settings: dict[str, Any], threads: int, venvs: Path) -> 
     return [str(python_of(peer, venvs)), str(RUNNERS / PEERS[peer].program), json.dumps(asked)]
 
 
+def _tell_resets(race: Race, settings: dict[str, Any]) -> None:
+    """Beside the speed, whether memory is right: some are fast because they skip that."""
+    for entry in race.entries:
+        peer = next((peer for peer in PEERS.values() if peer.title == entry.name), None)
+        exact = peer is not PEERS.get("plain") or settings["exact"]
+        entry.facts["resets"] = (peer.resets if peer else "exact") if exact else "never"
+
+
 def _learn(entry: Entry, settings: dict[str, Any], options: Options, progress: Callable[[str], None]) -> None:
     """The return after so many steps, by the fastest of each name: what the speed is worth."""
     if not entry.best:
@@ -86,7 +96,7 @@ def _learn(entry: Entry, settings: dict[str, Any], options: Options, progress: C
     progress(f"{entry.name}: {options.learn} steps")
     try:
         if entry.name == OURS:
-            words = command(words_of(settings, int(entry.note.split()[0])), entry.threads)
+            words = command(words_of(settings, WORKERS[entry.note]), entry.threads)
             answer = learn(words, entry.threads, options.learn, ENVIRONMENT)
         else:
             peer = next(name for name in PEERS if PEERS[name].title == entry.name)
@@ -98,14 +108,3 @@ def _learn(entry: Entry, settings: dict[str, Any], options: Options, progress: C
     if answer["return"] is not None:
         entry.facts["return"] = answer["return"]
     entry.facts["seconds to it"] = answer["seconds"]
-
-
-def phases_of(race: Race) -> dict[str, dict[str, float]]:
-    """Seconds per million steps by phase, of the best of each name: what a picture of it shows."""
-    shown = {}
-    for entry in race.entries:
-        if entry.best and entry.rate:
-            rest = max(0.0, 1.0 - sum(entry.phases.values()))
-            shares = {**entry.phases, "other": rest}
-            shown[entry.name] = {phase: share * 1e6 / entry.rate for phase, share in shares.items()}
-    return shown

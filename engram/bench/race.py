@@ -54,6 +54,10 @@ class Entry:
     best: bool = False  # the fastest of its name
     facts: dict[str, float | str] = field(default_factory=dict)  # whatever else was found out
 
+    @property
+    def title(self) -> str:
+        return ", ".join([self.name, *filter(None, [self.note]), f"{self.threads} thread{'s' * (self.threads > 1)}"])
+
 
 @dataclass
 class Race:
@@ -91,12 +95,12 @@ def run_race(
     with ExitStack() as stack:
         measures: dict[int, Measure] = {}
         for number, contestant in enumerate(contestants):
-            progress(f"{name}: {_title(entries[number])} starts")
+            progress(f"{name}: {entries[number].title} starts")
             with _noting(entries[number]):
                 measures[number] = stack.enter_context(contestant.open())
         for turn, found in enumerate(slices):
             for number in _order(measures, turn):
-                progress(f"{name}: round {turn + 1} of {rounds}, {_title(entries[number])}")
+                progress(f"{name}: round {turn + 1} of {rounds}, {entries[number].title}")
                 if entries[number].failed is None:
                     with _noting(entries[number]), others_meter() as meter:
                         found[number] = measures[number](seconds)
@@ -126,10 +130,6 @@ class _noting:  # noqa: N801 (reads as a verb)
 
 def _order(measures: dict[int, Measure], turn: int) -> Iterator[int]:
     yield from measures if turn % 2 == 0 else reversed(list(measures))
-
-
-def _title(entry: Entry) -> str:
-    return " ".join([entry.name, f"({entry.threads} thread{'s' * (entry.threads > 1)})", entry.note]).strip()
 
 
 def _sum_up(entry: Entry, slices: list[Slice], others: list[Others]) -> None:

@@ -8,10 +8,15 @@ from engram.bench.fit import Fit
 from engram.bench.race import Entry, Race
 from engram.bench.result import Bar, Result
 
+WIDTH = 140  # where nobody's terminal says how wide it is
 
-def show(result: Result, console: Console) -> None:
+
+def show(result: Result, console: Console | None = None) -> None:
     """Every race, fit and bar, and the machine below them."""
-    parts: list[Table | Text] = [_race_table(race) for race in result.races]
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    parts: list[Table | Text] = [part for race in result.races for part in _race_table(race)]
     parts += [_fit_table(result.fits)] if result.fits else []
     parts += [_bar_table(result.bars)] if result.bars else []
     machine = result.machine
@@ -25,12 +30,12 @@ def show(result: Result, console: Console) -> None:
     console.print(Group(*parts))
 
 
-def _race_table(race: Race) -> Table:
+def _race_table(race: Race) -> list[Table | Text]:
     timed = race.shows == "time"
     phases = list({phase: None for entry in race.entries for phase in entry.phases})
     facts = list({name: None for entry in race.entries for name in entry.facts})
     table = Table(title=race.name, title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("threads", justify="right")
     table.add_column(f"ms per {race.unit.removesuffix('s')}" if timed else f"{race.unit}/s", justify="right")
     table.add_column(f"{'time' if timed else 'speed'} ÷ {race.baseline}", justify="right")
@@ -40,23 +45,23 @@ def _race_table(race: Race) -> Table:
     for name in facts:
         table.add_column(name, justify="right")
     table.add_column("others", justify="right")
+    failures: list[str] = []
     for entry in race.entries:
         name = " ".join([entry.name, entry.note]).strip()
         if entry.failed is not None or entry.rate is None:
-            reason = (entry.failed or "not measured").splitlines()[-1][:100]
-            table.add_row(name, str(entry.threads), Text(reason, style="red"))
+            failures.append(f"{entry.title}: {entry.failed or 'not measured'}")
             continue
         cells = [name, str(entry.threads), _figure(entry, timed), _number(entry.ratio), _spread(entry)]
         cells += [f"{entry.phases[phase]:.0%}" if phase in entry.phases else "" for phase in phases]
         cells += [_fact(entry.facts.get(name, "")) for name in facts]
         table.add_row(*cells, f"{entry.others or 0:.2f}", style="" if entry.best else "dim")
-    return table
+    return [table, *(Text(failure, style="red") for failure in failures)]
 
 
 def _fit_table(fits: list[Fit]) -> Table:
     table = Table(title="growth", title_justify="left", title_style="bold")
     for name in ("with", "of", "from", "to", "values", "slope", "R²", "growth ÷ size"):
-        table.add_column(name, justify="left" if name in ("with", "of") else "right")
+        table.add_column(name, justify="left" if name in ("with", "of") else "right", no_wrap=True)
     for fit in fits:
         values = " ".join(f"{value:,.3g}" for value in fit.y[:8]) + (" …" if len(fit.y) > 8 else "")
         table.add_row(

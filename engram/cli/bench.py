@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     if asked.json:
         print(json.dumps(result.to_json(), indent=1, allow_nan=False))
     else:
-        show(result, Console())
+        show(result)
         if path is not None:
             print(f"written to {path}")
     return 0
