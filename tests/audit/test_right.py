@@ -128,7 +128,7 @@ def test_what_is_kept_with_a_graph_and_never_used_again_is_only_noted() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_alarm_whatever_the_seed(seed: int) -> None:
     only = [check for check in CHECKS if check != "compile"]
     assert (
@@ -136,11 +136,16 @@ def test_no_alarm_whatever_the_seed(seed: int) -> None:
     )
 
 
+def checks_of(name: str) -> list[str]:
+    """All, but compiling takes long: the larger ones are made of the same parts as the smaller ones."""
+    return [check for check in CHECKS if check != "compile" or name in ("fast", "latent_attn_tiny", "example")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_all_our_policies_hold(name: str) -> None:
     make = partial(find_class(name), token_spec(), hidden_size=32)
-    assert run_audit(make, token_spec(), takes_options=True).failures == ()
+    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name)).failures == ()
 
 
 @pytest.mark.slow
@@ -148,8 +153,7 @@ def test_all_our_policies_hold(name: str) -> None:
 def test_all_our_yaml_policies_hold(name: str) -> None:
     settings = design(name).model_dump()
     make = lambda **options: ComponentPolicy(token_spec(), Agent(**(settings | options)))  # noqa: E731
-    only = [check for check in CHECKS if check != "compile" or name == "fast"]  # their parts are those of the others
-    assert run_audit(make, token_spec(), takes_options=True, only=only).failures == ()
+    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name)).failures == ()
 
 
 def test_a_policy_that_is_a_module_inside_the_wrapper_holds() -> None:

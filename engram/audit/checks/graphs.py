@@ -19,7 +19,7 @@ from engram.audit.playing import Story, live
 from engram.audit.result import Check, Verdict
 from engram.audit.subject import Answer, Subject
 
-WINDOW, WINDOWS = 15, 2
+WINDOW, WINDOWS = 10, 2
 LEAK = 65536  # bytes of the process per window, in every window
 
 
