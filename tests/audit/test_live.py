@@ -19,10 +19,12 @@ from engram.config.stored import keep
 from engram.settings import UserError
 from engram.training.run import start
 
+ENV = ("env=recall", "env.delay=4")  # whose episodes go on from one rollout to the next
+
 
 def audited(directory: Path, every: int, name: str, looks: list[Any]) -> None:
     """Three epochs with an audit; what it is given goes to `looks`."""
-    words = [*RECALL, *SMALL, f"trainer.total_timesteps={3 * BATCH}", f"trainer.audit={every}"]
+    words = [*ENV, *SMALL, f"trainer.total_timesteps={3 * BATCH}", f"trainer.audit={every}"]
     settings = load([*words, f"run={name}", f"runs_dir={directory}"])
     keep(settings)
 
@@ -35,7 +37,7 @@ def audited(directory: Path, every: int, name: str, looks: list[Any]) -> None:
 
 def test_a_run_with_audits_is_the_run_without(tmp_path: Path) -> None:
     looks: list[Any] = []
-    run(tmp_path, name="without")
+    run(tmp_path, *ENV, name="without")
     audited(tmp_path, 1, "with", looks)
     assert len(looks) == 3
     assert metrics(tmp_path, "with") == metrics(tmp_path, "without")
@@ -55,7 +57,7 @@ def test_an_audit_leaves_memory_gradients_mode_and_chance_as_they_are() -> None:
     memory, weights = policy.get_memory(), [p.clone() for p in policy.parameters()]
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
     stop_if_wrong(agent)
-    assert all(torch.equal(row, memory[0][i]) for i, row in policy.get_memory()[0].items())
+    assert all(torch.equal(row, policy.get_memory()[0][i]) for i, row in memory[0].items())
     assert all(torch.equal(p, old) for p, old in zip(policy.parameters(), weights, strict=True))
     assert torch.equal(policy.critic.weight.grad, torch.ones_like(policy.critic.weight))
     assert torch.equal(torch.get_rng_state(), torch_state)

@@ -54,7 +54,7 @@ def test_the_policy_its_memory_its_gradients_and_the_random_state_are_left_as_th
     check(policy, vector_env(), only=[name for name in CHECKS if name != "compile"])
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, weights[name]) for name, value in policy.state_dict().items())
-    assert all(torch.equal(row, memory[0][i]) for i, row in policy.get_memory()[0].items())
+    assert all(torch.equal(row, policy.get_memory()[0][i]) for i, row in memory[0].items())
     assert all(parameter.grad is None for parameter in policy.parameters())
     assert policy.training
 
