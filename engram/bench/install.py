@@ -1,12 +1,15 @@
 """Virtual environments of the peers: one each, made when asked for, never Engram's own."""
 
+import hashlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.error
+import urllib.parse
 import urllib.request
 import venv
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +19,7 @@ from engram.bench.catalogue import PEERS, Peer, Source
 from engram.bench.process import PeerError
 
 DONE = "engram-installed.json"  # what was installed; a recipe that has changed is followed again
-INDEX = "https://pypi.org/pypi/{package}/{version}/json"
+INDEX = "https://pypi.org/simple/"
 
 
 def python_of(name: str, venvs: Path) -> Path:
@@ -71,14 +74,21 @@ def _install_source(source: Source, place: Path, environment: Mapping[str, str])
 
 def _fetch(source: Source, directory: Path) -> Path:
     """The unpacked source distribution. Not by `pip download`: that builds first."""
+    page, name = f"{INDEX}{source.package}/", f"{source.package}-{source.version}.tar.gz"
     try:
-        with urllib.request.urlopen(INDEX.format(package=source.package, version=source.version), timeout=60) as answer:
-            files = json.load(answer)["urls"]
-        url = next(file["url"] for file in files if file["packagetype"] == "sdist")
-        archive, _ = urllib.request.urlretrieve(url, directory / "source.tar.gz")
-    except (urllib.error.URLError, OSError, StopIteration) as error:
-        raise PeerError(f"{source.package} {source.version} could not be fetched: {error}") from None
-    with tarfile.open(archive) as file:
+        with urllib.request.urlopen(page, timeout=60) as answer:
+            links = re.findall(r'href="([^"]+)"', answer.read().decode())
+        url = next((link for link in links if link.partition("#")[0].endswith(f"/{name}")), None)
+        if url is None:
+            raise PeerError(f"{page} has no {name}")
+        place, _, check = urllib.parse.urljoin(page, url).partition("#sha256=")
+        with urllib.request.urlopen(place, timeout=60) as answer:
+            content = answer.read()
+    except OSError as error:
+        raise PeerError(f"{name} could not be fetched: {error}") from None
+    if check and hashlib.sha256(content).hexdigest() != check:
+        raise PeerError(f"{name} is not what {page} says it is")
+    with tarfile.open(fileobj=io.BytesIO(content)) as file:
         file.extractall(directory, filter="data")
     return next(path for path in directory.iterdir() if path.is_dir())
 
