@@ -19,7 +19,11 @@ from engram.bench.catalogue import PEERS, Peer, Source
 from engram.bench.process import PeerError
 
 DONE = "engram-installed.json"  # what was installed; a recipe that has changed is followed again
-INDEX = "https://pypi.org/simple/"
+# Where pip of that environment gets packages: as it is configured, else its own default.
+INDEX = (
+    "from pip._internal.configuration import Configuration as C; from pip._internal.models.index import PyPI; "
+    "c = C(isolated=False); c.load(); print(dict(c.items()).get('global.index-url', PyPI.simple_url))"
+)
 
 
 def python_of(name: str, venvs: Path) -> Path:
@@ -63,7 +67,7 @@ def _install(peer: Peer, place: Path, progress: Callable[[str], None]) -> None:
 
 def _install_source(source: Source, place: Path, environment: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        folder = _fetch(source, Path(directory))
+        folder = _fetch(source, _index(place), Path(directory))
         path = folder / source.file
         text = path.read_text(encoding="utf-8")
         if source.old not in text:
@@ -72,9 +76,17 @@ def _install_source(source: Source, place: Path, environment: Mapping[str, str])
         _pip(place, ["--no-build-isolation", "--no-deps", str(folder)], environment)
 
 
-def _fetch(source: Source, directory: Path) -> Path:
+def _index(place: Path) -> str:
+    command = [str(place / "bin" / "python"), "-c", INDEX]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise PeerError(f"pip does not say where it gets packages: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip().rstrip("/") + "/"
+
+
+def _fetch(source: Source, index: str, directory: Path) -> Path:
     """The unpacked source distribution. Not by `pip download`: that builds first."""
-    page, name = f"{INDEX}{source.package}/", f"{source.package}-{source.version}.tar.gz"
+    page, name = f"{index}{source.package}/", f"{source.package}-{source.version}.tar.gz"
     try:
         with urllib.request.urlopen(page, timeout=60) as answer:
             links = re.findall(r'href="([^"]+)"', answer.read().decode())
