@@ -50,7 +50,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     meter = Meter()
     with tempfile.TemporaryDirectory(prefix="engram-bench-") as directory:
-        # The run is as long as it is measured; a checkpoint every ten epochs belongs to training.
+        # The run is as long as it is measured.
         longest = f"trainer.total_timesteps={FOREVER}"
         settings = load([longest, *asked["words"], f"runs_dir={directory}", "run=bench", "device=cpu"])
         keep(settings)

@@ -78,4 +78,5 @@ def words_of(task: dict[str, Any], workers: int) -> list[str]:
         "trainer.ppo.vf_clip_coef=null",
         f"trainer.ppo.ent_coef={task['ent_coef']}",
         f"trainer.ppo.vf_coef={task['vf_coef']}",
+        "trainer.checkpoint.interval=1000000",  # as with the others: none while it is measured
     ]
