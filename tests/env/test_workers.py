@@ -197,7 +197,8 @@ def test_shared_memory_has_no_name():
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where tests run in the background
 sys.path.insert(0, {fakes!r})
 from engram.env.registry import ADAPTERS
 ADAPTERS["trouble"] = "trouble"
