@@ -9,6 +9,7 @@ from engram.env.block import Buffers
 from engram.env.mettagrid_block import MettagridBlock
 from engram.env.settings import MettagridFile, MettagridWorld, TMaze
 from engram.env.spec import EnvSpec, Feature, box
+from engram.env.tags import TAG, Tags
 from engram.env.token_budget import most_tokens_seen, with_room
 from engram.env.world_file import read_world
 from engram.env.worlds import tokens_in_view, world
@@ -45,16 +46,17 @@ def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[F
     Its figures are the same for all worlds: 256 for an inventory that never holds more than 3 would hide it.
     """
     largest = {
-        "tag": len(interface.tags) - 1,
         "last_action": len(interface.action_names) - 1,
         "agent_id": config.game.num_agents - 1,
     }
     for limit in config.game.agent.inventory.limits.values():
         largest |= {f"inv:{resource}": limit.max if limit.modifiers else limit.base for resource in limit.resources}
-    return tuple(
+    quantities = tuple(
         Feature(f.id, f.name, float(min(max(largest[f.name], 1), 255)) if f.name in largest else f.normalization)
         for f in interface.obs_features
+        if f.name != TAG
     )
+    return quantities + Tags.of(config.game).features()
 
 
 def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:

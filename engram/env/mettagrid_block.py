@@ -18,6 +18,7 @@ from mettagrid.mettagrid_c import MettaGrid
 
 from engram.env.block import Buffers, Episodes, episode_seed
 from engram.env.simulation import Simulations
+from engram.env.tags import Tags
 from engram.env.token_budget import overflow
 
 LOGGED_STEPS = 10_000  # the longest episodes that can be gone back to; those without a limit cannot
@@ -38,6 +39,7 @@ class MettagridBlock:
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
         self._start = Simulations(config).begin
+        self._tags = Tags.of(game)
         self._env_ids, self._seed, self._buffers, self._budget_option = env_ids, seed, buffers, budget_option
         self._agents = game.num_agents
         self._stats = _rewarded_stats(game.agents or [game.agent])
@@ -70,6 +72,7 @@ class MettagridBlock:
                 step()
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
+        self._tags.rename(self._buffers.observations)
         ended = self._ended()
         return self._renew(ended) if ended else Episodes.none()
 
@@ -114,6 +117,7 @@ class MettagridBlock:
             simulation.set_buffers(*self._views[env])
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
+        self._tags.rename(self._views[env][0])
         self.simulations[env] = simulation
         self._steps[env] = simulation.step
         self._game_stats[env] = simulation.get_game_stat
@@ -164,6 +168,7 @@ class MettagridBlock:
         for actions in log:
             self._actions[env] = actions
             step()
+        self._tags.rename(self._views[env][0])
 
     def _per_env(self, rows: np.ndarray) -> np.ndarray:
         """A field of the buffers seen as [environments, agents, ...]."""

@@ -85,8 +85,10 @@ def _problems(game: GameConfig) -> Iterator[str]:
         yield f"game.obs.num_tokens: must be 1 or more, not {game.obs.num_tokens}"
     if not 2 <= game.obs.token_value_base <= 256:
         yield f"game.obs.token_value_base: must be from 2 to 256, not {game.obs.token_value_base}"
-    elif (kinds := len(game.id_map().features())) > _FEATURES:
-        yield f"game.resource_names: make for {kinds} kinds of token, and a byte tells {_FEATURES} apart: use fewer"
+    elif (kinds := len(game.id_map().features()) + len(game.id_map().tag_names())) > _FEATURES:
+        yield (
+            f"game: resources and tags make for {kinds} kinds of token, and a byte tells {_FEATURES} apart: use fewer"
+        )
     if game.agents and len(game.agents) != game.num_agents:
         yield f"game.agents: {len(game.agents)} are described, but game.num_agents is {game.num_agents}"
     if not game.actions.noop.enabled:

@@ -20,6 +20,7 @@ class Minibatch(NamedTuple):
     memory: TensorDict  # [B]: memory at each segment's start, by name
     advantages: Tensor  # [B, T]
     weights: Tensor  # [B, T]: importance weights; zero where an agent was not there and where memory only warms up
+    value_unit: Tensor | float = 1.0  # what the errors of values are measured in
 
     @property
     def size(self) -> Tensor:
@@ -32,8 +33,8 @@ class Minibatch(NamedTuple):
             return [self]
         size = -(-len(self.segments) // number)
         places = [slice(start, start + size) for start in range(0, len(self.segments), size)]
-        fields: tuple[Any, ...] = self
-        return [Minibatch(*(field[place] for field in fields)) for place in places]
+        *fields, value_unit = self  # type: Any
+        return [Minibatch(*[field[place] for field in fields], value_unit=value_unit) for place in places]
 
 
 class Experience:

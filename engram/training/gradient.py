@@ -51,6 +51,7 @@ def compute_gradient(
             weights=part.weights,
             size=size,
             settings=settings.ppo,
+            value_unit=part.value_unit,
         )
         if settings.ppo.l2_init_coef > 0:
             distance = agent.l2_init_loss() / (len(parts) * world.size)  # every part bears its share

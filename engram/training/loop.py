@@ -21,7 +21,7 @@ from engram.training.metrics import (
     weight_record,
 )
 from engram.training.optimizer import optimise, set_options
-from engram.training.ppo import normalise
+from engram.training.ppo import normalise, typical_size
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
 from engram.training.rollout import Rollout
@@ -109,7 +109,10 @@ def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
     experience, prioritized = training.experience, settings.prioritized
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
     for _ in range(settings.update_epochs or 1):
-        advantages = experience.advantages(settings.ppo).advantages
+        advantages, returns = experience.advantages(settings.ppo)
+        alive = experience.buffer["alive"]
         if settings.ppo.norm_adv:
-            advantages = normalise(advantages, experience.buffer["alive"], training.world)
-        yield from experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)
+            advantages = normalise(advantages, alive, training.world)
+        value_unit = typical_size(returns, alive, training.world) if settings.ppo.norm_returns else 1.0
+        for minibatch in experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta):
+            yield minibatch._replace(value_unit=value_unit)

@@ -35,11 +35,12 @@ def ppo_loss(
     weights: Tensor,
     settings: PPO,
     size: Tensor | None = None,
+    value_unit: Tensor | float = 1.0,
 ) -> Losses:
-    """All arguments are [B, T]. `weights` undo the bias of prioritised segments; they are zero where nothing counts.
+    """The first are [B, T]. `weights` undo the bias of prioritised segments; they are zero where nothing counts.
 
     `size` is the number of steps that count. For a part of a minibatch it is the whole one's: then the losses of all
-    parts add up to that of the whole.
+    parts add up to that of the whole. Values and returns are measured in `value_unit`.
     """
     steps = (weights > 0).sum().clamp(min=1) if size is None else size
 
@@ -51,6 +52,7 @@ def ppo_loss(
     clipped = ratio.clamp(1 - settings.clip_coef, 1 + settings.clip_coef)
     policy_loss = -mean(torch.minimum(ratio * advantages, clipped * advantages))
 
+    value, old_value, returns = value / value_unit, old_value / value_unit, returns / value_unit
     error = (value - returns).square()
     if settings.vf_clip_coef is not None:
         near = old_value + (value - old_value).clamp(-settings.vf_clip_coef, settings.vf_clip_coef)
@@ -78,3 +80,13 @@ def normalise(advantages: Tensor, there: Tensor, world: World = ALONE) -> Tensor
     mean = world.sum((advantages * there).sum()) / count
     centred = (advantages - mean) * there
     return centred / (world.sum(centred.square().sum()) / (count - 1)).sqrt().clamp(min=1e-8)
+
+
+def typical_size(returns: Tensor, there: Tensor, world: World = ALONE) -> Tensor:
+    """The root mean square of the returns of the steps that count, of all processes: a unit for values.
+
+    In it the value loss weighs the same beside the policy's whatever the size of rewards, as the advantages do that are
+    normalised. Rewards in tenths would hardly be learned from otherwise, and those in hundreds drown the rest.
+    """
+    count = world.sum(there.sum()).clamp(min=1)
+    return (world.sum((returns.square() * there).sum()) / count).sqrt().clamp(min=1e-3)

@@ -69,8 +69,7 @@ def test_the_spec_tells_what_the_rows_hold():
     assert description.agents == 3
     assert description.window == (5, 5)
     assert description.action_names == ("noop", "move_north", "move_south", "move_west", "move_east")
-    assert [feature.id for feature in description.features] == list(range(len(description.features)))
-    assert {"tag", "inv:heart", "last_action"} <= {feature.name for feature in description.features}
+    assert {"tag:type:wall", "inv:heart", "last_action"} <= {feature.name for feature in description.features}
     assert description.memoryless_ceiling is None
     _, buffers = make(TINY)
     used = buffers.observations[buffers.observations[:, :, 0] != 0xFF]
@@ -126,17 +125,28 @@ def test_after_a_truncation_both_the_true_last_and_the_next_first_observation_ar
 
 
 def by_hand(settings, seed, actions):
-    """One episode in arrays of its own: the observations [steps + 1, ...] and rewards [steps, ...] it gives."""
+    """One episode in arrays of its own: the observations [steps + 1, ...] and rewards [steps, ...] it gives, with
+    every tag a feature of its own."""
     config = world(settings)
+    ids = {feature.name: feature.id for feature in spec(settings).features}
+    (tag,) = (feature.id for feature in config.game.id_map().features() if feature.name == "tag")
+    tags = [ids[f"tag:{name}"] for name in config.game.id_map().tag_names()]
+
+    def seen():
+        tokens = [
+            [at, tags[v], 1] if kind == tag else [at, kind, v] for at, kind, v in observation.reshape(-1, 3).tolist()
+        ]
+        return np.array(tokens, np.uint8).reshape(observation.shape)
+
     agents, tokens = config.game.num_agents, config.game.obs.num_tokens
     observation, reward = np.zeros((agents, tokens, 3), np.uint8), np.zeros(agents, np.float32)
     flags, (taken, vibes) = np.zeros((2, agents), bool), np.zeros((2, agents), np.int32)
     simulation = Simulations(config).begin(seed)
     simulation.set_buffers(observation, *flags, reward, taken, vibes)
-    observations, rewards = [observation.copy()], []
+    observations, rewards = [seen()], []
     for taken[:] in actions:
         simulation.step()
-        observations.append(observation.copy())
+        observations.append(seen())
         rewards.append(reward.copy())
     return observations, rewards
 

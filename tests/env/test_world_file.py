@@ -74,7 +74,10 @@ def test_a_file_need_not_say_much(tmp_path):
         ({"actions__noop__enabled": False}, r"game\.actions\.noop\.enabled: must be true"),
         ({"actions__change_vibe__enabled": True}, r"game\.actions\.change_vibe\.enabled: must be false"),
         ({"talk__enabled": True}, r"game\.talk\.enabled: must be false"),
-        ({"resource_names": [f"r{i}" for i in range(130)]}, r"game\.resource_names: make for \d+ kinds of token"),
+        (
+            {"resource_names": [f"r{i}" for i in range(130)]},
+            r"game: resources and tags make for \d+ kinds of token",
+        ),
         ({"resource_names": ["ore"]}, r"cannot be played: KeyError: 'battery'"),
         ({"map_builder__objects__wall": 96}, r"hold 100 things, but agents and objects are 101"),
         ({"map_builder__objects__wall": -1}, r"game\.map_builder\.objects\.wall: must be 0 or more"),

@@ -31,15 +31,13 @@ def random_actions(buffers, steps):
 
 
 def tokens(observation, settings):
-    """The tokens in use, as (location, feature name, value or tag name)."""
+    """The tokens in use, as (location, feature name, value)."""
     names = {feature.id: feature.name for feature in spec(settings).features}
-    tags = world(settings).game.id_map().tag_names()
-    used = [tuple(map(int, token)) for token in observation if token[0] != 0xFF]
-    return [(at, names[kind], tags[value] if names[kind] == "tag" else value) for at, kind, value in used]
+    return [(at, names[kind], value) for at, kind, value in observation.tolist() if at != 0xFF]
 
 
 def tags(observation, settings):
-    return {value for _, kind, value in tokens(observation, settings) if kind == "tag"}
+    return {kind.removeprefix("tag:") for _, kind, _ in tokens(observation, settings) if kind.startswith("tag:")}
 
 
 def corridor_walk(settings, envs):
@@ -93,7 +91,8 @@ def test_the_t_maze_has_no_token_that_tells_the_time_or_what_was_done():
         buffers.actions[:] = actions
         made.step()
         found |= {(kind, at == 0xFE) for row in buffers.observations for at, kind, _ in tokens(row, TMaze())}
-    assert found == {("tag", False), ("agent:group", False), ("agent_id", False)}
+    kinds = {"agent", "wall", "goal", "cue_1", "cue_2"}
+    assert found == {("agent:group", False), ("agent_id", False), *((f"tag:type:{kind}", False) for kind in kinds)}
 
 
 def test_waiting_and_bumping_leave_no_trace_in_what_a_t_maze_shows():
@@ -209,7 +208,7 @@ def test_an_agent_sees_which_altar_is_full():
     assert (altar, "inv:heart", 1) in tokens(buffers.observations[0], settings)
     rewards_of(made, buffers, [EAST])
     assert (altar, "inv:heart", 1) not in tokens(buffers.observations[0], settings)
-    assert (altar, "tag", "type:altar") in tokens(buffers.observations[0], settings)
+    assert (altar, "tag:type:altar", 1) in tokens(buffers.observations[0], settings)
 
 
 def test_a_room_tells_the_time_and_the_last_action():

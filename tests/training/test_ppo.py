@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from engram.training.ppo import normalise, ppo_loss
+from engram.training.ppo import normalise, ppo_loss, typical_size
 from engram.training.settings import PPO
 
 
@@ -59,3 +59,25 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts
     result = normalise(advantages, there)[there]
     assert result.mean().item() == pytest.approx(0, abs=1e-5)
     assert result.std().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 300.0])
+def test_in_the_unit_of_returns_the_losses_do_not_depend_on_the_size_of_rewards(size: float) -> None:
+    values, old_values, returns = torch.randn(3, 8, 16)
+    there = torch.rand(8, 16) < 0.7
+    unit = typical_size(returns, there)
+    expected, found = (
+        ppo_loss(
+            *torch.zeros(2, 8, 16), values * k, torch.zeros(8, 16), old_values * k, values, returns * k, there.float(),
+            PPO(), value_unit=unit * k,
+        )
+        for k in (1.0, size)
+    )  # fmt: skip
+    assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
+    assert typical_size(returns * size, there).item() == pytest.approx(unit.item() * size)
+
+
+def test_the_unit_of_returns_is_their_root_mean_square_over_what_counts() -> None:
+    returns, there = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
+    assert typical_size(returns, there).item() == pytest.approx(math.sqrt(12.5))
+    assert typical_size(torch.zeros(1, 3), there).item() > 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import SMALL, Silent
+from running import BATCH, SMALL, Silent
 
 from engram.config.load import load
 from engram.config.stored import keep
@@ -13,6 +13,7 @@ from engram.settings import UserError
 from engram.training import gradient
 from engram.training.checkpoint import load_latest
 from engram.training.device import choose_device
+from engram.training.ppo import ppo_loss
 from engram.training.run import start
 
 ENVIRONMENTS = {
@@ -124,3 +125,20 @@ def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="device=cuda"):
             choose_device("cuda")
+
+
+def test_values_are_learned_in_units_of_what_returns_are_unless_told_otherwise(tmp_path, monkeypatch) -> None:
+    used: list[tuple[float, float]] = []
+
+    def recording(**arguments):
+        root_mean_square = arguments["returns"].square().mean().sqrt().item()
+        used.append((float(arguments["value_unit"]), root_mean_square))
+        return ppo_loss(**arguments)
+
+    monkeypatch.setattr("engram.training.gradient.ppo_loss", recording)
+    whole = f"trainer.minibatch_size={BATCH}"
+    run(tmp_path, *ENVIRONMENTS["recall"], whole, name="on")
+    assert [unit for unit, _ in used] == pytest.approx([returns for _, returns in used], rel=1e-5)
+    used.clear()
+    run(tmp_path, *ENVIRONMENTS["recall"], whole, "trainer.ppo.norm_returns=false", name="off")
+    assert {unit for unit, _ in used} == {1.0}
