@@ -3,7 +3,7 @@
 # S segments, T steps, R rows, L layers, Z floats per layer. Segment s holds steps [k*T, (k+1)*T) of row r, s = k*R + r.
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +33,8 @@ class Minibatch(NamedTuple):
             return [self]
         size = -(-len(self.segments) // number)
         places = [slice(start, start + size) for start in range(0, len(self.segments), size)]
-        *fields, value_unit = self  # type: Any
-        return [Minibatch(*[field[place] for field in fields], value_unit=value_unit) for place in places]
+        fields: dict[str, Any] = {name: field for name, field in self._asdict().items() if name != "value_unit"}
+        return [self._replace(**{name: field[place] for name, field in fields.items()}) for place in places]
 
 
 class Experience:
