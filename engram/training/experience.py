@@ -33,7 +33,7 @@ class Minibatch(NamedTuple):
             return [self]
         size = -(-len(self.segments) // number)
         places = [slice(start, start + size) for start in range(0, len(self.segments), size)]
-        fields: dict[str, Any] = {name: field for name, field in self._asdict().items() if name != "value_unit"}
+        fields = {name: field for name, field in self._asdict().items() if name != "value_unit"}
         return [self._replace(**{name: field[place] for name, field in fields.items()}) for place in places]
 
 
