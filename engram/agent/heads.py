@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
+from engram.agent.tanh import tanh
 
 
 class Critic(nn.Module):
@@ -18,7 +19,7 @@ class Critic(nn.Module):
         self.value = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor) -> Tensor:
-        return self.value(self.hidden(features_NI).tanh())
+        return self.value(tanh(self.hidden(features_NI)))
 
 
 class ActionEmbedding(nn.Module):
@@ -45,7 +46,7 @@ class BilinearScores(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
-        return self.query(features_NI).tanh() @ embeddings_AE.T + self.bias
+        return tanh(self.query(features_NI)) @ embeddings_AE.T + self.bias
 
 
 class BigBilinearScores(nn.Module):
@@ -62,7 +63,7 @@ class BigBilinearScores(nn.Module):
         self.score = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
-        query_NCE = self.query(features_NI).tanh().unflatten(-1, (self.channels, -1))
+        query_NCE = tanh(self.query(features_NI)).unflatten(-1, (self.channels, -1))
         scores_NAC = (query_NCE @ embeddings_AE.T).transpose(1, 2) + self.bias
         return self.score(self.hidden(scores_NAC).relu()).squeeze(-1)
 

@@ -23,10 +23,11 @@ from engram.agent.policies.base import Memory, join_memory, split_memory
 from engram.agent.policies.policy import Policy, call_shape
 from engram.agent.recurrence import remember_and_run
 from engram.agent.settings import Agent
+from engram.agent.tanh import tanh
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError
 
-NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": torch.tanh}
+NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": tanh}
 
 
 class ComponentPolicy(Policy):

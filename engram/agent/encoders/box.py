@@ -11,8 +11,8 @@ from engram.agent.encoders.convolution import Conv2d
 from engram.agent.encoders.token_conv import convolve
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
+from engram.agent.native.library import available
 from engram.agent.native.token_conv import Geometry
-from engram.agent.native.token_conv import usable as native_usable
 from engram.env.spec import EnvSpec
 
 
@@ -63,7 +63,7 @@ class TokenConv2d(nn.Module):
         weight, bias, decode = self.conv.weight, self.conv.bias, self.box.decode
         assert bias is not None
         on_cpu = (tokens_NM3.device.type, tokens_NM3.dtype, weight.dtype) == ("cpu", torch.uint8, torch.float32)
-        if on_cpu and (native_usable() or not torch.compiler.is_compiling()):
+        if on_cpu and (available() or not torch.compiler.is_compiling()):
             return convolve(tokens_NM3, decode.tables, weight, bias, self.sizes)
         return self.conv(self.box(tokens_NM3))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.agent.encoders.tokens import decode
 from engram.agent.native import token_conv as native
+from engram.agent.native.library import available
 from engram.agent.native.token_conv import Geometry
 from engram.env.spec import EMPTY_LOCATION
 
@@ -20,7 +21,7 @@ def convolve(
     tokens_NM3: Tensor, tables: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor, sizes: Geometry
 ) -> Tensor:
     """The convolution of the tokens' box, [N, C, height, width], without drawing it: as fast as this device allows."""
-    if not native.usable():
+    if not available():
         parts = [sum_over_tokens(part, tables, weight, bias, sizes) for part in tokens_NM3.split(ROWS_AT_ONCE)]
         return torch.cat(parts)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -45,7 +45,7 @@ static long share(long count, long threads, long thread, long unit) {
 }
 
 static long first_row(const struct lstm *job, long thread) {
-    return share(job->rows, job->threads, thread, chosen->height);
+    return job->rows * thread / job->threads;
 }
 
 long engram_lstm_forward_scratch(const struct lstm *job) {
@@ -117,5 +117,24 @@ void engram_token_conv_backward(const struct token_conv *job) {
 #pragma omp for schedule(static)
         for (long i = 0; i < threads; i++)
             chosen->conv_add_up(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), sums);
+    }
+}
+
+/* The elements of an array that a thread has, as many as a cache line holds at a time. */
+enum { LINE = 16 };
+
+void engram_tanh(const float *x, float *y, long count, long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < threads; i++) {
+        long first = share(count, threads, i, LINE), last = share(count, threads, i + 1, LINE);
+        chosen->tanh_of(x + first, y + first, last - first);
+    }
+}
+
+void engram_tanh_backward(const float *y, const float *d_y, float *d_x, long count, long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < threads; i++) {
+        long first = share(count, threads, i, LINE), last = share(count, threads, i + 1, LINE);
+        chosen->tanh_gradient(y + first, d_y + first, d_x + first, last - first);
     }
 }

@@ -5,7 +5,7 @@
 
 struct kernels {
     const char *name;
-    long lanes, height; /* floats in a vector, rows of a tile */
+    long lanes; /* floats in a vector */
     /* floats of the packed weights, and of what a thread needs to work with */
     long (*forward_weights)(const struct lstm *), (*forward_scratch)(const struct lstm *);
     void (*forward_pack)(const struct lstm *, long panel, float *weights);
@@ -15,6 +15,8 @@ struct kernels {
     void (*backward_pack)(const struct lstm *, long group, float *weights);
     void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
     void (*backward_sum)(const struct lstm *, long panel, const float *scratch, long threads);
+    void (*tanh_of)(const float *x, float *y, long count);
+    void (*tanh_gradient)(const float *y, const float *d_y, float *d_x, long count);
     long (*conv_columns)(const struct token_conv *);
     long (*conv_sums)(const struct token_conv *), (*conv_scratch)(const struct token_conv *);
     void (*conv_pack)(const struct token_conv *, long first, long last, float *weights);

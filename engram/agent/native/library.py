@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from engram.agent.native.build import HERE, compile_library, fingerprint
 
 SETTING = "ENGRAM_NATIVE"
@@ -25,6 +27,12 @@ _log = logging.getLogger(__name__)
 def kernels() -> ctypes.CDLL | None:
     """The kernels, or None where there are none or they are switched off: then PyTorch computes the same."""
     return None if _switched_off else _library()
+
+
+@torch.compiler.assume_constant_result
+def available() -> bool:
+    """Whether the kernels are used; compiled graphs take it as it is when they are made."""
+    return kernels() is not None
 
 
 def loaded() -> ctypes.CDLL:

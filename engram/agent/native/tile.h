@@ -47,11 +47,14 @@ INLINE void tile_of(int height, const float *a, long a_row, const long a_next, c
 __attribute__((noinline)) TARGET static void add_products(long rows, const float *a, long a_row, const float *b,
                                                           long depth, const float *begin, long begin_row,
                                                           float *sums) {
+    long tiles = (rows + HEIGHT - 1) / HEIGHT; /* of about equal height: low ones waste multipliers */
     for (long k = 0; k < depth; k += DEPTH) {
         long now = depth - k < DEPTH ? depth - k : DEPTH;
-        for (long r = 0; r < rows; r += HEIGHT)
-            tile_of(rows - r < HEIGHT ? rows - r : HEIGHT, a + r * a_row + k, a_row, 1, b + k * WIDTH, now,
-                    begin + r * begin_row, begin_row, sums + r * WIDTH);
+        for (long i = 0, r = 0, next; i < tiles; i++, r = next) {
+            next = rows * (i + 1) / tiles;
+            tile_of(next - r, a + r * a_row + k, a_row, 1, b + k * WIDTH, now, begin + r * begin_row, begin_row,
+                    sums + r * WIDTH);
+        }
         begin = sums, begin_row = WIDTH;
     }
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.agent.native.library import kernels, loaded
+from engram.agent.native.library import loaded
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 32
@@ -39,11 +39,6 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "output", "scratch")),
         *((name, ctypes.c_void_p) for name in ("d_output", "d_weight", "d_bias")),
     ]
-
-
-@torch.compiler.assume_constant_result
-def usable() -> bool:
-    return kernels() is not None
 
 
 def forward(

@@ -5,13 +5,13 @@
 #include "tile.h"
 #include "lstm_forward.h"
 #include "lstm_backward.h"
+#include "tanh.h"
 #include "token_conv_kernel.h"
 
 #define KERNELS(variant)                           \
     const struct kernels kernels_##variant = {     \
         .name = #variant,                          \
         .lanes = LANES,                            \
-        .height = HEIGHT,                          \
         .forward_weights = forward_weights,        \
         .forward_scratch = forward_scratch,        \
         .forward_pack = forward_pack,              \
@@ -22,6 +22,8 @@
         .backward_pack = backward_pack,            \
         .backward_rows = backward_rows,            \
         .backward_sum = backward_sum,              \
+        .tanh_of = tanh_of,                        \
+        .tanh_gradient = tanh_gradient,            \
         .conv_columns = conv_columns,              \
         .conv_sums = conv_sums,                    \
         .conv_scratch = conv_scratch,              \

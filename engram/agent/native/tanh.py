@@ -1,0 +1,31 @@
+"""tanh by the kernels: float32 on the CPU."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from engram.agent.native.library import loaded
+from engram.agent.native.threads import threads_for
+
+NUMBERS_PER_THREAD = 16384  # fewer are not worth waking one for
+
+
+def forward(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    _run("engram_tanh", x, y)
+    return y
+
+
+def backward(y: Tensor, d_y: Tensor) -> Tensor:
+    y, d_y = y.contiguous(), d_y.contiguous()
+    d_x = torch.empty_like(y)
+    _run("engram_tanh_backward", y, d_y, d_x)
+    return d_x
+
+
+def _run(name: str, *arrays: Tensor) -> None:
+    count = arrays[0].numel()
+    pointers = [ctypes.c_void_p(array.data_ptr()) for array in arrays]
+    getattr(loaded(), name)(*pointers, ctypes.c_long(count), ctypes.c_long(threads_for(count, NUMBERS_PER_THREAD)))
