@@ -69,11 +69,10 @@ class Core(nn.Module):
 
     def unpack(self, memory_BLS: Tensor) -> State:
         """Memory as it is stored, rows first, to what a core takes."""
-        h, c = memory_BLS.transpose(0, 1).split([self.hidden_size, self.cell_size], dim=-1)
-        return State(h.contiguous(), c.contiguous())
+        return State(*memory_BLS.transpose(0, 1).split([self.hidden_size, self.cell_size], dim=-1))
 
     def pack(self, state: State) -> Tensor:
-        return torch.cat(state, dim=-1).transpose(0, 1)
+        return torch.cat([part.transpose(0, 1) for part in state], dim=-1)
 
     def expect(self, starts_TB: Tensor | None) -> None:
         """The starts for the next call, for callers that use the call of `torch.nn.LSTM`: it has no place for them."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+Rows = Tensor | slice  # ids of rows [B], or a range of them, which costs less to read and write
+
 
 class MemoryStore(nn.Module):
     """One row of memory per environment row, in one tensor that grows by doubling up to the largest id seen.
@@ -36,15 +38,19 @@ class MemoryStore(nn.Module):
         known[: self.capacity] = self.known_N
         self.memory_NLS, self.known_N = grown, known
 
-    def read(self, ids_B: Tensor) -> Tensor:
-        """Memory [B, L, S] of these rows; zero for rows never written."""
-        self._make_room_for(ids_B)
-        return self.memory_NLS.index_select(0, ids_B)
+    def read(self, rows: Rows) -> Tensor:
+        """Memory [B, L, S] of these rows; zero for rows never written.
 
-    def write(self, ids_B: Tensor, memory_BLS: Tensor) -> None:
-        self._make_room_for(ids_B)
-        self.memory_NLS.index_copy_(0, ids_B, memory_BLS.detach().to(self.memory_NLS.dtype))
-        self.known_N.index_fill_(0, ids_B, True)
+        A copy, but for a range of rows while no gradient is wanted: that is the memory itself, until the next write.
+        """
+        self._make_room_for(rows)
+        memory = self.memory_NLS[rows]
+        return memory.clone() if isinstance(rows, slice) and torch.is_grad_enabled() else memory
+
+    def write(self, rows: Rows, memory_BLS: Tensor) -> None:
+        self._make_room_for(rows)
+        self.memory_NLS[rows] = memory_BLS.detach().to(self.memory_NLS.dtype)
+        self.known_N[rows] = True
 
     def clear(self, env_id: int | None = None) -> None:
         """Forget one row, or all; rows that are not there are no error."""
@@ -62,9 +68,12 @@ class MemoryStore(nn.Module):
             ids = torch.tensor(list(rows), dtype=torch.long, device=self.memory_NLS.device)
             self.write(ids, torch.stack([row.to(self.memory_NLS.device) for row in rows.values()]))
 
-    def _make_room_for(self, ids_B: Tensor) -> None:
-        # Reading an id costs a sync on accelerators and a graph break when compiled: there, reserve() comes first.
-        if ids_B.device.type == "cpu" and not torch.compiler.is_compiling():
-            largest = int(ids_B.max()) if ids_B.numel() else -1
-            if largest >= self.capacity:
-                self.reserve(max(largest + 1, 2 * self.capacity))
+    def _make_room_for(self, rows: Rows) -> None:
+        if isinstance(rows, slice):
+            needed = rows.stop
+        elif rows.device.type == "cpu" and not torch.compiler.is_compiling():
+            needed = int(rows.max()) + 1 if rows.numel() else 0
+        else:  # reading an id costs a sync on accelerators and a graph break when compiled: reserve() comes first
+            needed = 0
+        if needed > self.capacity:
+            self.reserve(max(needed, 2 * self.capacity))

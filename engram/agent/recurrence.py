@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from engram.agent.core import Core
-from engram.agent.memory import MemoryStore
+from engram.agent.memory import MemoryStore, Rows
 
 
 def remember_and_run(
@@ -22,7 +22,7 @@ def remember_and_run(
     return outputs_TBH.transpose(0, 1).reshape(rows * steps, -1)
 
 
-def recall(store: MemoryStore, name: str, td: TensorDictBase, rows: int, steps: int) -> tuple[Tensor, Tensor | None]:
+def recall(store: MemoryStore, name: str, td: TensorDictBase, rows: int, steps: int) -> tuple[Tensor, Rows | None]:
     """Memory [B, L, S] at the first step, and the ids to store the new memory under.
 
     Memory that comes with the td (a segment's start, a look ahead) is used as it is, and nothing is stored: there are
@@ -36,13 +36,17 @@ def recall(store: MemoryStore, name: str, td: TensorDictBase, rows: int, steps: 
     return store.read(ids), ids if acting else None
 
 
-def row_ids(td: TensorDictBase, rows: int, steps: int) -> Tensor:
+def row_ids(td: TensorDictBase, rows: int, steps: int) -> Rows:
     """The environment rows of a call: `training_env_id_start` and those that follow; from 0 if the td does not say."""
     first = td.get("training_env_id_start", None)
-    ids = torch.arange(rows, device=td["env_obs"].device)
     if first is None:
-        return ids
-    return ids + (first.reshape(-1)[:1] if isinstance(first, Tensor) else first)
+        first = 0
+    if isinstance(first, Tensor):
+        # Reading a number costs a sync on accelerators and a graph break when compiled.
+        if first.device.type != "cpu" or torch.compiler.is_compiling():
+            return first.reshape(-1)[:1] + torch.arange(rows, device=first.device)
+        first = int(first.reshape(-1)[0]) if first.numel() else 0
+    return slice(first, first + rows)
 
 
 def starts_of(td: TensorDictBase, rows: int, steps: int) -> Tensor:

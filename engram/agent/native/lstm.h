@@ -7,6 +7,7 @@ struct lstm {
     const float *x; /* [T, B, I] */
     long x_step, x_row;
     const float *h0, *c0; /* [B, H] */
+    long h0_row, c0_row;
     const unsigned char *starts; /* [T, B]: an episode starts here, memory is zero before this step */
     long starts_step, starts_row;
     const float *w_ih, *w_hh, *b_ih, *b_hh; /* as torch.nn.LSTM has them, gates i, f, g, o */

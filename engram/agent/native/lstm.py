@@ -20,7 +20,9 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("steps", "rows", "inputs", "hidden", "threads")),
         ("x", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("x_step", "x_row")),
-        *((name, ctypes.c_void_p) for name in ("h0", "c0", "starts")),
+        *((name, ctypes.c_void_p) for name in ("h0", "c0")),
+        *((name, ctypes.c_long) for name in ("h0_row", "c0_row")),
+        ("starts", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("starts_step", "starts_row")),
         *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates", "scratch")),
         ("d_outputs", ctypes.c_void_p),
@@ -51,9 +53,9 @@ def forward(
     steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
     outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
-    held = _contiguous(h0=h0, c0=c0, w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
-    x, starts = _rows_contiguous(x), starts.bool()
-    job = _job(x, starts, hidden, held | {"outputs": outputs, "cells": cells})
+    held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
+    x, h0, c0, starts = _rows_contiguous(x), _rows_contiguous(h0), _rows_contiguous(c0), starts.bool()
+    job = _job(x, h0, c0, starts, held | {"outputs": outputs, "cells": cells})
     job.gates = gates.data_ptr() if keep_gates else None
     _run("forward", job)
     return outputs, cells, gates
@@ -75,9 +77,10 @@ def backward(
     """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
     shapes = {"d_x": x.shape, "d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape}
     made = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
-    held = _contiguous(h0=h0, c0=c0, w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
-    x, starts, d_outputs = _rows_contiguous(x), starts.bool(), _rows_contiguous(d_outputs)
-    job = _job(x, starts, h0.shape[1], held | made)
+    held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
+    x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
+    starts = starts.bool()
+    job = _job(x, h0, c0, starts, held | made)
     job.d_outputs = d_outputs.data_ptr()
     job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
@@ -88,9 +91,10 @@ def backward(
     return list(made.values())
 
 
-def _job(x: Tensor, starts: Tensor, hidden: int, tensors: dict[str, Tensor]) -> Job:
-    job = Job(x.shape[0], x.shape[1], x.shape[2], hidden, threads_for(x.shape[1], ROWS_PER_THREAD))
-    job.x, job.starts = x.data_ptr(), starts.data_ptr()
+def _job(x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
+    job = Job(x.shape[0], x.shape[1], x.shape[2], h0.shape[1], threads_for(x.shape[1], ROWS_PER_THREAD))
+    job.x, job.h0, job.c0, job.starts = x.data_ptr(), h0.data_ptr(), c0.data_ptr(), starts.data_ptr()
+    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
     job.x_step, job.x_row = x.stride()[:2]
     job.starts_step, job.starts_row = starts.stride()
     for name, tensor in tensors.items():
@@ -111,5 +115,5 @@ def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
 
 
 def _rows_contiguous(sequence: Tensor) -> Tensor:
-    """[T, B, …] with the numbers of a row side by side: steps and rows may lie anywhere."""
+    """[…, B, …] with the numbers of a row side by side: steps and rows may lie anywhere."""
     return sequence if sequence.stride(-1) == 1 else sequence.contiguous()

@@ -97,7 +97,7 @@ static TARGET void gate_gradients(const struct lstm *job, long t, long first, lo
             int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
             vf before = {0}, d_gates[4], d_cell_before;
             if (!start)
-                before = load_some(t ? job->cells + place - job->rows * H : job->c0 + row * H + unit, count);
+                before = load_some(t ? job->cells + place - job->rows * H : job->c0 + row * job->c0_row + unit, count);
             vf d_cell = load(d_c);
             if (job->d_cells)
                 d_cell += load_some(job->d_cells + t * job->d_cells_step + row * job->d_cells_row + unit, count);
@@ -142,7 +142,7 @@ static TARGET void note_inputs(const struct lstm *job, long t, long first, long 
     for (long r = 0; r < rows; r++) {
         long row = first + r;
         const float *x = job->x + t * job->x_step + row * job->x_row;
-        const float *h = t ? job->outputs + ((t - 1) * job->rows + row) * H : job->h0 + row * H;
+        const float *h = t ? job->outputs + ((t - 1) * job->rows + row) * H : job->h0 + row * job->h0_row;
         int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
         float *to = at->inputs + (slot + r) * HEIGHT;
         for (long column = 0; column < I + H; column++) {

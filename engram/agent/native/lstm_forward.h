@@ -73,8 +73,8 @@ static TARGET void forward_rows(const struct lstm *job, const float *weights, lo
         long rows = end - first;
         memset(scratch + BLOCK * I, 0, 4 * 3 * BLOCK * padded);
         for (long r = 0; r < rows; r++) {
-            memcpy(h + r * padded, job->h0 + (first + r) * H, 4 * H);
-            memcpy(c + r * padded, job->c0 + (first + r) * H, 4 * H);
+            memcpy(h + r * padded, job->h0 + (first + r) * job->h0_row, 4 * H);
+            memcpy(c + r * padded, job->c0 + (first + r) * job->c0_row, 4 * H);
         }
         for (long t = 0; t < job->steps; t++) {
             begin_step(job, t, first, rows, x, h, c);

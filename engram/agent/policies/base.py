@@ -83,7 +83,9 @@ class LSTMWrapper(Policy):
         self.lstm.expect(starts)
         self.segment_shape = (B, TT)
         h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
-        return h, c, ids
+        if isinstance(ids, slice):
+            ids = torch.arange(ids.start, ids.stop, device=device)
+        return h.contiguous(), c.contiguous(), ids
 
     def _store_lstm_state(self, lstm_h: Tensor, lstm_c: Tensor, env_id: Tensor | int | None) -> None:
         """Keep the memory of these rows, detached."""
