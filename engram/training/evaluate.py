@@ -52,8 +52,8 @@ def evaluate(
     device = next(agent.parameters()).device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        Threads(num_workers).while_acting(),
         VectorEnv(env_settings, num_envs, min(num_workers, num_envs), seed, step_timeout=step_timeout) as env,
+        Threads(num_workers, env.rows // len(env.batches)).while_acting(),
     ):
         torch.manual_seed(seed)  # for policies that draw without being asked to
         player = with_memory_of_its_own(agent)

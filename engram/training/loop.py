@@ -111,8 +111,9 @@ def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
     for _ in range(settings.update_epochs or 1):
         advantages, returns = experience.advantages(settings.ppo)
         alive = experience.buffer["alive"]
+        size = typical_size(returns, alive, training.world)
         if settings.ppo.norm_adv:
-            advantages = normalise(advantages, alive, training.world)
-        value_unit = typical_size(returns, alive, training.world) if settings.ppo.norm_returns else 1.0
+            advantages = normalise(advantages, alive, training.world, least=settings.ppo.adv_floor * size)
+        value_unit = size if settings.ppo.norm_returns else 1.0
         for minibatch in experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta):
             yield minibatch._replace(value_unit=value_unit)

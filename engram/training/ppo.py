@@ -74,12 +74,17 @@ def add_losses(parts: Sequence[Losses]) -> Losses:
     return Losses(*sums)
 
 
-def normalise(advantages: Tensor, there: Tensor, world: World = ALONE) -> Tensor:
-    """Zero mean and unit variance over the steps that count, of all processes."""
+def normalise(advantages: Tensor, there: Tensor, world: World = ALONE, least: Tensor | float = 0.0) -> Tensor:
+    """Zero mean and unit variance over the steps that count, of all processes; less if they spread less than `least`.
+
+    Where a task is solved, all that is left of advantages is the error of the values. Made as large as what there was
+    to learn, it drives the policy on, into a certainty that the next small change of weights turns into the opposite.
+    """
     count = world.sum(there.sum()).clamp(min=2)
     mean = world.sum((advantages * there).sum()) / count
     centred = (advantages - mean) * there
-    return centred / (world.sum(centred.square().sum()) / (count - 1)).sqrt().clamp(min=1e-8)
+    spread = (world.sum(centred.square().sum()) / (count - 1)).sqrt()
+    return centred / spread.clamp(min=1e-8).clamp(min=least)
 
 
 def typical_size(returns: Tensor, there: Tensor, world: World = ALONE) -> Tensor:

@@ -198,7 +198,7 @@ def build(
         device=device,
         burn_in=settings.burn_in,
     )
-    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers)
+    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows // len(env.batches))
     return Training(
         agent=agent,
         env=env,

@@ -30,6 +30,7 @@ class PPO(Settings):
     vf_coef: NonNegative = 0.44
     ent_coef: NonNegative = 0.0021
     norm_adv: bool = True
+    adv_floor: NonNegative = 0.2  # in units of the returns: advantages that spread less are not blown up to 1
     norm_returns: bool = True  # the value loss in units of the returns: rewards of any size learn alike
     target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
     l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began

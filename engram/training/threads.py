@@ -5,13 +5,18 @@ from contextlib import contextmanager
 
 import torch
 
+ROWS_PER_THREAD = 128  # of one step: with fewer, waking a thread takes longer than what it would do
+
 
 class Threads:
-    """Two busy processes with a thread per core each are many times slower than taking turns."""
+    """Two busy processes with a thread per core each are many times slower than taking turns.
 
-    def __init__(self, num_workers: int) -> None:
+    `rows` are those that act at once.
+    """
+
+    def __init__(self, num_workers: int, rows: int) -> None:
         self.learning = torch.get_num_threads()
-        self.acting = max(1, self.learning - num_workers)
+        self.acting = max(1, min(self.learning - num_workers, rows // ROWS_PER_THREAD))
 
     @contextmanager
     def while_acting(self) -> Iterator[None]:

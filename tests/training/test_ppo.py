@@ -81,3 +81,11 @@ def test_the_unit_of_returns_is_their_root_mean_square_over_what_counts() -> Non
     returns, there = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
     assert typical_size(returns, there).item() == pytest.approx(math.sqrt(12.5))
     assert typical_size(torch.zeros(1, 3), there).item() > 0
+
+
+def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None:
+    advantages, there = torch.randn(8, 16) * 0.01, torch.ones(8, 16, dtype=torch.bool)
+    spread = advantages.std()
+    assert normalise(advantages, there, least=0.5).std().item() == pytest.approx(spread.item() / 0.5, rel=1e-4)
+    torch.testing.assert_close(normalise(advantages, there, least=spread / 2), normalise(advantages, there))
+    assert normalise(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)).abs().max().item() == 0
