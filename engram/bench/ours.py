@@ -16,9 +16,6 @@ FOREVER = 10**15
 PHASES = ("environment", "inference", "learning")
 
 
-ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}  # as the `engram` command has it
-
-
 def command(words: Sequence[str], threads: int) -> list[str]:
     """The command line that trains with these settings under the protocol."""
     return [sys.executable, "-m", "engram.bench.ours", json.dumps({"words": list(words), "threads": threads})]

@@ -13,7 +13,7 @@ from typing import Any
 from engram.bench.catalogue import PEERS
 from engram.bench.install import install, python_of
 from engram.bench.options import Options
-from engram.bench.ours import ENVIRONMENT, command
+from engram.bench.ours import command
 from engram.bench.process import PeerError, contestant, learn
 from engram.bench.race import Contestant, Entry, Measure, Race, run_race
 from engram.bench.result import Bar, Result
@@ -60,7 +60,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
 def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
     for threads in options.threads:
         for note, workers in WORKERS.items():
-            how = contestant(command(words_of(settings, workers), threads), threads, ENVIRONMENT)
+            how = contestant(command(words_of(settings, workers), threads), threads)
             yield Contestant(OURS, how, threads, note)
 
 
@@ -97,7 +97,7 @@ def _learn(entry: Entry, settings: dict[str, Any], options: Options, progress: C
     try:
         if entry.name == OURS:
             words = command(words_of(settings, WORKERS[entry.note]), entry.threads)
-            answer = learn(words, entry.threads, options.learn, ENVIRONMENT)
+            answer = learn(words, entry.threads, options.learn)
         else:
             peer = next(name for name in PEERS if PEERS[name].title == entry.name)
             words = _program(peer, settings, entry.threads, options.venvs)

@@ -32,7 +32,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**_inherited(), **environment},
+            env={**os.environ, **environment},
             cwd=directory,
             start_new_session=True,  # a group of its own, with whatever workers it makes
         )
@@ -133,8 +133,3 @@ def learn(
 def thread_variables(threads: int) -> dict[str, str]:
     """For libraries that start threads before anybody can tell them how many."""
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-
-
-def _inherited() -> dict[str, str]:
-    """Our own choice of how threads wait is not the others' business."""
-    return {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

@@ -14,7 +14,7 @@ import torch
 from engram.agent.settings import PyAgent
 from engram.bench.fit import fit_line
 from engram.bench.options import Options
-from engram.bench.ours import ENVIRONMENT, command
+from engram.bench.ours import command
 from engram.bench.policy import arena_observations, calls
 from engram.bench.process import opened, thread_variables
 from engram.bench.race import Contestant, run_race
@@ -86,7 +86,7 @@ def _measure_run(result: Result, options: Options, progress: Callable[[str], Non
     """A small run of many epochs: its memory, and the seconds of an epoch, in ten parts."""
     progress(f"a run of {options.epochs} epochs")
     notes: dict[str, list[float]] = {"megabytes": [], "seconds": []}
-    with opened(command(RUN, 1), {**thread_variables(1), **ENVIRONMENT}) as process:
+    with opened(command(RUN, 1), thread_variables(1)) as process:
         while len(notes["seconds"]) < options.epochs:
             answer = process.ask({"measure": 0.5}, timeout=120.0)
             for name, values in notes.items():

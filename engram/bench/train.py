@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from engram.bench.options import Options
-from engram.bench.ours import ENVIRONMENT, command
+from engram.bench.ours import command
 from engram.bench.process import contestant
 from engram.bench.race import Contestant, run_race
 from engram.bench.result import Result
@@ -31,6 +31,4 @@ def ours(task: str, threads: int, workers: int) -> Contestant:
     words = ["env=tmaze", f"trainer.num_workers={workers}"]
     if task != "tmaze":
         words = words_of(ARENA if task == "arena" else POLE, workers)
-    return Contestant(
-        "engram", contestant(command(words, threads), threads, ENVIRONMENT), threads, f"{workers} workers"
-    )
+    return Contestant("engram", contestant(command(words, threads), threads), threads, f"{workers} workers")

@@ -13,6 +13,7 @@ from threading import current_thread, main_thread
 from typing import NoReturn
 
 from engram import __version__
+from engram.cli.sharing import share_the_machine
 from engram.config.nearest import suggestion
 from engram.settings import UserError
 
@@ -24,11 +25,6 @@ VERBS = {
     "bench": "engram.cli.bench",
     "validate": "engram.cli.validate",
 }
-
-
-# Torch's threads sleep while they wait for each other. If they spun, as is their default, a second busy program on the
-# machine would make training many times slower. Has to be said before torch is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Terminated(KeyboardInterrupt):
@@ -59,6 +55,8 @@ def _run(words: Sequence[str]) -> int:
     elif verb in ("--version", "-V"):
         print(f"engram {__version__}")
     elif verb in VERBS:
+        if verb != "bench":  # which measures for itself how busy the machine is
+            share_the_machine()
         return int(import_module(VERBS[verb]).main(rest))
     else:
         raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")

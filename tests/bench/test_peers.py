@@ -37,7 +37,7 @@ def test_a_peer_that_is_not_there_is_a_row_with_the_reason_and_the_rest_is_measu
 def test_the_fastest_of_each_name_shows_what_it_learns(monkeypatch, tmp_path) -> None:
     asked = []
 
-    def learn(command, threads, steps, environment):
+    def learn(command, threads, steps, environment=None):
         asked.append((threads, steps))
         return {"return": 480.0, "steps": steps, "seconds": 30.0}
 
