@@ -58,6 +58,7 @@ class MettagridBlock:
     def reset(self) -> None:
         for env in range(len(self._env_ids)):
             self._begin(env)
+        self._name_tags()
         self._buffers.starts[:] = True
         self._buffers.alive[:] = True
 
@@ -72,7 +73,7 @@ class MettagridBlock:
                 step()
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
-        self._tags.rename(self._buffers.observations)
+        self._name_tags()
         ended = self._ended()
         return self._renew(ended) if ended else Episodes.none()
 
@@ -93,6 +94,7 @@ class MettagridBlock:
         for env, length in enumerate(lengths):
             self._begin(env)
             self._replay(env, log[env, :length])
+        self._name_tags()
         self._tick = int(lengths.max())
         self._began[:] = self._tick - lengths
         envs, steps = np.nonzero(np.arange(self._tick) < lengths[:, None])
@@ -117,7 +119,6 @@ class MettagridBlock:
             simulation.set_buffers(*self._views[env])
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
-        self._tags.rename(self._views[env][0])
         self.simulations[env] = simulation
         self._steps[env] = simulation.step
         self._game_stats[env] = simulation.get_game_stat
@@ -149,6 +150,7 @@ class MettagridBlock:
         episodes = self._summary(ended, rows)
         for env in ended:
             self._begin(env)
+        self._name_tags()
         buffers.rewards[:], buffers.terminals[:], buffers.truncations[:] = rewards, terminals, truncations
         buffers.starts[rows] = True
         return episodes
@@ -168,7 +170,10 @@ class MettagridBlock:
         for actions in log:
             self._actions[env] = actions
             step()
-        self._tags.rename(self._views[env][0])
+
+    def _name_tags(self) -> None:
+        """In all rows, whichever are new: those that have been renamed stay as they are."""
+        self._tags.rename(self._buffers.observations)
 
     def _per_env(self, rows: np.ndarray) -> np.ndarray:
         """A field of the buffers seen as [environments, agents, ...]."""

@@ -4,6 +4,7 @@ The number of a tag says nothing of the thing: that a mine is 3 and a wall 4 doe
 quantity it is nearly useless to a network, and it changes with every object that is added to a world.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,16 +33,22 @@ class Tags(NamedTuple):
 
     def rename(self, observations: np.ndarray) -> None:
         """Change observations [rows, tokens, 3] in place. Those that have been changed already stay as they are."""
-        seen = observations[:, : _used(observations)]
-        ids, values = seen[..., 1], seen[..., 2]
-        tags = ids == self.feature
-        np.add(values, self.first, out=ids, where=tags)
-        np.copyto(values, 1, where=tags)
+        used = _used(observations)
+        ids = _places_of_ids(*observations.shape[:2], used)[(observations[:, :used, 1] == self.feature).ravel()]
+        numbers = observations.reshape(-1)  # a view: rows are contiguous
+        numbers[ids] = numbers[ids + 1] + np.uint8(self.first)
+        numbers[ids + 1] = 1
 
 
 def _used(observations: np.ndarray) -> int:
     """A number of tokens after which there is only padding; found by halving, so up to twice as many as there are."""
     used = observations.shape[1]
-    while used > 1 and (observations[:, used // 2, 0] == EMPTY_LOCATION).all():
+    while used > 1 and observations[:, used // 2, 0].min() == EMPTY_LOCATION:
         used //= 2
     return used
+
+
+@cache
+def _places_of_ids(rows: int, tokens: int, used: int) -> np.ndarray:
+    """Where the ids of each row's first `used` tokens are among all numbers of [rows, tokens, 3]."""
+    return (np.arange(rows)[:, None] * (3 * tokens) + np.arange(used) * 3 + 1).ravel()
