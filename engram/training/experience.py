@@ -75,6 +75,8 @@ class Experience:
             self.buffer[name] = torch.zeros(shape, device=device)
         for name in ("dones", "truncateds", "alive"):
             self.buffer[name] = torch.zeros(shape, dtype=torch.bool, device=device)
+        # What comes with a step; the rest is computed when all of them are there.
+        self._lived = [(name, field) for name, field in self.buffer.items() if name not in ("returns", "ratio")]
         self.memory = TensorDict(
             {name: torch.zeros(self.segments, *s, device=device) for name, s in (memory_shapes or {}).items()},
             batch_size=[self.segments],
@@ -110,10 +112,10 @@ class Experience:
         if step >= self.steps_per_row:
             raise ValueError(f"rows {env_id.start} to {env_id.stop - 1} are full; call begin() first")
         place = self._segments_of(env_id, step), step % self.horizon
-        for name in self.buffer.keys():  # noqa: SIM118 (a TensorDict iterates over rows)
+        for name, field in self._lived:
             value = td.get(name, None)
             if value is not None:
-                self.buffer.get(name)[place] = value
+                field[place] = value
         self.position[env_id] += 1
 
     def store_memory(self, memory: Mapping[str, Tensor], env_id: slice) -> None:
