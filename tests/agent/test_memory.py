@@ -177,3 +177,14 @@ def restore_and_go_on(directory: Path) -> None:
 
 if __name__ == "__main__":
     restore_and_go_on(Path(sys.argv[1]))
+
+
+def test_a_range_of_rows_is_a_copy_where_gradients_are_wanted_and_the_memory_itself_where_not():
+    store = MemoryStore(1, 2)
+    store.write(slice(0, 3), torch.ones(3, 1, 2))
+    kept = store.read(slice(0, 3))
+    with torch.no_grad():
+        itself = store.read(slice(0, 3))
+    store.write(slice(0, 3), torch.zeros(3, 1, 2))
+    assert kept.eq(1).all()
+    assert itself.eq(0).all()

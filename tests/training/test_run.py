@@ -13,7 +13,7 @@ from engram.settings import UserError
 from engram.training import gradient
 from engram.training.checkpoint import load_latest
 from engram.training.device import choose_device
-from engram.training.ppo import ppo_loss
+from engram.training.ppo import normalise, ppo_loss
 from engram.training.run import start
 
 ENVIRONMENTS = {
@@ -142,3 +142,17 @@ def test_values_are_learned_in_units_of_what_returns_are_unless_told_otherwise(t
     used.clear()
     run(tmp_path, *ENVIRONMENTS["recall"], whole, "trainer.ppo.norm_returns=false", name="off")
     assert {unit for unit, _ in used} == {1.0}
+
+
+def test_the_floor_of_advantages_is_a_share_of_what_returns_are(tmp_path, monkeypatch) -> None:
+    floors: list[float] = []
+
+    def recording(advantages, there, world, least):
+        floors.append(float(least))
+        return normalise(advantages, there, world, least)
+
+    monkeypatch.setattr("engram.training.loop.normalise", recording)
+    monkeypatch.setattr("engram.training.loop.typical_size", lambda *_: torch.tensor(3.0))
+    run(tmp_path, *ENVIRONMENTS["recall"], "trainer.ppo.adv_floor=0.5", epochs=1)
+    assert floors
+    assert set(floors) == {1.5}
