@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.tanh import tanh
+from engram.agent.tanh_network import tanh_network
 
 
 class Critic(nn.Module):
@@ -19,7 +20,7 @@ class Critic(nn.Module):
         self.value = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor) -> Tensor:
-        return self.value(tanh(self.hidden(features_NI)))
+        return tanh_network(features_NI, self.hidden, self.value)
 
 
 class ActionEmbedding(nn.Module):
