@@ -14,7 +14,7 @@ struct kernels {
     long (*backward_groups)(const struct lstm *);
     void (*backward_pack)(const struct lstm *, long group, float *weights);
     void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
-    void (*backward_sum)(const struct lstm *, long panel, const float *scratch, long threads);
+    void (*backward_sum)(const struct lstm *, long panel, float *scratch, long threads);
     void (*tanh_of)(const float *x, float *y, long count);
     void (*tanh_gradient)(const float *y, const float *d_y, float *d_x, long count);
     long (*conv_columns)(const struct token_conv *);

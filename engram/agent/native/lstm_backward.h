@@ -42,6 +42,7 @@ struct workplace {
     float *d_gates; /* [rows][panel][gate][lane], of this step: to be multiplied by weights */
     float *d_panels; /* [panel][rows of the stretch][gate][lane]: the same, to be multiplied by inputs */
     float *inputs; /* [HEIGHT inputs][rows of the stretch][input]: x and h before the step */
+    float *row; /* [inputs]: those of one row */
     float *sums; /* [rows][WIDTH] */
     float *d_weights, *d_bias; /* of this thread */
     long room; /* rows of a stretch */
@@ -58,6 +59,7 @@ static long lay_out(const struct lstm *job, float *scratch, struct workplace *at
     at->d_gates = free_, free_ += BLOCK * 4 * padded;
     at->d_panels = free_, free_ += at->room * 4 * padded;
     at->inputs = free_, free_ += at->room * columns;
+    at->row = free_, free_ += columns;
     at->sums = free_, free_ += BLOCK * WIDTH;
     return free_ - scratch;
 }
@@ -138,17 +140,16 @@ static TARGET void through_weights(const struct lstm *job, const float *weights,
 /* What the weights were multiplied by in a step: x, and h as it was before. */
 static TARGET void note_inputs(const struct lstm *job, long t, long first, long rows, long slot,
                                const struct workplace *at) {
-    long I = job->inputs, H = job->hidden;
+    long I = job->inputs, H = job->hidden, tiles = round_up(I + H, HEIGHT) / HEIGHT;
     for (long r = 0; r < rows; r++) {
         long row = first + r;
-        const float *x = job->x + t * job->x_step + row * job->x_row;
         const float *h = t ? job->outputs + ((t - 1) * job->rows + row) * H : job->h0 + row * job->h0_row;
-        int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
+        memcpy(at->row, job->x + t * job->x_step + row * job->x_row, 4 * I);
+        if (job->starts[t * job->starts_step + row * job->starts_row]) memset(at->row + I, 0, 4 * H);
+        else memcpy(at->row + I, h, 4 * H);
         float *to = at->inputs + (slot + r) * HEIGHT;
-        for (long column = 0; column < I + H; column++) {
-            float value = column < I ? x[column] : start ? 0 : h[column - I];
-            to[column / HEIGHT * HEIGHT * at->room + column % HEIGHT] = value;
-        }
+        for (long tile = 0; tile < tiles; tile++)
+            memcpy(to + tile * HEIGHT * at->room, at->row + tile * HEIGHT, 4 * HEIGHT);
     }
 }
 
@@ -171,7 +172,7 @@ static TARGET void backward_rows(const struct lstm *job, const float *weights, l
     long H = job->hidden, padded = round_up(H, LANES);
     lay_out(job, scratch, &at);
     memset(at.d_weights, 0, 4 * weight_sums(job));
-    memset(at.inputs, 0, 4 * at.room * round_up(job->inputs + H, HEIGHT));
+    memset(at.row, 0, 4 * round_up(job->inputs + H, HEIGHT));
     for (long end; first < last; first = end) {
         end = last - first > BLOCK ? first + BLOCK : last;
         long rows = end - first, most = stretch(job, rows), steps = 0;
@@ -192,22 +193,28 @@ static TARGET void backward_rows(const struct lstm *job, const float *weights, l
     }
 }
 
-/* The threads' sums of a panel added up, in their order, and brought into the order of the weights. */
-static TARGET void backward_sum(const struct lstm *job, long panel, const float *scratch, long threads) {
+/* Sums of some inputs, [input][gate][lane], brought into the order of the weights, [gate][unit][input]. */
+static TARGET void unpack_sums(const float *sums, long inputs, long H, long panel, float *d_weights) {
+    for (long column = 0; column < WIDTH; column += SQUARE) {
+        long unit = panel * LANES + column % LANES, gate = column / LANES * H + unit;
+        for (long k = 0; k < inputs; k += SQUARE)
+            copy_transposed(sums + k * WIDTH + column, WIDTH, d_weights + gate * inputs + k, inputs, inputs - k, H - unit);
+    }
+}
+
+/* The threads' sums of a panel added up, in their order, and given as gradients. */
+static TARGET void backward_sum(const struct lstm *job, long panel, float *scratch, long threads) {
     long I = job->inputs, H = job->hidden, columns = round_up(I + H, HEIGHT), each = backward_scratch(job);
-    long biases = round_up(H, LANES) * 4 * columns;
+    float *sums = scratch + panel * columns * WIDTH;
+    float *biases = scratch + round_up(H, LANES) * 4 * columns + panel * WIDTH;
+    for (long thread = 1; thread < threads; thread++) {
+        for (long i = 0; i < columns * WIDTH; i += LANES) store(sums + i, load(sums + i) + load(sums + thread * each + i));
+        for (long i = 0; i < WIDTH; i += LANES) store(biases + i, load(biases + i) + load(biases + thread * each + i));
+    }
+    unpack_sums(sums, I, H, panel, job->d_w_ih);
+    unpack_sums(sums + I * WIDTH, H, H, panel, job->d_w_hh);
     for (long place = 0; place < WIDTH; place++) {
-        long unit = panel * LANES + place % LANES, gate = place / LANES * H + unit;
-        if (unit >= H) continue;
-        for (long column = 0; column < I + H; column++) {
-            float sum = 0;
-            for (long thread = 0; thread < threads; thread++)
-                sum += scratch[thread * each + (panel * columns + column) * WIDTH + place];
-            *(column < I ? job->d_w_ih + gate * I + column : job->d_w_hh + gate * H + column - I) = sum;
-        }
-        float sum = 0;
-        for (long thread = 0; thread < threads; thread++)
-            sum += scratch[thread * each + biases + panel * WIDTH + place];
-        job->d_b[gate] = sum;
+        long unit = panel * LANES + place % LANES;
+        if (unit < H) job->d_b[place / LANES * H + unit] = biases[place];
     }
 }
