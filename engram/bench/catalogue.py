@@ -35,7 +35,7 @@ PEERS: dict[str, Peer] = {
     "pufferlib": Peer(
         "PufferLib 3.0, serial",
         "run_pufferlib.py",
-        ("pole", "arena"),
+        ("pole", "arena", "arena52"),
         (
             (TORCH, "setuptools<81", "wheel", "Cython", "numpy"),
             ("gymnasium>=1.2,<2", "pettingzoo", "psutil", "rich", "rich_argparse", "shimmy", "imageio"),
@@ -60,5 +60,5 @@ PEERS: dict[str, Peer] = {
     ),
     "torchrl": Peer("TorchRL", "run_torchrl.py", ("pole",), ((TORCH, "torchrl==0.14.*", "gymnasium>=1.2,<2"),)),
     # Ours to write, so it runs where we do.
-    "plain": Peer("plain loop", "run_plain.py", ("pole", "arena")),
+    "plain": Peer("plain loop", "run_plain.py", ("pole", "arena", "arena52")),
 }

@@ -17,7 +17,7 @@ from engram.bench.ours import command
 from engram.bench.process import PeerError, contestant, learn
 from engram.bench.race import Contestant, Entry, Measure, Race, run_race
 from engram.bench.result import Bar, Result
-from engram.bench.tasks import ARENA, POLE, options_of, words_of
+from engram.bench.tasks import ARENA, ARENA_52, POLE, options_of, words_of
 
 OURS = "engram"
 WORKERS = {"0 workers": 0, "2 workers": 2}
@@ -25,10 +25,13 @@ RUNNERS = Path(__file__).parent / "runners"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "pole": ("masked CartPole: 64 x 64, 4 x 4 minibatches, MLP 128-128, LSTM 128", POLE),
     "arena": ("arena: 24 agents x 16, T 64, batch 24576, minibatch 4096, 1 epoch, fast", ARENA),
+    "arena52": ("the same with the 52 features that mettagrid's default world has", ARENA_52),
 }
+ARENA_BARS = {"pufferlib": 3.0, "plain": 3.3}
 BARS = {  # by task and peer: how many times faster we promise to be
     "pole": {"pufferlib": 1.3, "rl_games": 1.8, "sb3_contrib": 5.0},
-    "arena": {"pufferlib": 3.0, "plain": 3.3},
+    "arena": ARENA_BARS,
+    "arena52": ARENA_BARS,
 }
 
 

@@ -24,7 +24,7 @@ VERBS = {
 TASKS = {
     "env": ("arena", "small", "pole", "recall"),
     "train": ("arena", "pole", "tmaze"),
-    "peers": ("pole", "arena"),
+    "peers": ("pole", "arena", "arena52"),
 }
 DEFAULTS: dict[str, dict[str, Any]] = {  # where a verb's own differ from those of Options
     "env": {"seconds": 0.3, "rounds": 15},

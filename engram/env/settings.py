@@ -21,6 +21,7 @@ class MettagridWorld(Settings):
     max_steps: Positive
     window: Window
     num_tokens: Tokens | None = None  # tokens per observation; None: as many as can ever be in view
+    other_resources: list[Annotated[str, Field(min_length=1)]] = []  # of other worlds: policies get room for them
 
     @field_validator("window")
     @classmethod

@@ -183,7 +183,7 @@ def _world(
             num_agents=agents,
             max_steps=settings.max_steps,
             episode_truncates=True,
-            resource_names=resources,
+            resource_names=[*dict.fromkeys([*resources, *settings.other_resources])],
             obs=ObsConfig(
                 width=settings.window, height=settings.window, num_tokens=tokens, global_obs=global_tokens.model_copy()
             ),

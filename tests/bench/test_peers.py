@@ -1,9 +1,11 @@
 """Peers: what is not installed, cannot be installed or fails is a row with the reason, and the rest goes on."""
 
+import importlib
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from engram.bench import catalogue, install, peers, tasks
 from engram.bench.catalogue import PEERS, Peer
@@ -84,10 +86,10 @@ def test_every_peer_has_its_program_and_a_bar_of_a_task_it_runs() -> None:
     assert any(requirement == catalogue.TORCH for step in PEERS["pufferlib"].packages for requirement in step)
 
 
-@pytest.mark.parametrize("task", [tasks.POLE, tasks.ARENA])
+@pytest.mark.parametrize("task", [tasks.POLE, tasks.ARENA, tasks.ARENA_52])
 def test_ours_does_the_same_work_as_the_others(task) -> None:
     trainer = load(tasks.words_of(task, 0)).trainer
-    rows = task["envs"] * (24 if task is tasks.ARENA else 1)
+    rows = task["envs"] * (1 if task is tasks.POLE else 24)
     assert trainer.batch_size == rows * task["horizon"]
     assert trainer.minibatch_size == trainer.batch_size // task["minibatches"]
     assert (trainer.update_epochs, trainer.ppo.vf_clip_coef, trainer.memory) == (task["epochs"], None, "carry")
@@ -96,3 +98,15 @@ def test_ours_does_the_same_work_as_the_others(task) -> None:
 def test_the_arena_is_told_to_those_who_know_nothing_of_engram() -> None:
     told = tasks.options_of(tasks.ARENA)
     assert (told["minibatches"], told["window"], len(told["features"]) > 5) == (6, [11, 11], True)
+    assert len(tasks.options_of(tasks.ARENA_52)["features"]) == 52
+
+
+def test_an_actor_gives_the_same_however_often_it_multiplies(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(peers.RUNNERS)
+    networks = importlib.import_module("networks")
+    torch.manual_seed(0)
+    net = networks.FastNet([11, 11], [[1, 1.0], [2, 1.0]], actions=5)
+    hidden = torch.randn(7, 128)
+    once = net.decode(hidden)[0]
+    net.repeated = True
+    torch.testing.assert_close(net.decode(hidden)[0], once)

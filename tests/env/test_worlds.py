@@ -228,3 +228,15 @@ def test_chance_alone_earns_something_to_learn_from(settings):
         made.step()
         total += buffers.rewards.sum()
     assert total / len(buffers.rewards) > 0.05
+
+
+def test_resources_of_other_worlds_are_features_that_nothing_here_shows():
+    plain, roomy = spec(Small()), spec(Small(other_resources=["gold", "ore"]))
+    names = [feature.name for feature in roomy.features]
+    assert set(names) - {feature.name for feature in plain.features} == {"inv:gold", "inv:gold:p1"}
+    made, buffers = make(Small(other_resources=["gold"]), envs=2)
+    unseen = {feature.id for feature in roomy.features if "gold" in feature.name}
+    for actions in random_actions(buffers, 40):
+        buffers.actions[:] = actions
+        made.step()
+        assert not unseen & set(buffers.observations[..., 1].ravel().tolist())

@@ -26,14 +26,19 @@ class PoleNet(nn.Module):
 
 
 class FastNet(nn.Module):
-    """Tokens drawn into a box, two convolutions, two linear layers; a wide critic, and a bilinear actor whose hidden
-    layer is multiplied once per row, not once per action."""
+    """Tokens drawn into a box, two convolutions, two linear layers; a wide critic, and a bilinear actor.
+
+    The actor's hidden layer is multiplied once per row, or, `repeated`, once per action: it is the same number.
+    """
 
     layers = 2
 
-    def __init__(self, window: list[int], features: list[list[float]], actions: int, hidden: int = 128) -> None:
+    def __init__(
+        self, window: list[int], features: list[list[float]], actions: int, hidden: int = 128, repeated: bool = False
+    ) -> None:
         super().__init__()
         self.hidden, (self.height, self.width), self.count = hidden, window, len(features)
+        self.repeated = repeated
         location = torch.arange(256)
         row, column = location >> 4, location & 15
         cells = torch.where((row < self.height) & (column < self.width), row * self.width + column, -1)
@@ -56,8 +61,11 @@ class FastNet(nn.Module):
         return self.linear2(self.linear1(x).relu()).relu()
 
     def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        query = self.query(self.actor(hidden).relu()).tanh()
-        return query @ self.embedding.T + self.bias, self.critic(hidden)
+        actor = self.actor(hidden).relu()
+        if self.repeated:
+            query = self.query(actor.unsqueeze(1).repeat(1, len(self.embedding), 1)).tanh()
+            return (query * self.embedding).sum(-1) + self.bias, self.critic(hidden)
+        return self.query(actor).tanh() @ self.embedding.T + self.bias, self.critic(hidden)
 
     def _box(self, tokens_NM3: Tensor) -> Tensor:
         location, feature, value = tokens_NM3.long().unbind(-1)
@@ -71,7 +79,7 @@ class FastNet(nn.Module):
         return box[:-1].view(rows, self.count, self.height, self.width)
 
 
-def make_network(task: dict) -> PoleNet | FastNet:
+def make_network(task: dict, repeated: bool = False) -> PoleNet | FastNet:
     if task["name"] == "pole":
         return PoleNet(hidden=task["hidden"])
-    return FastNet(task["window"], task["features"], task["actions"], task["hidden"])
+    return FastNet(task["window"], task["features"], task["actions"], task["hidden"], repeated)

@@ -1,7 +1,8 @@
-"""A plain training loop, the kind that fits in one file: CleanRL's for the pole, that of the seeds for the arena.
+"""A plain training loop, the kind that fits in one file.
 
-On the pole memory is exact: learning goes through the segment step by step and clears rows where an episode starts. In
-the arena it is as the seeds had it: one call of nn.LSTM over the segment, from zero, with no clearing inside.
+On the pole it is CleanRL's: learning goes through a segment step by step, and clears rows where an episode starts.
+In the arena it is that of the trainer that Engram grew out of: one call of nn.LSTM over the segment, from zero, with no
+clearing inside, and an actor that multiplies its hidden layer once per action.
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ class ArenaRows:
 class Policy(nn.Module):
     def __init__(self, task: dict) -> None:
         super().__init__()
-        self.net, self.exact = make_network(task), task["exact"]
+        self.net, self.exact = make_network(task, repeated=not task["exact"]), task["exact"]
         self.lstm = nn.LSTM(self.net.hidden, self.net.hidden, self.net.layers)
 
     def zeros(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
