@@ -23,6 +23,7 @@ from engram.training.device import choose_device
 from engram.training.distributed import ALONE, World
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
+from engram.training.heap import keep_freed_memory
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.loop import Training, train
 from engram.training.metrics import EpisodeLog, MetricsFile, Record
@@ -112,6 +113,7 @@ def start(
     """Train as the settings say, in the run's directory; of several processes only the first touches it."""
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_if_wrong")
+    keep_freed_memory()
     directory = settings.directory
     _log_to(directory / "log.txt" if world.main else None, display)
     device = choose_device(settings.device, world.place)
