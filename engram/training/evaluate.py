@@ -53,7 +53,7 @@ def evaluate(
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         VectorEnv(env_settings, num_envs, min(num_workers, num_envs), seed, step_timeout=step_timeout) as env,
-        Threads(num_workers, env.rows // len(env.batches)).while_acting(),
+        Threads(num_workers, env.rows, len(env.batches)).while_acting(),
     ):
         torch.manual_seed(seed)  # for policies that draw without being asked to
         player = with_memory_of_its_own(agent)

@@ -38,7 +38,7 @@ from engram.training.schedule import Schedules
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, available_cores, of_all_processes
-from engram.training.threads import Threads
+from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
@@ -130,6 +130,7 @@ def start(
         num_envs=sizes.num_envs,
         num_workers=sizes.num_workers,
         seed=settings.seed,
+        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
         step_timeout=settings.trainer.worker_timeout,
         first_env=world.rank * sizes.num_envs,
     ) as env:
@@ -200,7 +201,7 @@ def build(
         device=device,
         burn_in=settings.burn_in,
     )
-    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows // len(env.batches))
+    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows, len(env.batches))
     return Training(
         agent=agent,
         env=env,

@@ -21,6 +21,7 @@ SIZE_NAMES = (
     "env.agents",
 )
 
+MOST_WORKERS = 32  # unless more are asked for
 SHARED = ("num_envs", "batch_size", "minibatch_size")  # sizes that can be given for all processes together
 
 
@@ -50,7 +51,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         segments=segments,
         batch_size=segments * trainer.bptt_horizon,
         minibatch_size=trainer.minibatch_size or _minibatch(segments, trainer.bptt_horizon, device),
-        num_workers=default_workers(cores, num_envs) if trainer.num_workers is None else trainer.num_workers,
+        num_workers=default_workers(cores, num_envs, device) if trainer.num_workers is None else trainer.num_workers,
         update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
     )
 
@@ -86,9 +87,14 @@ def targets(horizon: int, device: str, cores: int) -> tuple[int, int]:
     return min(4096, max(1, 524288 // horizon)), 524288
 
 
-def default_workers(cores: int, num_envs: int) -> int:
-    """One process a core, the learner taking turns with them; on a single core processes only cost."""
-    return 0 if cores == 1 else min(cores, num_envs, 32)
+def default_workers(cores: int, num_envs: int, device: str) -> int:
+    """A process for every core, or for half of them where the policy too needs cores to act.
+
+    With one or two cores it has none to spare: processes cost what they save, but where environments are slow.
+    """
+    if device in ("cpu", "auto"):
+        return 0 if cores <= 2 else min(cores // 2, num_envs, MOST_WORKERS)
+    return 0 if cores == 1 else min(cores, num_envs, MOST_WORKERS)
 
 
 def default_epochs(batch_size: int) -> int:
@@ -126,9 +132,9 @@ def _environments_and_segments(
     elif trainer.batch_size:
         possible = _divisors(trainer.batch_size // horizon // agents)
     else:
-        # Shares of equal size for the machine's workers, not for those asked for: how many processes step the
-        # environments must not change what is learned.
-        share = max(1, default_workers(cores, cores))
+        # Shares of equal size for as many workers as the machine has cores, not for those asked for: how many processes
+        # step the environments must not change what is learned.
+        share = min(cores, MOST_WORKERS)
         most = max(2 * rows // agents, workers)
         possible = [*range(share, most + 2 * share, share), lcm(agents * share, minibatch) // agents]
     num_envs = min((number for number in possible if number >= workers), key=distance)

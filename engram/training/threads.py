@@ -1,4 +1,7 @@
-"""How many threads torch may use: all while it learns, and what the environments' processes leave while they step."""
+"""Who has the processors: torch while it learns; while it acts, environments' processes too, beside it or in turns.
+
+Two busy processes with a thread per core each are many times slower than taking turns.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,17 +9,24 @@ from contextlib import contextmanager
 import torch
 
 ROWS_PER_THREAD = 128  # of one step: with fewer, waking a thread takes longer than what it would do
+ROWS_PER_BATCH = 128  # a policy is hardly faster with fewer
+
+
+def number_of_batches(num_workers: int, rows: int) -> int:
+    """Of two the policy looks at one while the environments of the other step.
+
+    Rows so few that half of them keep the policy as long as all are one: it and the environments take turns.
+    """
+    return 2 if num_workers and rows >= 2 * ROWS_PER_BATCH else 1
 
 
 class Threads:
-    """Two busy processes with a thread per core each are many times slower than taking turns.
+    """How many threads torch may use."""
 
-    `rows` are those that act at once.
-    """
-
-    def __init__(self, num_workers: int, rows: int) -> None:
+    def __init__(self, num_workers: int, rows: int, num_batches: int) -> None:
+        beside = num_workers if num_batches > 1 else 0
         self.learning = torch.get_num_threads()
-        self.acting = max(1, min(self.learning - num_workers, rows // ROWS_PER_THREAD))
+        self.acting = max(1, min(self.learning - beside, rows // num_batches // ROWS_PER_THREAD))
 
     @contextmanager
     def while_acting(self) -> Iterator[None]:

@@ -65,9 +65,11 @@ def test_a_suggested_size_is_one_that_works(given, machine):
 
 
 def test_sizes_that_are_not_given_fit_the_machine():
-    assert resolve() == Sizes(64, 64, 64, 64, 4096, 512, 2, 4)
+    assert resolve() == Sizes(64, 64, 64, 64, 4096, 512, 0, 4)
     assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 256, 0, 4)
-    assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 2, 4)
+    assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 0, 4)
+    assert [resolve(cores=cores, num_envs=64).num_workers for cores in (3, 4, 8, 64, 128)] == [1, 2, 4, 32, 32]
+    assert resolve(device="cuda", cores=2).num_workers == 2
     assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
 
 

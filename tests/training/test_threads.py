@@ -3,17 +3,37 @@
 import pytest
 import torch
 
-from engram.training.threads import Threads
+from engram.training.threads import Threads, number_of_batches
 
 
 @pytest.mark.parametrize(
-    ("threads", "workers", "rows", "acting"),
-    [(2, 0, 64, 1), (2, 0, 384, 2), (2, 2, 4096, 1), (64, 32, 4096, 32), (64, 32, 1024, 8), (1, 0, 10_000, 1)],
+    ("threads", "workers", "rows", "batches", "acting"),
+    [
+        (2, 0, 64, 1, 1),
+        (2, 0, 384, 1, 2),
+        (2, 2, 4096, 2, 1),
+        (2, 2, 255, 1, 1),
+        (4, 4, 256, 2, 1),
+        (64, 32, 8192, 2, 32),
+        (64, 32, 2048, 2, 8),
+        (1, 0, 10_000, 1, 1),
+    ],
 )
-def test_acting_takes_what_workers_leave_and_rows_are_worth(monkeypatch, threads, workers, rows, acting):
+def test_acting_takes_what_workers_leave_and_rows_are_worth(monkeypatch, threads, workers, rows, batches, acting):
     now = [threads]
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda number: now.__setitem__(0, number))
-    with Threads(workers, rows).while_acting():
+    assert number_of_batches(workers, rows) == batches
+    with Threads(workers, rows, batches).while_acting():
         assert now == [acting]
     assert now == [threads]
+
+
+def test_in_turns_the_policy_has_the_threads_of_workers_that_wait():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        assert Threads(4, 512, 1).acting == 4
+        assert Threads(3, 1024, 2).acting == 1
+    finally:
+        torch.set_num_threads(before)
