@@ -53,10 +53,11 @@ def _task(settings: dict[str, Any]) -> str:
     policy = settings.get("agent") or settings["py_agent"]
     form = "agent" if settings.get("agent") else "py_agent"
     place = env.get("id") or env["kind"]
+    several = f" of {env['agents']} agents" if env.get("agents", 1) > 1 else ""
     wrapped = " masked" if "mask_velocity" in (env.get("wrappers") or []) else ""
     delay = f" delay {env['delay']}" if "delay" in env else ""
     memory = "" if trainer["memory"] == "carry" else f", memory {trainer['memory']}"
-    return f"{place}{wrapped}{delay}, {form}={policy.get('name') or policy.get('path')}{memory}"
+    return f"{place}{several}{wrapped}{delay}, {form}={policy.get('name') or policy.get('path')}{memory}"
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float | None:
