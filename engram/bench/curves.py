@@ -53,7 +53,7 @@ def _task(settings: dict[str, Any]) -> str:
     policy = settings.get("agent") or settings["py_agent"]
     form = "agent" if settings.get("agent") else "py_agent"
     place = env.get("id") or env["kind"]
-    several = f" of {env['agents']} agents" if env.get("agents", 1) > 1 else ""
+    several = f" of {env['agents']}" if env.get("agents", 1) > 1 else ""
     wrapped = " masked" if "mask_velocity" in (env.get("wrappers") or []) else ""
     delay = f" delay {env['delay']}" if "delay" in env else ""
     memory = "" if trainer["memory"] == "carry" else f", memory {trainer['memory']}"
@@ -103,7 +103,7 @@ def _panel(task: str, runs: Sequence[dict[str, Any]]) -> Iterator[str]:
         across = MARGIN + (right - MARGIN) * steps / most
         return across, bottom - (bottom - 30) * (value - low) / ((high - low) or 1)
 
-    yield f'<text x="{MARGIN}" y="18" font-weight="600" font-size="12">{escape(task)}</text>'
+    yield f'<text x="{MARGIN}" y="18" font-weight="600" font-size="12">{escape(task.replace("py_agent=", ""))}</text>'
     for value in (low, high):
         _, y = place(0, value)
         yield f'<line x1="{MARGIN}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
