@@ -125,49 +125,53 @@ def start(
     world.give_weights(agent)
     if not world.main:
         torch.manual_seed(number(settings.seed, "policy", world.rank))  # for policies that draw by themselves
-    with VectorEnv(
-        settings.env,
-        num_envs=sizes.num_envs,
-        num_workers=sizes.num_workers,
-        seed=settings.seed,
-        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
-        step_timeout=settings.trainer.worker_timeout,
-        first_env=world.rank * sizes.num_envs,
-    ) as env:
+    with _environments(settings, sizes, world) as env:
         trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
         _resume(training, directory, checkpoint)
         archive = Archive(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
-        sinks = _sinks(settings, training) if world.main else []
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-
-        def report(record: Record) -> None:
-            for sink in sinks:
-                sink.write(record)
-            display.update(record)
-
-        def save(record: Record) -> None:
-            archive.save(training, record)
-
-        def evaluate_now() -> Record:
-            if not world.main:
-                return {}
-            return evaluate(agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
-
-        try:
-            train(training, trainer, report, save, evaluate_now, audit)
-        finally:
-            for sink in sinks:
-                sink.close()
-    progress = training.progress
-    mean_return = training.episodes.mean_return
+        _train(training, trainer, settings, archive, display, audit)
+    progress, mean_return = training.progress, training.episodes.mean_return
     result = Result(settings.run, directory, archive.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
+
+
+def _train(
+    training: Training,
+    trainer: Trainer,
+    settings: RunSettings,
+    archive: Archive,
+    display: Display,
+    audit: Callable[[MettaAgent], None] | None,
+) -> None:
+    """The loop, with all that listens to it."""
+    world = training.world
+    sinks = _sinks(settings, training) if world.main else []
+
+    def report(record: Record) -> None:
+        for sink in sinks:
+            sink.write(record)
+        display.update(record)
+
+    def save(record: Record) -> None:
+        archive.save(training, record)
+
+    def evaluate_now() -> Record:
+        if not world.main:
+            return {}
+        return evaluate(training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
+
+    try:
+        train(training, trainer, report, save, evaluate_now, audit)
+    finally:
+        for sink in sinks:
+            sink.close()
 
 
 def build(
@@ -226,6 +230,18 @@ def _sizes(
     here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
     sizes = world.share(here)
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
+
+
+def _environments(settings: RunSettings, sizes: Sizes, world: World) -> VectorEnv:
+    return VectorEnv(
+        settings.env,
+        num_envs=sizes.num_envs,
+        num_workers=sizes.num_workers,
+        seed=settings.seed,
+        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
+        step_timeout=settings.trainer.worker_timeout,
+        first_env=world.rank * sizes.num_envs,
+    )
 
 
 def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> Plan:

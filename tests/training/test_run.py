@@ -9,6 +9,7 @@ from running import BATCH, SMALL, Silent
 
 from engram.config.load import load
 from engram.config.stored import keep
+from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training import gradient
 from engram.training.checkpoint import load_latest
@@ -62,6 +63,25 @@ def test_two_runs_with_one_seed_have_identical_metrics(tmp_path, workers: int) -
     run(tmp_path, *words, "seed=2", name="c")
     assert metrics(tmp_path, "a") == metrics(tmp_path, "b")
     assert metrics(tmp_path, "a") != metrics(tmp_path, "c")
+
+
+def test_a_run_sees_to_it_that_freed_memory_is_kept_before_it_uses_any(tmp_path, monkeypatch) -> None:
+    order = []
+    monkeypatch.setattr("engram.training.run.keep_freed_memory", lambda: order.append("keep"))
+    monkeypatch.setattr("engram.training.run.make_spec", lambda env: order.append("build") or make_spec(env))
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=1)
+    assert order == ["keep", "build"]
+
+
+@pytest.mark.parametrize(("workers", "rows", "batches"), [(2, 256, 2), (2, 128, 1), (0, 256, 1)])
+def test_a_run_steps_environments_in_as_many_batches_as_its_rows_are_worth(
+    tmp_path, monkeypatch, workers: int, rows: int, batches: int
+) -> None:
+    seen = []
+    monkeypatch.setattr("engram.training.run.train", lambda training, *_: seen.append(len(training.env.batches)))
+    words = (f"trainer.num_workers={workers}", f"trainer.num_envs={rows}", "trainer.batch_size=null")
+    run(tmp_path, *ENVIRONMENTS["recall"], *words, "trainer.minibatch_size=null")
+    assert seen == [batches]
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -38,12 +38,8 @@ class Watch(AlgoObserver):
         self.meter.iteration(self.steps, pole.recent_return())
 
 
-def main() -> None:
-    task, meter = options(), Meter()
-    torch.set_num_threads(task["threads"])
-    batch = task["envs"] * task["horizon"]
-    envs = Poles(task["envs"], task["seed"])
-    config = {
+def config(task: dict, envs: Poles) -> dict:
+    return {
         "name": "pole",
         "env_name": "pole",
         "vec_env": envs,
@@ -66,7 +62,7 @@ def main() -> None:
         "ppo": True,
         "horizon_length": task["horizon"],
         "seq_length": task["horizon"],
-        "minibatch_size": batch // task["minibatches"],
+        "minibatch_size": task["envs"] * task["horizon"] // task["minibatches"],
         "mini_epochs": task["epochs"],
         "max_epochs": 10**9,
         "device": "cpu",
@@ -75,30 +71,38 @@ def main() -> None:
         "save_best_after": 10**9,
         "train_dir": tempfile.mkdtemp(),
     }
-    layer = {"name": "default"}
-    network = {
+
+
+def network(hidden: int) -> dict:
+    return {
         "name": "actor_critic",
         "separate": False,
         "space": {"discrete": None},
         "mlp": {
-            "units": [task["hidden"], task["hidden"]],
+            "units": [hidden, hidden],
             "activation": "relu",
-            "initializer": layer,
+            "initializer": {"name": "default"},
             "regularizer": {"name": "None"},
         },
-        "rnn": {"name": "lstm", "units": task["hidden"], "layers": 1, "before_mlp": False},
+        "rnn": {"name": "lstm", "units": hidden, "layers": 1, "before_mlp": False},
     }
+
+
+def main() -> None:
+    task, meter = options(), Meter()
+    torch.set_num_threads(task["threads"])
+    envs = Poles(task["envs"], task["seed"])
     params = {
         "seed": task["seed"],
         "algo": {"name": "a2c_discrete"},
         "model": {"name": "discrete_a2c"},
-        "network": network,
-        "config": config,
+        "network": network(task["hidden"]),
+        "config": config(task, envs),
     }
     meter.wrap(envs, "step", "environment")
     meter.wrap(DiscreteA2CAgent, "play_steps_rnn", "inference")
     meter.wrap(DiscreteA2CAgent, "train_epoch", "learning")  # rollout and environment are phases within it
-    runner = Runner(algo_observer=Watch(meter, batch))
+    runner = Runner(algo_observer=Watch(meter, task["envs"] * task["horizon"]))
     runner.load({"params": params})
     torch.set_num_threads(task["threads"])
     runner.run({"train": True, "play": False})
