@@ -18,37 +18,37 @@ from engram.bench.stepping import repeating
 from engram.env.settings import Arena, Gym, Recall, Small
 
 BARE, TWO_BARE, HERE, WORKERS = "bare loop", "two bare loops at once", "0 workers", "2 workers"
-TASKS: dict[str, tuple[str, Any, int]] = {
-    "arena": ("mettagrid arena, 24 agents x 8", Arena(), 8),
-    "small": ("mettagrid small, 1 agent x 64", Small(), 64),
-    "pole": ("CartPole-v1 x 64, against SyncVectorEnv", Gym(id="CartPole-v1"), 64),
-    "recall": ("recall x 4096", Recall(distractors=0.1), 4096),
+# With numbers of environments: a message between processes costs the same for few and for many.
+TASKS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
+    "arena": ("mettagrid arena, 24 agents x {}", Arena(), (8, 32)),
+    "small": ("mettagrid small, 1 agent x {}", Small(), (64, 512)),
+    "pole": ("CartPole-v1 x {}, against SyncVectorEnv", Gym(id="CartPole-v1"), (64,)),
+    "recall": ("recall x {}", Recall(distractors=0.1), (4096,)),
 }
 
 
 def measure(options: Options, progress: Callable[[str], None]) -> Result:
     result = Result("env", options.to_json())
-    for task, (name, settings, envs) in TASKS.items():
-        if not options.wants(task):
-            continue
-        bare = not isinstance(settings, Recall)  # a task of ours: there is nothing below the layer
-        baseline = BARE if bare else HERE
-        race = run_race(
-            name,
-            _contestants(settings, envs, bare),
-            options.rounds,
-            options.seconds,
-            baseline=baseline,
-            progress=progress,
-        )
-        result.races.append(race)
-        if bare:
-            result.bars += [
-                Bar(f"{name}: 0 workers ÷ bare loop", race.ratio(HERE, BARE), at_least=0.9),
-                Bar(f"{name}: 2 workers ÷ bare loop", race.ratio(WORKERS, BARE), at_least=1.6),
-                Bar(f"{name}: 2 workers ÷ two bare loops", race.ratio(WORKERS, TWO_BARE), at_least=0.8),
-            ]
+    for task, (title, settings, sizes) in TASKS.items():
+        for envs in sizes if options.wants(task) else ():
+            _measure(result, title.format(envs), settings, envs, options, progress)
     return result
+
+
+def _measure(
+    result: Result, name: str, settings: Any, envs: int, options: Options, progress: Callable[[str], None]
+) -> None:
+    bare = not isinstance(settings, Recall)  # a task of ours: there is nothing below the layer
+    baseline = BARE if bare else HERE
+    contestants = _contestants(settings, envs, bare)
+    race = run_race(name, contestants, options.rounds, options.seconds, baseline=baseline, progress=progress)
+    result.races.append(race)
+    if bare:
+        result.bars += [
+            Bar(f"{name}: 0 workers ÷ bare loop", race.ratio(HERE, BARE), at_least=0.9),
+            Bar(f"{name}: 2 workers ÷ bare loop", race.ratio(WORKERS, BARE), at_least=1.6),
+            Bar(f"{name}: 2 workers ÷ two bare loops", race.ratio(WORKERS, TWO_BARE), at_least=0.8),
+        ]
 
 
 def _contestants(settings: Any, envs: int, bare: bool) -> Sequence[Contestant]:
