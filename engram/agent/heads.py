@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.tanh import tanh
-from engram.agent.tanh_network import tanh_network
+from engram.agent.two_layers import two_layers
 
 
 class Critic(nn.Module):
@@ -20,7 +20,7 @@ class Critic(nn.Module):
         self.value = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor) -> Tensor:
-        return tanh_network(features_NI, self.hidden, self.value)
+        return two_layers(features_NI, self.hidden, self.value, "tanh")
 
 
 class ActionEmbedding(nn.Module):
@@ -47,7 +47,10 @@ class BilinearScores(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
-        return tanh(self.query(features_NI)) @ embeddings_AE.T + self.bias
+        return self.meet(self.query(features_NI), embeddings_AE)
+
+    def meet(self, query_NE: Tensor, embeddings_AE: Tensor) -> Tensor:
+        return tanh(query_NE) @ embeddings_AE.T + self.bias
 
 
 class BigBilinearScores(nn.Module):
@@ -66,7 +69,8 @@ class BigBilinearScores(nn.Module):
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
         query_NCE = tanh(self.query(features_NI)).unflatten(-1, (self.channels, -1))
         scores_NAC = (query_NCE @ embeddings_AE.T).transpose(1, 2) + self.bias
-        return self.score(self.hidden(scores_NAC).relu()).squeeze(-1)
+        rows, actions, _ = scores_NAC.shape
+        return two_layers(scores_NAC.flatten(0, 1), self.hidden, self.score, "relu").view(rows, actions)
 
 
 def make_actor(actions: ActionSpace, input_size: int) -> nn.Module:
@@ -86,7 +90,8 @@ class BilinearActor(nn.Module):
         self.scores = BilinearScores(hidden_size, embedding_size)
 
     def forward(self, features_NI: Tensor) -> Tensor:
-        return self.scores(self.hidden(features_NI).relu(), self.embedding())
+        query_NE = two_layers(features_NI, self.hidden, self.scores.query, "relu")
+        return self.scores.meet(query_NE, self.embedding())
 
 
 class GaussianActor(nn.Module):
@@ -99,4 +104,4 @@ class GaussianActor(nn.Module):
         self.output = initialise(nn.Linear(hidden_size, 2 * dimensions), initialisation="max_0_01")
 
     def forward(self, features_NI: Tensor) -> Tensor:
-        return self.output(self.hidden(features_NI).relu())
+        return two_layers(features_NI, self.hidden, self.output, "relu")
