@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.core import Core, previous, steps_with_starts
+from engram.agent.operator import Operator
 
 
 class GRU(Core):
@@ -39,7 +40,7 @@ def _run(
     return outputs, gates, candidates
 
 
-@torch.library.custom_op("engram::gru_layer", mutates_args=())
+@Operator
 def gru_layer(
     x: Tensor, h0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,7 +54,7 @@ def _(x, h0, starts, w_ih, w_hh, b_ih, b_hh):
     return tuple(x.new_empty(steps, rows, size) for size in (hidden, 3 * hidden, hidden))
 
 
-@torch.library.custom_op("engram::gru_layer_backward", mutates_args=())
+@Operator
 def gru_layer_backward(
     d_outputs: Tensor,
     x: Tensor,
@@ -107,4 +108,4 @@ def _backward(ctx, d_outputs, *_):
     return d_x, d_h, None, d_w_ih, d_w_hh, d_b_ih, d_b_hh
 
 
-gru_layer.register_autograd(_backward, setup_context=_remember)
+gru_layer.register_autograd(_backward, _remember)

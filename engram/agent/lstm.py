@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from engram.agent.core import Core, previous, steps_with_starts
 from engram.agent.native import lstm as native
+from engram.agent.operator import Operator
 
 ROWS_AT_ONCE = 2048  # in PyTorch's backward pass
 
@@ -71,7 +72,7 @@ def _run(
     return outputs, cells, gates
 
 
-@torch.library.custom_op("engram::lstm_layer", mutates_args=())
+@Operator
 def lstm_layer(
     x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,7 +86,7 @@ def _(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh):
     return native.rows_first(x, hidden), *(x.new_empty(steps, rows, size) for size in (hidden, 4 * hidden))
 
 
-@torch.library.custom_op("engram::lstm_layer_backward", mutates_args=())
+@Operator
 def lstm_layer_backward(
     d_outputs: Tensor,
     d_cells: Tensor | None,
@@ -166,4 +167,4 @@ def _backward(ctx, d_outputs, d_cells, _):
     return d_x, d_h, d_c, None, d_w_ih, d_w_hh, d_b, d_b
 
 
-lstm_layer.register_autograd(_backward, setup_context=_remember)
+lstm_layer.register_autograd(_backward, _remember)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from engram.agent.native import tanh as native
 from engram.agent.native.library import available
+from engram.agent.operator import Operator
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -14,7 +15,7 @@ def tanh(x: Tensor) -> Tensor:
     return tanh_op(x) if torch.is_grad_enabled() or torch.compiler.is_compiling() else native.forward(x)
 
 
-@torch.library.custom_op("engram::tanh", mutates_args=())
+@Operator
 def tanh_op(x: Tensor) -> Tensor:
     return native.forward(x)
 
@@ -24,7 +25,7 @@ def _(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("engram::tanh_backward", mutates_args=())
+@Operator
 def tanh_backward(y: Tensor, d_y: Tensor) -> Tensor:
     return native.backward(y, d_y)
 
@@ -42,4 +43,4 @@ def _backward(ctx, d_y):
     return tanh_backward(*ctx.saved_tensors, d_y)
 
 
-tanh_op.register_autograd(_backward, setup_context=_remember)
+tanh_op.register_autograd(_backward, _remember)

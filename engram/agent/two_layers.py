@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from engram.agent.native import tanh as native
 from engram.agent.native.library import available
+from engram.agent.operator import Operator
 from engram.agent.tanh import tanh
 
 ROWS_AT_ONCE = 512
@@ -41,7 +42,7 @@ def _run(
     return outputs, between
 
 
-@torch.library.custom_op("engram::two_layers", mutates_args=())
+@Operator
 def two_layers_op(
     x: Tensor, w_KI: Tensor, b_K: Tensor, w_OK: Tensor, b_O: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
@@ -53,7 +54,7 @@ def _(x, w_KI, b_K, w_OK, b_O, activation):
     return x.new_empty(len(x), len(w_OK)), x.new_empty(len(x), len(w_KI))
 
 
-@torch.library.custom_op("engram::two_layers_backward", mutates_args=())
+@Operator
 def two_layers_backward(
     d_NO: Tensor, x: Tensor, w_KI: Tensor, w_OK: Tensor, between: Tensor, activation: str
 ) -> list[Tensor]:
@@ -90,7 +91,7 @@ def _backward(ctx, d_outputs, _):
     return *gradients, d_b_O if ctx.has_bias else None, None
 
 
-two_layers_op.register_autograd(_backward, setup_context=_remember)
+two_layers_op.register_autograd(_backward, _remember)
 
 
 def _parts(rows: int) -> list[slice]:

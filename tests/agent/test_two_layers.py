@@ -63,7 +63,7 @@ def test_acting_gives_what_learning_gives(rows, activation):
 def test_the_operator_keeps_its_promises(activation, bias):
     hidden, output = layers(bias=bias)
     arguments = (hidden.weight, hidden.bias, output.weight, output.bias, activation)
-    torch.library.opcheck(two_layers_op, (torch.randn(6, 12, requires_grad=True), *arguments))
+    torch.library.opcheck(two_layers_op.definition, (torch.randn(6, 12, requires_grad=True), *arguments))
 
 
 def test_autocast_is_heeded():

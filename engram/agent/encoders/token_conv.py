@@ -12,6 +12,7 @@ from engram.agent.encoders.tokens import decode
 from engram.agent.native import token_conv as native
 from engram.agent.native.library import available
 from engram.agent.native.token_conv import Geometry
+from engram.agent.operator import Operator
 from engram.env.spec import EMPTY_LOCATION
 
 ROWS_AT_ONCE = 512  # in PyTorch: what is computed of them stays in cache
@@ -78,7 +79,7 @@ def geometry(weight: Tensor, window: list[int], stride: list[int]) -> Geometry:
     return Geometry((window[0], window[1]), (weight.shape[2], weight.shape[3]), (stride[0], stride[1]))
 
 
-@torch.library.custom_op("engram::token_conv", mutates_args=())
+@Operator
 def token_conv(
     tokens_NM3: Tensor,
     cell_of_location: Tensor,
@@ -100,7 +101,7 @@ def _(tokens_NM3, cell_of_location, place_of_feature, normalizations, weight, bi
     return weight.new_empty(tokens_NM3.shape[0], *output, weight.shape[0]).permute(0, 3, 1, 2)
 
 
-@torch.library.custom_op("engram::token_conv_backward", mutates_args=())
+@Operator
 def token_conv_backward(
     d_output: Tensor,
     tokens_NM3: Tensor,
@@ -131,4 +132,4 @@ def _backward(ctx, d_output):
     return None, None, None, None, d_weight, d_bias, None, None
 
 
-token_conv.register_autograd(_backward, setup_context=_remember)
+token_conv.register_autograd(_backward, _remember)
