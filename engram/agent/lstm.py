@@ -57,7 +57,7 @@ def _run(
     steps, rows, _ = x.shape
     hidden = h0.shape[1]
     gates = torch.addmm(b_ih + b_hh, x.reshape(steps * rows, -1), w_ih.t()).view(steps, rows, 4 * hidden)
-    outputs, cells = native.rows_first(x, hidden), x.new_empty(steps, rows, hidden)
+    outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     w_hh_t = w_hh.t()
     h, c = h0, c0
     for t, may_start in enumerate(steps_with_starts(starts)):
@@ -83,7 +83,8 @@ def lstm_layer(
 @lstm_layer.register_fake
 def _(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh):
     steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
-    return native.rows_first(x, hidden), *(x.new_empty(steps, rows, size) for size in (hidden, 4 * hidden))
+    sizes = (hidden, hidden, 4 * hidden)
+    return tuple(x.new_empty(steps, rows, size) for size in sizes)
 
 
 @Operator
@@ -104,8 +105,7 @@ def lstm_layer_backward(
     if native.usable(x):
         return native.backward(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates)
     steps, rows, hidden = outputs.shape
-    d_x = torch.empty_like(native.rows_contiguous(x))
-    d_w_ih, d_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
+    d_x, d_w_ih, d_w_hh = x.new_empty(x.shape), torch.zeros_like(w_ih), torch.zeros_like(w_hh)
     d_h, d_c, d_b = torch.zeros_like(h0), torch.zeros_like(c0), w_ih.new_zeros(4 * hidden)
     may_start = steps_with_starts(starts)
     for part in _parts(steps, rows, x.device.type):
@@ -134,7 +134,7 @@ def lstm_layer_backward(
                 clear = starts[t].unsqueeze(-1)
                 d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
         flat = d_gates.flatten(0, 1)
-        d_x[part] = torch.mm(flat, w_ih).view_as(x[part])
+        torch.mm(flat, w_ih, out=d_x[part].flatten(0, 1))
         d_w_ih.addmm_(flat.t(), x[part].flatten(0, 1))
         d_w_hh.addmm_(flat.t(), h_before.flatten(0, 1))
         d_b += flat.sum(0)
@@ -149,8 +149,8 @@ def _parts(steps: int, rows: int, device: str) -> list[slice]:
 
 @lstm_layer_backward.register_fake
 def _(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates):
-    shapes = [h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
-    return [torch.empty_like(native.rows_contiguous(x)), *(x.new_empty(shape) for shape in shapes)]
+    shapes = [x.shape, h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
+    return [x.new_empty(shape) for shape in shapes]
 
 
 def _remember(ctx, inputs, output) -> None:

@@ -11,18 +11,14 @@ struct lstm {
     const unsigned char *starts; /* [T, B]: an episode starts here, memory is zero before this step */
     long starts_step, starts_row;
     const float *w_ih, *w_hh, *b_ih, *b_hh; /* as torch.nn.LSTM has them, gates i, f, g, o */
-    float *outputs; /* [T, B, H] */
-    long outputs_step, outputs_row;
-    float *cells, *gates; /* [T, B, H], [T, B, 4H] after activation; gates may be null */
+    float *outputs, *cells, *gates; /* [T, B, H], the same, [T, B, 4H] after activation; gates may be null */
     float *scratch; /* as many floats as the _scratch function asks for */
     /* for the backward pass only */
     const float *d_outputs; /* [T, B, H] */
     long d_outputs_step, d_outputs_row;
     const float *d_cells; /* the same, or null */
     long d_cells_step, d_cells_row;
-    float *d_x; /* [T, B, I] */
-    long d_x_step, d_x_row;
-    float *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
+    float *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
 };
 
 /* Rows are done in blocks that run through all steps: as many as make good use of weights while they are in cache. */

@@ -24,16 +24,12 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("h0_row", "c0_row")),
         ("starts", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("starts_step", "starts_row")),
-        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs")),
-        *((name, ctypes.c_long) for name in ("outputs_step", "outputs_row")),
-        *((name, ctypes.c_void_p) for name in ("cells", "gates", "scratch")),
+        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates", "scratch")),
         ("d_outputs", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("d_outputs_step", "d_outputs_row")),
         ("d_cells", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("d_cells_step", "d_cells_row")),
-        ("d_x", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("d_x_step", "d_x_row")),
-        *((name, ctypes.c_void_p) for name in ("d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
+        *((name, ctypes.c_void_p) for name in ("d_x", "d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
     ]
 
 
@@ -55,12 +51,11 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H]; gates are empty if they are not kept."""
     steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
-    outputs, cells = rows_first(x, hidden), x.new_empty(steps, rows, hidden)
+    outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
-    x, h0, c0, starts = rows_contiguous(x), rows_contiguous(h0), rows_contiguous(c0), starts.bool()
+    x, h0, c0, starts = _rows_contiguous(x), _rows_contiguous(h0), _rows_contiguous(c0), starts.bool()
     job = _job(x, h0, c0, starts, held | {"outputs": outputs, "cells": cells})
-    job.outputs_step, job.outputs_row = outputs.stride()[:2]
     job.gates = gates.data_ptr() if keep_gates else None
     _run("forward", job)
     return outputs, cells, gates
@@ -80,27 +75,20 @@ def backward(
     gates: Tensor,
 ) -> list[Tensor]:
     """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
-    x, h0, c0, outputs, d_outputs = (rows_contiguous(each) for each in (x, h0, c0, outputs, d_outputs))
+    shapes = {"d_x": x.shape, "d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape}
+    made = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
+    held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
+    x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
     starts = starts.bool()
-    shapes = {"d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape, "d_b": w_ih.shape[:1]}
-    made = {"d_x": torch.empty_like(x)} | {name: x.new_empty(shape) for name, shape in shapes.items()}
-    held = _contiguous(w_ih=w_ih, w_hh=w_hh, cells=cells, gates=gates)
-    job = _job(x, h0, c0, starts, held | made | {"outputs": outputs, "d_outputs": d_outputs})
-    job.outputs_step, job.outputs_row = outputs.stride()[:2]
-    job.d_x_step, job.d_x_row = made["d_x"].stride()[:2]
+    job = _job(x, h0, c0, starts, held | made)
+    job.d_outputs = d_outputs.data_ptr()
     job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
-        d_cells = rows_contiguous(d_cells)
+        d_cells = _rows_contiguous(d_cells)
         job.d_cells = d_cells.data_ptr()
         job.d_cells_step, job.d_cells_row = d_cells.stride()[:2]
     _run("backward", job)
     return list(made.values())
-
-
-def rows_first(x_TBI: Tensor, size: int) -> Tensor:
-    """Room for [T, B, size] that lies in memory as [B, T, size], as policies have it before and after a core."""
-    steps, rows, _ = x_TBI.shape
-    return x_TBI.new_empty(rows, steps, size).transpose(0, 1)
 
 
 def _job(x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
@@ -126,6 +114,6 @@ def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def rows_contiguous(sequence: Tensor) -> Tensor:
+def _rows_contiguous(sequence: Tensor) -> Tensor:
     """[…, B, …] with the numbers of a row side by side: steps and rows may lie anywhere."""
     return sequence if sequence.stride(-1) == 1 else sequence.contiguous()

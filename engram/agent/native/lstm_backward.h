@@ -128,7 +128,7 @@ static TARGET void through_weights(const struct lstm *job, const float *weights,
         long column = (group < of_x ? group : group - of_x) * WIDTH, size = group < of_x ? I : H;
         long count = size - column < WIDTH ? size - column : WIDTH;
         for (long r = 0; r < rows; r++) {
-            float *to = group < of_x ? job->d_x + t * job->d_x_step + (first + r) * job->d_x_row : at->d_h + r * padded;
+            float *to = group < of_x ? job->d_x + (t * job->rows + first + r) * I : at->d_h + r * padded;
             memcpy(to + column, at->sums + r * WIDTH, 4 * count);
         }
     }
@@ -143,8 +143,7 @@ static TARGET void note_inputs(const struct lstm *job, long t, long first, long 
     long I = job->inputs, H = job->hidden, tiles = round_up(I + H, HEIGHT) / HEIGHT;
     for (long r = 0; r < rows; r++) {
         long row = first + r;
-        const float *h = job->h0 + row * job->h0_row;
-        if (t) h = job->outputs + (t - 1) * job->outputs_step + row * job->outputs_row;
+        const float *h = t ? job->outputs + ((t - 1) * job->rows + row) * H : job->h0 + row * job->h0_row;
         memcpy(at->row, job->x + t * job->x_step + row * job->x_row, 4 * I);
         if (job->starts[t * job->starts_step + row * job->starts_row]) memset(at->row + I, 0, 4 * H);
         else memcpy(at->row + I, h, 4 * H);

@@ -83,10 +83,9 @@ static TARGET void forward_rows(const struct lstm *job, const float *weights, lo
                 add_products(rows, x, I, panel + WIDTH, I, panel, 0, sums);
                 add_products(rows, h, padded, panel + (1 + I) * WIDTH, H, sums, WIDTH, sums);
                 for (long r = 0; r < rows; r++) {
-                    long row = first + r, place = t * job->rows + row;
+                    long place = t * job->rows + first + r;
                     finish_units(sums + r * WIDTH, c + r * padded + unit, h_next + r * padded + unit,
-                                 job->cells + place * H + unit,
-                                 job->outputs + t * job->outputs_step + row * job->outputs_row + unit,
+                                 job->cells + place * H + unit, job->outputs + place * H + unit,
                                  job->gates ? job->gates + place * 4 * H + unit : 0, H, H - unit);
                 }
             }
