@@ -40,4 +40,5 @@ class Operator:
             return output
 
         passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._directly = type(f"engram::{function.__name__}", (torch.autograd.Function,), passes).apply
+        made: type[torch.autograd.Function] = type(f"engram::{function.__name__}", (torch.autograd.Function,), passes)
+        self._directly = made.apply
