@@ -32,6 +32,15 @@ def test_the_bilinear_actor_equals_the_repetition_per_action():
     torch.testing.assert_close(scores(features, embeddings), expected)
 
 
+def test_actors_have_relu_in_their_hidden_layer_and_the_critic_tanh():
+    torch.manual_seed(0)
+    features, actor, continuous, critic = torch.randn(7, 32), BilinearActor(32, 5), GaussianActor(32, 2), Critic(32)
+    hidden = actor.hidden(features).relu()
+    torch.testing.assert_close(actor(features), actor.scores(hidden, actor.embedding()))
+    torch.testing.assert_close(continuous(features), continuous.output(continuous.hidden(features).relu()))
+    torch.testing.assert_close(critic(features), critic.value(critic.hidden(features).tanh()))
+
+
 def test_the_big_actor_equals_the_repetition_per_action():
     torch.manual_seed(0)
     big, features, embeddings = (

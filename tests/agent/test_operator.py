@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from engram.agent.operator import Operator
 
@@ -48,6 +49,14 @@ def test_what_a_compiler_traces_with_never_reaches_the_function():
     calls.clear()
     compiled(torch.ones(3, requires_grad=True), 2.0)
     assert calls == [Tensor]  # once, when it ran
+
+
+def test_nor_do_tensors_that_only_have_a_shape():
+    calls.clear()
+    with FakeTensorMode() as mode:
+        y = scaled_for_a_test(mode.from_tensor(torch.ones(3)), 2.0)
+    assert y.shape == (3,)
+    assert calls == []
 
 
 def test_parameters_and_other_kinds_of_tensors_are_taken_too():
