@@ -15,6 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from engram.bench.fit import fit_line
 from engram.bench.machine import describe
+from engram.bench.result import new_file
 
 POINTS = 120  # of a curve
 WARM = 0.2  # of a run, after which a process should not grow any more
@@ -123,8 +124,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     runs = sorted((describe_run(directory) for directory in options.runs), key=_by_task)
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"learning-{date[:10]}.json"
+    path = new_file(options.out, "learning", date)
     result = {"schema": 1, "verb": "learning", "date": date, "machine": describe(), "runs": runs}
     path.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
     print(f"wrote {path}")

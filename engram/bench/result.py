@@ -56,11 +56,16 @@ class Result:
 
 
 def write(result: Result, directory: Path) -> Path:
+    path = new_file(directory, result.verb, result.date)
+    path.write_text(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def new_file(directory: Path, verb: str, date: str) -> Path:
     """`peers-2026-05-01.json`; a second one of the same day gets a number, so that nothing is lost."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{result.verb}-{result.date[:10]}"
+    stem = f"{verb}-{date[:10]}"
     path, number = directory / f"{stem}.json", 2
     while path.exists():
         path, number = directory / f"{stem}-{number}.json", number + 1
-    path.write_text(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path

@@ -30,3 +30,8 @@ def test_runs_become_a_file_and_a_picture(tmp_path):
     assert runs[0]["megabytes_per_million_steps"] is not None
     lines = ET.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}polyline")
     assert len(list(lines)) == 2
+
+    before = path.read_text()
+    assert main([str(tmp_path / "1"), "--out", str(out)]) == 0
+    assert path.read_text() == before
+    assert len(list(out.iterdir())) == 2
