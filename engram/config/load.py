@@ -123,15 +123,20 @@ def _validate(content: Any, problems: list[str]) -> RunSettings | None:
         lines = explain(error)
     problems.extend(lines.values())
     for name in lines:
-        *above, last = name.split(".")
-        part = content
-        for step in above:
-            part = part.get(step, {}) if isinstance(part, dict) else {}
-        part.pop(last, None)
+        _leave_out(content, name.split("."))
     try:
         return RunSettings.model_validate(content)
     except ValidationError:
         return None
+
+
+def _leave_out(part: dict[str, Any], path: list[str]) -> None:
+    """Of a list, all of it."""
+    first, *below = path
+    if below and isinstance(part.get(first), dict):
+        _leave_out(part[first], below)
+    else:
+        part.pop(first, None)
 
 
 def _check_sizes(settings: RunSettings, problems: list[str]) -> None:

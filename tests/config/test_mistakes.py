@@ -191,6 +191,15 @@ def test_settings_below_a_wrong_choice_raise_no_problems_of_their_own():
     assert len(lines("agent=fsat", "agent.clip_range=3")) == 1
 
 
+def test_wrong_things_in_a_list_are_named_by_their_places():
+    assert line("env=gym", "env.id=CartPole-v1", "env.wrappers=[3]") == "env.wrappers.0: 3 is not text"
+    assert sorted(lines("env.other_resources=[1,{b:2},ore]", "seed=x")) == [
+        "env.other_resources.0: 1 is not text",
+        "env.other_resources.1: {'b': 2} is not text",
+        "seed: 'x' is not a whole number",
+    ]
+
+
 WORDS = st.one_of(
     st.text(max_size=20),
     st.builds(
