@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from engram.agent.operator import Operator
 from engram.env.spec import EnvSpec
 
 
@@ -69,9 +70,7 @@ class Flat:
         return Sample(index.squeeze(-1), log_probs.gather(-1, index).squeeze(-1), log_probs)
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> Evaluation:
-        log_probs = precise(logits).log_softmax(-1)
-        log_prob = log_probs.gather(-1, actions.long().reshape(-1, 1)).squeeze(-1)
-        return Evaluation(log_prob, entropy(log_probs), log_probs)
+        return Evaluation(*choice(precise(logits), actions.long().reshape(-1, 1))[:3])
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return full_log_probs.argmax(-1)
@@ -129,10 +128,10 @@ class Factored:
         return Sample(torch.cat(index, -1), log_prob, torch.cat(parts, -1))
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> Evaluation:
-        parts = self._log_probs(logits)
+        parts = precise(logits).split(self.sizes, -1)
         index = actions.long().reshape(-1, len(self.sizes)).split(1, -1)
-        log_prob = torch.cat([part.gather(-1, i) for part, i in zip(parts, index, strict=True)], -1).sum(-1)
-        return Evaluation(log_prob, torch.stack([entropy(part) for part in parts]).sum(0), torch.cat(parts, -1))
+        log_prob, entropy, log_probs, _ = zip(*map(choice, parts, index), strict=True)
+        return Evaluation(torch.stack(log_prob).sum(0), torch.stack(entropy).sum(0), torch.cat(log_probs, -1))
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return torch.stack([part.argmax(-1) for part in full_log_probs.split(self.sizes, -1)], -1)
@@ -171,6 +170,46 @@ class Gaussian:
         return mean, log_std.clamp(-5, 2)
 
 
+@Operator
+def choice(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a categorical choice: the logarithm of the index's [N, 1] probability, the entropy, and all of both kinds.
+
+    With a gradient in closed form: autograd would take twice the operations.
+    """
+    log_probs = logits.log_softmax(-1)
+    probs = log_probs.exp()
+    return log_probs.gather(-1, index).squeeze(-1), -(probs * log_probs).sum(-1), log_probs, probs
+
+
+@choice.register_fake
+def _(logits, index):
+    rows = logits.new_empty(logits.shape[:-1])
+    return rows, torch.empty_like(rows), torch.empty_like(logits), torch.empty_like(logits)
+
+
+def _remember(ctx, inputs, output) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[3])
+    ctx.save_for_backward(inputs[1], *output[1:])
+
+
+def _backward(ctx, d_log_prob, d_entropy, d_log_probs, _):
+    index, entropy, log_probs, probs = ctx.saved_tensors
+    d_sum, d_logits = torch.zeros_like(entropy).unsqueeze(-1), torch.zeros_like(probs)
+    if d_log_prob is not None:
+        d_sum += d_log_prob.unsqueeze(-1)
+        d_logits.scatter_(-1, index, d_log_prob.unsqueeze(-1))
+    if d_log_probs is not None:
+        d_sum += d_log_probs.sum(-1, keepdim=True)
+        d_logits += d_log_probs
+    if d_entropy is not None:
+        d_sum = d_sum + (log_probs + entropy.unsqueeze(-1)) * d_entropy.unsqueeze(-1)
+    return d_logits.addcmul_(probs, d_sum, value=-1), None
+
+
+choice.register_autograd(_backward, _remember)
+
+
 def choose(log_probs: Tensor, noise: Tensor) -> Tensor:
     """The index [N, 1] whose share of the cumulative probability holds the noise [N, 1] in [0, 1)."""
     cumulative = log_probs.exp().cumsum(-1)
@@ -181,10 +220,6 @@ def choose(log_probs: Tensor, noise: Tensor) -> Tensor:
 def precise(logits: Tensor) -> Tensor:
     """At least float32, whatever autocast made of the logits."""
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def entropy(log_probs: Tensor) -> Tensor:
-    return -(log_probs.exp() * log_probs).sum(-1)
 
 
 def normal_log_prob(deviation: Tensor, log_std: Tensor) -> Tensor:

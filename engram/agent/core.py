@@ -6,11 +6,13 @@ first of an episode. There the memory is zero before the step, for that row alon
 
 # T steps, B rows, I input size, H hidden size, L layers, C cell size (H for the LSTM, 0 for cores with one state)
 
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of each layer
 FORGET = 1  # the place of the forget gate among an LSTM's
 
 
@@ -79,8 +81,15 @@ class Core(nn.Module):
         self._pending_starts = starts_TB
 
     def forward(
-        self, inputs_TBI: Tensor, state: State | tuple[Tensor, Tensor] | None = None, starts_TB: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self,
+        inputs_TBI: Tensor,
+        state: State | tuple[Tensor, Tensor] | Tensor | None = None,
+        starts_TB: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Outputs [T, B, H] and the memory after the last step: a `State`, or one tensor if `state` is one.
+
+        `state`: h and c [L, B, ...], or both as they are stored, [B, L, S].
+        """
         steps, rows, _ = inputs_TBI.shape
         if starts_TB is None:
             starts_TB, self._pending_starts = self._pending_starts, None
@@ -96,8 +105,15 @@ class Core(nn.Module):
             zeros = torch.zeros(self.num_layers, rows, sum(self.state_shape[1:]), dtype=dtype, device=inputs_TBI.device)
             state = self.unpack(zeros.transpose(0, 1))
         # Never in less than the weights' precision: rounding would add up over the steps that a memory lasts.
-        with torch.autocast(inputs_TBI.device.type, enabled=False):
+        kind = inputs_TBI.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            if isinstance(state, Tensor):
+                return self._run_stored(inputs_TBI.to(dtype), state.to(dtype), starts_TB)
             return self._run(inputs_TBI.to(dtype), State(state[0].to(dtype), state[1].to(dtype)), starts_TB)
+
+    def _run_stored(self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, state = self._run(x_TBI, self.unpack(memory_BLS), starts_TB)
+        return outputs, self.pack(state)
 
     def _run(self, x_TBI: Tensor, state: State, starts_TB: Tensor) -> tuple[Tensor, State]:
         if 0 < self.burn_in < x_TBI.shape[0] and torch.is_grad_enabled():
@@ -114,14 +130,14 @@ class Core(nn.Module):
             x_TBI, h, c = self._layer(layer, x_TBI, state.h[layer], state.c[layer], starts_TB)
             last_h.append(h)
             last_c.append(c)
-        return x_TBI, State(torch.stack(last_h), torch.stack(last_c))
+        return x_TBI, State(_together(last_h), _together(last_c))
 
     def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
         """Outputs [T, B, H], last h and last c of one layer."""
         raise NotImplementedError
 
     def _weights(self, layer: int) -> list[Tensor]:
-        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"] if self.recurrent_weights else ["weight_ih", "bias_ih"]
+        names = WEIGHTS if self.recurrent_weights else WEIGHTS[::2]
         return [getattr(self, f"{name}_l{layer}") for name in names]
 
     def _parameter(self, name: str, *shape: int) -> None:
@@ -129,6 +145,10 @@ class Core(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+
+
+def _together(layers: list[Tensor]) -> Tensor:
+    return torch.stack(layers) if len(layers) > 1 else layers[0].unsqueeze(0)
 
 
 def previous(first_BH: Tensor, sequence_TBH: Tensor, starts_TB: Tensor) -> Tensor:

@@ -16,9 +16,12 @@ def remember_and_run(
     """Features [N, I] through the core, with the memory these rows have; outputs [N, H]."""
     memory_BLS, ids = recall(store, name, td, rows, steps)
     inputs_TBI = features_NI.view(rows, steps, -1).transpose(0, 1)
-    outputs_TBH, state = core(inputs_TBI, core.unpack(memory_BLS), starts_of(td, rows, steps))
-    if ids is not None:
-        store.write(ids, core.pack(state))
+    starts_TB = starts_of(td, rows, steps)
+    if ids is None:
+        outputs_TBH, _ = core(inputs_TBI, core.unpack(memory_BLS), starts_TB)
+    else:
+        outputs_TBH, memory_BLS = core(inputs_TBI, memory_BLS, starts_TB)
+        store.write(ids, memory_BLS)
     return outputs_TBH.transpose(0, 1).reshape(rows * steps, -1)
 
 
@@ -28,7 +31,8 @@ def recall(store: MemoryStore, name: str, td: TensorDictBase, rows: int, steps: 
     Memory that comes with the td (a segment's start, a look ahead) is used as it is, and nothing is stored: there are
     no ids. Otherwise it is the rows' own; only acting, one step at a time, moves that on.
     """
-    given = td.get(("memory", name), None)
+    memories = td.get("memory", None)
+    given = None if memories is None else memories.get(name, None)
     if given is not None:
         return given.reshape(rows, steps, *given.shape[-2:])[:, 0], None
     ids = row_ids(td, rows, steps)

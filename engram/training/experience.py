@@ -16,7 +16,7 @@ from engram.training.settings import PPO
 
 class Minibatch(NamedTuple):
     segments: Tensor  # [B] long: which segments these are
-    data: TensorDict  # [B, T]: the stored fields
+    data: TensorDict  # [B, T]: the stored fields that are learned from
     memory: TensorDict  # [B]: memory at each segment's start, by name
     advantages: Tensor  # [B, T]
     weights: Tensor  # [B, T]: importance weights; zero where an agent was not there and where memory only warms up
@@ -172,9 +172,10 @@ class Experience:
         self.buffer["ratio"][minibatch.segments] = (log_prob.detach() - minibatch.data["act_log_prob"]).exp()
 
     def _minibatch(self, segments: Tensor, advantages: Tensor, importance: Tensor | None) -> Minibatch:
-        data = self.buffer[segments]
+        data = self.buffer.exclude(*JUDGED_BY)[segments]
         weights = data["alive"].float()
-        weights[:, : self.burn_in] = 0
+        if self.burn_in:
+            weights[:, : self.burn_in] = 0
         if importance is not None:
             weights = weights * importance.unsqueeze(1)
         return Minibatch(segments, data, self.memory[segments], advantages[segments], weights)
@@ -190,6 +191,7 @@ class Experience:
         return x_RT.view(self.rows, -1, self.horizon).transpose(0, 1).reshape(self.segments, self.horizon)
 
 
+JUDGED_BY = ("rewards", "ratio", "final_values")  # what advantages come from: nobody learns from it directly
 TAIL_FIELDS = ("rewards", "dones", "truncateds", "values", "final_values")
 
 

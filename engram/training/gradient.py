@@ -1,9 +1,10 @@
 """The gradient of one minibatch: replay it, take the loss, go backward; in parts where it does not fit."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.training.distributed import ALONE, World
@@ -19,7 +20,7 @@ from engram.training.trace import Trace
 class Learned(NamedTuple):
     """What came of a minibatch, beside the gradients that the parameters have now."""
 
-    replayed: TensorDictBase  # [B, T]: act_log_prob and value, without a graph, of this process's own part
+    replayed: Mapping[str, Tensor]  # [B, T]: act_log_prob and value, without a graph, of this process's own part
     losses: Losses
 
 
@@ -33,7 +34,7 @@ def compute_gradient(
     """
     agent.zero_grad(set_to_none=True)
     size, parts = world.sum(minibatch.size), minibatch.parts(settings.accumulate)
-    replays: list[TensorDictBase] = []
+    replays: list[dict[str, Tensor]] = []
     losses: list[Losses] = []
     for part in parts:
         trace("minibatch", part.data, memory=part.memory, advantages=part.advantages, weights=part.weights)
@@ -59,7 +60,9 @@ def compute_gradient(
         if settings.kickstart is not None and settings.teaching:
             loss = with_imitation(loss, replayed, part, size, settings.kickstart)
         loss.total.backward()
-        replays.append(replayed.select("act_log_prob", "value").detach())
+        replays.append({name: replayed[name].detach() for name in ("act_log_prob", "value")})
         losses.append(loss)
     total = world.add_up(agent.parameters(), add_losses(losses))
-    return Learned(replays[0] if len(parts) == 1 else torch.cat(replays), total)  # type: ignore[arg-type]
+    if len(parts) == 1:
+        return Learned(replays[0], total)
+    return Learned({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)

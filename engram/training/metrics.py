@@ -45,24 +45,19 @@ class Averages:
     """Means of named scalars, kept where they were computed and brought over at once."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._values: dict[str, list[Tensor]] = {}
 
     def add(self, group: str, values: NamedTuple) -> None:
         for field, value in values._asdict().items():
-            if value is None:
-                continue
-            name, value = f"{group}/{field}", value.detach().float()
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-            self._counts[name] = self._counts.get(name, 0) + 1
+            if value is not None:
+                self._values.setdefault(f"{group}/{field}", []).append(value.detach())
 
     def take(self) -> dict[str, float]:
-        if not self._sums:
+        values, self._values = self._values, {}
+        if not values:
             return {}
-        sums = torch.stack(list(self._sums.values())).tolist()
-        means = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
-        self._sums, self._counts = {}, {}
-        return means
+        means = torch.stack([torch.stack(each).float().mean() for each in values.values()]).tolist()
+        return dict(zip(values, means, strict=True))
 
 
 class EpisodeLog:

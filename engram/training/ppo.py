@@ -43,32 +43,73 @@ def ppo_loss(
     parts add up to that of the whole. Values and returns are measured in `value_unit`.
     """
     steps = (weights > 0).sum().clamp(min=1) if size is None else size
+    stored = Stored(old_log_prob, old_value, advantages, returns, weights / steps, value_unit)
+    return Losses(*LossAndGradient.apply(log_prob, entropy, value, stored, settings))
 
-    def mean(x: Tensor) -> Tensor:
-        return (x * weights).sum() / steps
 
-    log_ratio = log_prob - old_log_prob
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - settings.clip_coef, 1 + settings.clip_coef)
-    policy_loss = -mean(torch.minimum(ratio * advantages, clipped * advantages))
+class Stored(NamedTuple):
+    """What the loss compares a replay with, [B, T] each."""
 
-    value, old_value, returns = value / value_unit, old_value / value_unit, returns / value_unit
-    error = (value - returns).square()
-    if settings.vf_clip_coef is not None:
-        near = old_value + (value - old_value).clamp(-settings.vf_clip_coef, settings.vf_clip_coef)
-        error = torch.maximum(error, (near - returns).square())
-    value_loss = 0.5 * mean(error)
+    log_prob: Tensor
+    value: Tensor
+    advantages: Tensor
+    returns: Tensor
+    weights: Tensor  # of each step in a mean
+    value_unit: Tensor | float
 
-    entropy_mean = mean(entropy)
-    total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy_mean
-    with torch.no_grad():
-        kl = mean(ratio - 1 - log_ratio)
-        clip_fraction = mean(((ratio - 1).abs() > settings.clip_coef).float())
-    return Losses(total, policy_loss, value_loss, entropy_mean, kl, clip_fraction)
+
+class LossAndGradient(torch.autograd.Function):
+    """The loss, and its gradient at once: autograd would take three times as many small operations."""
+
+    @staticmethod
+    def forward(ctx: Any, log_prob: Tensor, entropy: Tensor, value: Tensor, stored: Stored, settings: PPO) -> Any:
+        """The total; and without a gradient: losses of policy and value, entropy, divergence, and how many clipped."""
+        weights, unit, clip = stored.weights, stored.value_unit, settings.clip_coef
+        log_ratio = log_prob - stored.log_prob
+        ratio = log_ratio.exp()
+        bounded = ratio.clamp(1 - clip, 1 + clip)
+        gain, bounded_gain = ratio * stored.advantages, bounded * stored.advantages
+        error, d_error = _value_error(value, stored, settings.vf_clip_coef)
+
+        terms = [torch.minimum(gain, bounded_gain), error, entropy, ratio - 1 - log_ratio, ratio != bounded]
+        gained, error_mean, entropy_mean, kl, clipped = (torch.stack(terms) * weights).flatten(1).sum(1).unbind()
+        policy_loss, value_loss = -gained, 0.5 * error_mean
+        total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy_mean
+        ctx.save_for_backward(
+            -gain * (gain <= bounded_gain) * weights,
+            -settings.ent_coef * weights,
+            d_error * weights * (0.5 * settings.vf_coef / unit),
+        )
+        return total, *_without_gradient(ctx, policy_loss, value_loss, entropy_mean, kl, clipped)
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor, *_: Any) -> Any:
+        return *(gradient * d_total for gradient in ctx.saved_tensors), None, None
+
+
+def _value_error(value: Tensor, stored: Stored, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Squares of the errors of values, in their unit, and the derivatives by the values in it."""
+    unit = stored.value_unit
+    difference = (value - stored.returns) / unit
+    if clip is None:
+        return difference.square(), 2 * difference
+    moved = (value - stored.value) / unit
+    near = moved.clamp(-clip, clip)
+    difference_near = difference + (near - moved)
+    error, error_near = difference.square(), difference_near.square()
+    d_error = torch.where(error >= error_near, 2 * difference, 2 * difference_near * (near == moved))
+    return torch.maximum(error, error_near), d_error
+
+
+def _without_gradient(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    ctx.mark_non_differentiable(*tensors)
+    return tensors
 
 
 def add_losses(parts: Sequence[Losses]) -> Losses:
     """The losses of a minibatch from those of its parts, without a graph."""
+    if len(parts) == 1:
+        return Losses(*(None if x is None else x.detach() for x in parts[0]))  # type: ignore[arg-type]
     columns = [list(column) for column in zip(*parts, strict=True)]
     sums: list[Any] = [None if column[0] is None else sum(x.detach() for x in column) for column in columns]
     return Losses(*sums)

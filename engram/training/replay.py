@@ -2,6 +2,7 @@
 
 # B segments, T steps, L layers, Z floats per layer
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ def replay(agent: nn.Module, minibatch: Minibatch, memory: str) -> TensorDictBas
     return agent(td, action=data["actions"])
 
 
-def replay_error(replayed: TensorDictBase, minibatch: Minibatch, world: World = ALONE) -> ReplayError:
+def replay_error(replayed: Mapping[str, Tensor], minibatch: Minibatch, world: World = ALONE) -> ReplayError:
     """The worst of all processes."""
     there = minibatch.data["alive"]
 

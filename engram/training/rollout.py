@@ -43,6 +43,7 @@ class Rollout:
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
+        self._buffers: dict[int, dict[str, Tensor]] = {}  # what environments write into, by a batch's first row
 
     @torch.no_grad()
     def collect(self, timers: Timers, teaching: bool = False) -> None:
@@ -95,16 +96,19 @@ class Rollout:
 
     def _to_td(self, batch: Batch) -> TensorDict:
         count = batch.rows.stop - batch.rows.start
-        fields = {
-            "env_obs": batch.buffers.observations,
-            "rewards": batch.buffers.rewards,
-            "dones": batch.buffers.terminals,
-            "truncateds": batch.buffers.truncations,
-            "alive": batch.buffers.alive,
-        }
-        tensors = {name: torch.from_numpy(field).to(self.device, non_blocking=True) for name, field in fields.items()}
-        tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)
-        tensors["final_values"] = torch.zeros(count, device=self.device)
+        if batch.rows.start not in self._buffers:  # a batch's buffers stay where they are
+            fields = {
+                "env_obs": batch.buffers.observations,
+                "rewards": batch.buffers.rewards,
+                "dones": batch.buffers.terminals,
+                "truncateds": batch.buffers.truncations,
+                "alive": batch.buffers.alive,
+                "training_env_id_start": np.full(count, batch.rows.start),
+                "final_values": np.zeros(count, np.float32),
+            }
+            self._buffers[batch.rows.start] = {name: torch.from_numpy(field) for name, field in fields.items()}
+        fields_of = self._buffers[batch.rows.start].items()
+        tensors = {name: field.to(self.device, non_blocking=True) for name, field in fields_of}
         return TensorDict(tensors, batch_size=[count])
 
     def _act(self, td: TensorDict) -> TensorDict:

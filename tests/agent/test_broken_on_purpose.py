@@ -68,10 +68,10 @@ FAULTS = {
     "reset one step late in acting": Fault(
         base,
         "remember_and_run",
-        "starts_of(td, rows, steps))",
-        "starts_of(td, rows, steps) & (ids is None))\n"
-        "    if ids is not None:\n"
-        "        state = core.unpack(core.pack(state).masked_fill(starts_of(td, 1, rows).view(-1, 1, 1), 0))",
+        "memory_BLS, starts_TB)\n        store",
+        "memory_BLS, starts_TB & False)\n"
+        "        memory_BLS = memory_BLS.masked_fill(starts_TB.view(-1, 1, 1), 0)\n"
+        "        store",
         (check_boundaries, check_replay),
     ),
     "reset of all rows when one ends": Fault(

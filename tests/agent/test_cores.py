@@ -20,6 +20,20 @@ def make(name: str, layers: int = 2) -> tuple[Core, Tensor, State]:
     return core, inputs, core.unpack(memory)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("name", CORES)
+def test_memory_may_be_given_as_it_is_stored(name: str, layers: int, dtype: torch.dtype) -> None:
+    core, inputs, state = make(name, layers)
+    core, inputs, state = core.to(dtype), inputs.to(dtype), State(*(part.to(dtype) for part in state))
+    with torch.no_grad():
+        for starts in STARTS.values():
+            outputs, last = core(inputs, state, starts)
+            outputs_too, after = core(inputs, core.pack(state), starts)
+            assert torch.equal(outputs, outputs_too)
+            assert torch.equal(core.pack(last), after)
+
+
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("name", CORES)

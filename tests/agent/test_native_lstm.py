@@ -80,12 +80,17 @@ def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, h
     try:
         for part in (slice(0, 1), slice(1, 3), slice(3, 20), slice(20, 151), slice(0, 151, 7)):
             memory = State(state.h[:, part], state.c[:, part])
+            stored = core.pack(state)[part]
             with torch.no_grad():
                 for t in range(steps):
-                    output, memory = core(inputs[t : t + 1, part], memory, starts[t : t + 1, part])
+                    now = inputs[t : t + 1, part], starts[t : t + 1, part]
+                    output, memory = core(now[0], memory, now[1])
+                    assert torch.equal(output[0], outputs[t, part])
+                    output, stored = core(now[0], stored, now[1])
                     assert torch.equal(output[0], outputs[t, part])
             assert torch.equal(memory.h, last.h[:, part])
             assert torch.equal(memory.c, last.c[:, part])
+            assert torch.equal(stored, core.pack(last)[part])
     finally:
         torch.set_num_threads(before)
 

@@ -89,3 +89,30 @@ def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None
     assert normalise(advantages, there, least=0.5).std().item() == pytest.approx(spread.item() / 0.5, rel=1e-4)
     torch.testing.assert_close(normalise(advantages, there, least=spread / 2), normalise(advantages, there))
     assert normalise(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)).abs().max().item() == 0
+
+
+def plain_total(log_prob, entropy, value, old_log_prob, old_value, advantages, returns, weights, settings, unit):
+    """The total as a formula, for autograd."""
+    steps = (weights > 0).sum()
+    ratio = (log_prob - old_log_prob).exp()
+    clipped = ratio.clamp(1 - settings.clip_coef, 1 + settings.clip_coef)
+    error = ((value - returns) / unit).square()
+    if settings.vf_clip_coef is not None:
+        moved = ((value - old_value) / unit).clamp(-settings.vf_clip_coef, settings.vf_clip_coef)
+        error = torch.maximum(error, ((old_value - returns) / unit + moved).square())
+    terms = -torch.minimum(ratio * advantages, clipped * advantages) + settings.vf_coef * 0.5 * error
+    return ((terms - settings.ent_coef * entropy) * weights).sum() / steps
+
+
+@pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
+@pytest.mark.parametrize("unit", [1.0, 4.0])
+def test_the_gradient_is_that_of_the_formula(vf_clip_coef: float | None, unit: float) -> None:
+    torch.manual_seed(0)
+    settings = PPO(clip_coef=0.2, vf_clip_coef=vf_clip_coef, vf_coef=0.7, ent_coef=0.05)
+    now = [(torch.randn(16, 64, dtype=torch.float64) * 0.4).requires_grad_() for _ in range(3)]
+    stored = [torch.randn(16, 64, dtype=torch.float64) * size for size in (0.4, 0.4, 2.0, 1.0)]
+    weights = torch.rand(16, 64, dtype=torch.float64) * (torch.rand(16, 64) < 0.8)
+    expected = plain_total(*now, *stored, weights, settings, unit)
+    found = ppo_loss(*now, *stored, weights, settings, value_unit=unit).total
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(3 * found, now), torch.autograd.grad(3 * expected, now))

@@ -11,7 +11,9 @@ struct lstm {
     const unsigned char *starts; /* [T, B]: an episode starts here, memory is zero before this step */
     long starts_step, starts_row;
     const float *w_ih, *w_hh, *b_ih, *b_hh; /* as torch.nn.LSTM has them, gates i, f, g, o */
-    float *outputs, *cells, *gates; /* [T, B, H], the same, [T, B, 4H] after activation; gates may be null */
+    float *outputs, *cells, *gates; /* [T, B, H], the same, [T, B, 4H] after activation; cells and gates may be null */
+    float *h_end, *c_end; /* [B, H]: memory after the last step; or null */
+    long h_end_row, c_end_row;
     float *scratch; /* as many floats as the _scratch function asks for */
     /* for the backward pass only */
     const float *d_outputs; /* [T, B, H] */

@@ -3,6 +3,7 @@
 # T steps, B rows, I input size, H hidden size
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from engram.agent.native.library import kernels, loaded
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 6  # fewer are not worth waking one for
+FLOAT = 4  # bytes
 
 
 class Job(ctypes.Structure):
@@ -24,7 +26,10 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("h0_row", "c0_row")),
         ("starts", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("starts_step", "starts_row")),
-        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates", "scratch")),
+        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates")),
+        *((name, ctypes.c_void_p) for name in ("h_end", "c_end")),
+        *((name, ctypes.c_long) for name in ("h_end_row", "c_end_row")),
+        ("scratch", ctypes.c_void_p),
         ("d_outputs", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("d_outputs_step", "d_outputs_row")),
         ("d_cells", ctypes.c_void_p),
@@ -55,10 +60,30 @@ def forward(
     gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
     x, h0, c0, starts = _rows_contiguous(x), _rows_contiguous(h0), _rows_contiguous(c0), starts.bool()
-    job = _job(x, h0, c0, starts, held | {"outputs": outputs, "cells": cells})
+    job = _job(x, hidden, starts, held | {"h0": h0, "c0": c0, "outputs": outputs, "cells": cells})
+    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
     job.gates = gates.data_ptr() if keep_gates else None
     _run("forward", job)
     return outputs, cells, gates
+
+
+def advance(
+    x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """All layers, memory as it is stored, h beside c: outputs [T, B, H] and the memory [B, L, 2H] after the steps."""
+    memory, starts = _rows_contiguous(memory_BLS), starts.bool()
+    after, hidden = memory.new_empty(memory.shape), memory.shape[2] // 2
+    before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
+    for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
+        x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
+        held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
+        job = _job(x, hidden, starts, held | {"outputs": outputs})
+        job.h0, job.h_end = memory.data_ptr() + layer * before_layer, after.data_ptr() + layer * after_layer
+        job.c0, job.c_end = job.h0 + c, job.h_end + c
+        job.h0_row, job.h_end_row = job.c0_row, job.c_end_row = memory.stride(0), after.stride(0)
+        _run("forward", job)
+        x = outputs
+    return x, after
 
 
 def backward(
@@ -80,7 +105,8 @@ def backward(
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
     x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
     starts = starts.bool()
-    job = _job(x, h0, c0, starts, held | made)
+    job = _job(x, h0.shape[1], starts, held | made | {"h0": h0, "c0": c0})
+    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
     job.d_outputs = d_outputs.data_ptr()
     job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
@@ -91,12 +117,11 @@ def backward(
     return list(made.values())
 
 
-def _job(x: Tensor, h0: Tensor, c0: Tensor, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
-    job = Job(x.shape[0], x.shape[1], x.shape[2], h0.shape[1], threads_for(x.shape[1], ROWS_PER_THREAD))
-    job.x, job.h0, job.c0, job.starts = x.data_ptr(), h0.data_ptr(), c0.data_ptr(), starts.data_ptr()
-    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
-    job.x_step, job.x_row = x.stride()[:2]
-    job.starts_step, job.starts_row = starts.stride()
+def _job(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
+    steps, rows, inputs = x.shape
+    job = Job(steps, rows, inputs, hidden, threads_for(rows, ROWS_PER_THREAD))
+    job.x, job.x_step, job.x_row = x.data_ptr(), x.stride(0), x.stride(1)
+    job.starts, job.starts_step, job.starts_row = starts.data_ptr(), starts.stride(0), starts.stride(1)
     for name, tensor in tensors.items():
         setattr(job, name, tensor.data_ptr())
     return job

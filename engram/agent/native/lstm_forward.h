@@ -41,8 +41,8 @@ INLINE void finish_units(const float *sums, float *c, float *h, float *cells, fl
     vf output = o * hyperbolic(cell);
     store(c, cell);
     store(h, output);
-    store_some(cells, cell, count);
     store_some(outputs, output, count);
+    if (cells) store_some(cells, cell, count);
     if (gates) {
         store_some(gates, i, count);
         store_some(gates + H, f, count);
@@ -85,12 +85,16 @@ static TARGET void forward_rows(const struct lstm *job, const float *weights, lo
                 for (long r = 0; r < rows; r++) {
                     long place = t * job->rows + first + r;
                     finish_units(sums + r * WIDTH, c + r * padded + unit, h_next + r * padded + unit,
-                                 job->cells + place * H + unit, job->outputs + place * H + unit,
+                                 job->cells ? job->cells + place * H + unit : 0, job->outputs + place * H + unit,
                                  job->gates ? job->gates + place * 4 * H + unit : 0, H, H - unit);
                 }
             }
             float *before = h;
             h = h_next, h_next = before;
+        }
+        for (long r = 0; r < rows && job->h_end; r++) {
+            memcpy(job->h_end + (first + r) * job->h_end_row, h + r * padded, 4 * H);
+            memcpy(job->c_end + (first + r) * job->c_end_row, c + r * padded, 4 * H);
         }
     }
 }

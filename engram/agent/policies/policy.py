@@ -121,7 +121,8 @@ class Policy(nn.Module):
         """Fill in a learning td, [B, T] or flattened, for the actions that were taken. Returned as [B, T]."""
         rows, steps = self._learning_shape(td, action)
         evaluation = self.action_space.evaluate(logits, action)
-        td = td.reshape(rows, steps)
+        if td.batch_dims != 2:
+            td = td.reshape(rows, steps)
         td["act_log_prob"] = evaluation.log_prob.view(rows, steps)
         td["entropy"] = evaluation.entropy.view(rows, steps)
         td["value"] = value.reshape(rows, steps).to(evaluation.log_prob.dtype)

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from engram.agent.actions import Factored, Flat, entropy, make_actions
+from engram.agent.actions import Factored, Flat, make_actions
 from engram.audit.context import Audit, tolerance, worst
 from engram.audit.playing import random_actions
 from engram.audit.result import Check, Verdict
@@ -71,7 +71,7 @@ def _of_the_action(audit: Audit, answer: Answer) -> tuple[float, list[str]]:
     if apart > tolerance(log_prob, exact=1e-4):
         problems.append(f"the log-probability is not that of the action: off by {apart:.2g}")
     if answer.entropy is not None:
-        off = worst(torch.stack([entropy(part) for part in parts]).sum(0), answer.entropy.reshape(-1))
+        off = worst(torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), answer.entropy.reshape(-1))
         if off > 1e-3:
             problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
     return apart, problems
