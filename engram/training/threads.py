@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-ROWS_PER_THREAD = 128  # of one step: with fewer, waking a thread takes longer than what it would do
+ROWS_PER_THREAD = 32  # of one step: with fewer, waking a thread takes longer than what it would do
 ROWS_PER_BATCH = 128  # a policy is hardly faster with fewer
 
 

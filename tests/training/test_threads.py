@@ -9,13 +9,14 @@ from engram.training.threads import Threads, number_of_batches
 @pytest.mark.parametrize(
     ("threads", "workers", "rows", "batches", "acting"),
     [
-        (2, 0, 64, 1, 1),
+        (2, 0, 32, 1, 1),
+        (2, 0, 64, 1, 2),
         (2, 0, 384, 1, 2),
         (2, 2, 4096, 2, 1),
-        (2, 2, 255, 1, 1),
+        (2, 2, 255, 1, 2),
         (4, 4, 256, 2, 1),
         (64, 32, 8192, 2, 32),
-        (64, 32, 2048, 2, 8),
+        (64, 32, 512, 2, 8),
         (1, 0, 10_000, 1, 1),
     ],
 )
