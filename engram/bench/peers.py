@@ -17,7 +17,7 @@ from engram.bench.ours import command
 from engram.bench.process import PeerError, contestant, learn
 from engram.bench.race import Contestant, Entry, Measure, Race, run_race
 from engram.bench.result import Bar, Result
-from engram.bench.tasks import ARENA, ARENA_52, POLE, options_of, words_of
+from engram.bench.tasks import ARENA, ARENA_52, POLE, options_of, steps_per_update, words_of
 
 OURS = "engram"
 WORKERS = {"0 workers": 0, "2 workers": 2}
@@ -63,7 +63,8 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
 def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
     for threads in options.threads:
         for note, workers in WORKERS.items():
-            how = contestant(command(words_of(settings, workers), threads), threads)
+            words = command(words_of(settings, workers), threads)
+            how = contestant(words, threads, steps_per_update=steps_per_update(settings))
             yield Contestant(OURS, how, threads, note)
 
 
@@ -74,7 +75,7 @@ def _theirs(peer: str, settings: dict[str, Any], options: Options, reason: str |
             if reason is not None:
                 raise PeerError(reason)
             words = _program(peer, settings, threads, options.venvs)
-            return contestant(words, threads, PEERS[peer].environment)()
+            return contestant(words, threads, PEERS[peer].environment, steps_per_update(settings))()
 
         yield Contestant(PEERS[peer].title, open_it, threads)
 

@@ -106,8 +106,17 @@ def opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[P
             process.close()
 
 
-def contestant(command: Sequence[str], threads: int, environment: Mapping[str, str] | None = None) -> Callable[[], Any]:
-    """What `Contestant.open` needs, for a program that speaks the protocol."""
+def contestant(
+    command: Sequence[str],
+    threads: int,
+    environment: Mapping[str, str] | None = None,
+    steps_per_update: float | None = None,
+) -> Callable[[], Any]:
+    """What `Contestant.open` needs, for a program that speaks the protocol.
+
+    With `steps_per_update` it must do that work: speeds of programs that learn more or less often, or count their steps
+    otherwise, say nothing. A program whose optimiser is in another process cannot be checked.
+    """
 
     @contextmanager
     def open_it() -> Iterator[Measure]:
@@ -115,7 +124,12 @@ def contestant(command: Sequence[str], threads: int, environment: Mapping[str, s
 
             def measure(seconds: float) -> Slice:
                 answer = process.ask({"measure": seconds}, seconds + TURN_TIMEOUT)
-                return Slice(answer["steps"], answer["seconds"], answer["phases"])
+                steps, updates = answer["steps"], answer["updates"]
+                if steps_per_update and updates and not 0.99 < steps / updates / steps_per_update < 1.01:
+                    raise PeerError(
+                        f"not the same work: {updates} updates in {steps} steps, one is due every {steps_per_update:g}"
+                    )
+                return Slice(steps, answer["seconds"], answer["phases"])
 
             yield measure
 

@@ -59,8 +59,7 @@ def options_of(task: dict[str, Any]) -> dict[str, Any]:
 
 def words_of(task: dict[str, Any], workers: int) -> list[str]:
     """The same task as settings of `engram train`."""
-    agents = 1 if task["name"] == "pole" else Arena().agents
-    batch = task["envs"] * agents * task["horizon"]
+    batch = _batch(task)
     env = ["env=gym", "env.id=CartPole-v1", "env.wrappers=[mask_velocity]", "env.reward_scale=0.1"]
     network = ["py_agent=engram.bench.pole_policy:PolePolicy", f"py_agent.hidden_size={task['hidden']}"]
     resources = ",".join(_arena(task).other_resources)
@@ -85,6 +84,15 @@ def words_of(task: dict[str, Any], workers: int) -> list[str]:
         f"trainer.ppo.vf_coef={task['vf_coef']}",
         "trainer.checkpoint.interval=1000000",  # as with the others: none while it is measured
     ]
+
+
+def steps_per_update(task: dict[str, Any]) -> float:
+    """How many steps are lived for each step of the optimiser."""
+    return _batch(task) / (task["minibatches"] * task["epochs"])
+
+
+def _batch(task: dict[str, Any]) -> int:
+    return task["envs"] * (1 if task["name"] == "pole" else Arena().agents) * task["horizon"]
 
 
 def _arena(task: dict[str, Any]) -> Arena:

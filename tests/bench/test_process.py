@@ -29,6 +29,7 @@ while True:
             now += 6
     meter.note("seen", 1.0)
     steps += 10
+    meter.updates += 2
     meter.iteration(10, float(steps))
 """
 
@@ -45,6 +46,16 @@ def test_a_program_is_measured_on_command_in_whole_iterations(counting) -> None:
         for _ in range(2):
             # What is within another phase does not count for that one.
             assert measure(20) == Slice(30, 24, {"learning": 6, "environment": 18})
+
+
+def test_a_program_that_updates_more_or_less_often_is_not_compared(counting) -> None:
+    with contestant(counting, threads=1, steps_per_update=5)() as measure:
+        assert measure(20).work == 30
+    with (
+        contestant(counting, threads=1, steps_per_update=10)() as measure,
+        pytest.raises(PeerError, match="6 updates in 30 steps, one is due every 10"),
+    ):
+        measure(20)
 
 
 def test_learning_goes_on_to_a_number_of_steps_and_tells_the_return(counting) -> None:

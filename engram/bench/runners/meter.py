@@ -1,6 +1,6 @@
 """The measured side of the protocol: lines of JSON on standard input and output, answered between iterations.
 
-    {"measure": 3.0}     train for about 3 seconds -> {"steps": …, "seconds": …, "phases": {…}}
+    {"measure": 3.0}     train for about 3 seconds -> {"steps": …, "updates": …, "seconds": …, "phases": {…}}
     {"learn": 500000}    train up to so many steps -> {"steps": …, "seconds": …, "return": …}
 
 Between commands the program waits. The end of the input ends it.
@@ -26,6 +26,11 @@ class Meter:
         os.dup2(2, 1)
         self._command: dict | None = None
         self._total = self._steps = 0
+        self.updates = 0  # steps of optimisers in this process: what shows that all do the same work
+        if "torch" in sys.modules:
+            from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+            register_optimizer_step_pre_hook(self._update)
         self._began = self._start = time.perf_counter()
         self._phases: dict[str, float] = {}
         self._notes: dict[str, list[float]] = {}
@@ -43,6 +48,7 @@ class Meter:
         elif "measure" in self._command and now - self._start >= self._command["measure"]:
             answer = {
                 "steps": self._steps,
+                "updates": self.updates,
                 "seconds": now - self._start,
                 "phases": self._phases,
                 "notes": self._notes,
@@ -83,6 +89,9 @@ class Meter:
 
         setattr(owner, method, timed)
 
+    def _update(self, *_: object) -> None:
+        self.updates += 1
+
     def _switch(self) -> None:
         now = time.perf_counter()
         if self._stack:
@@ -100,5 +109,6 @@ class Meter:
             sys.stderr.flush()
             os._exit(0)  # whatever the library still has running ends with it
         self._command = json.loads(line)
-        self._steps, self._phases, self._notes, self._start = 0, {}, {}, time.perf_counter()
+        self._steps = self.updates = 0
+        self._phases, self._notes, self._start = {}, {}, time.perf_counter()
         self._since = self._start

@@ -30,12 +30,15 @@ class Poles(IVecEnv):
 
 
 class Watch(AlgoObserver):
-    def __init__(self, meter: Meter, steps: int) -> None:
+    def __init__(self, meter: Meter) -> None:
         super().__init__()
-        self.meter, self.steps = meter, steps
+        self.meter, self.frame = meter, 0
 
     def after_print_stats(self, frame, epoch_num, total_time) -> None:
-        self.meter.iteration(self.steps, pole.recent_return())
+        # With discrete actions it is called twice after each iteration: what counts is the frames.
+        if frame > self.frame:
+            steps, self.frame = frame - self.frame, frame
+            self.meter.iteration(steps, pole.recent_return())
 
 
 def config(task: dict, envs: Poles) -> dict:
@@ -102,7 +105,7 @@ def main() -> None:
     meter.wrap(envs, "step", "environment")
     meter.wrap(DiscreteA2CAgent, "play_steps_rnn", "inference")
     meter.wrap(DiscreteA2CAgent, "train_epoch", "learning")  # rollout and environment are phases within it
-    runner = Runner(algo_observer=Watch(meter, task["envs"] * task["horizon"]))
+    runner = Runner(algo_observer=Watch(meter))
     runner.load({"params": params})
     torch.set_num_threads(task["threads"])
     runner.run({"train": True, "play": False})
