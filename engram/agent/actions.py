@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from engram.agent.operator import Operator
+from engram.agent.choice import evaluate_choice, sample_choice
 from engram.env.spec import EnvSpec
 
 
@@ -65,12 +65,10 @@ class Flat:
         self.logits = logits
 
     def sample(self, logits: Tensor, noise: Tensor) -> Sample:
-        log_probs = precise(logits).log_softmax(-1)
-        index = choose(log_probs, noise)
-        return Sample(index.squeeze(-1), log_probs.gather(-1, index).squeeze(-1), log_probs)
+        return Sample(*sample_choice(precise(logits), noise))
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> Evaluation:
-        return Evaluation(*choice(precise(logits), actions.long().reshape(-1, 1))[:3])
+        return Evaluation(*evaluate_choice(precise(logits), actions.long().reshape(-1, 1))[:3])
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return full_log_probs.argmax(-1)
@@ -122,22 +120,18 @@ class Factored:
         self.sizes, self.logits, self.noise = sizes, sum(sizes), len(sizes)
 
     def sample(self, logits: Tensor, noise: Tensor) -> Sample:
-        parts = self._log_probs(logits)
-        index = [choose(part, noise[..., i : i + 1]) for i, part in enumerate(parts)]
-        log_prob = torch.cat([part.gather(-1, i) for part, i in zip(parts, index, strict=True)], -1).sum(-1)
-        return Sample(torch.cat(index, -1), log_prob, torch.cat(parts, -1))
+        parts = map(sample_choice, precise(logits).split(self.sizes, -1), noise.split(1, -1))
+        index, log_prob, log_probs = zip(*parts, strict=True)
+        return Sample(torch.stack(index, -1), torch.stack(log_prob).sum(0), torch.cat(log_probs, -1))
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> Evaluation:
-        parts = precise(logits).split(self.sizes, -1)
         index = actions.long().reshape(-1, len(self.sizes)).split(1, -1)
-        log_prob, entropy, log_probs, _ = zip(*map(choice, parts, index), strict=True)
+        parts = map(evaluate_choice, precise(logits).split(self.sizes, -1), index)
+        log_prob, entropy, log_probs, _ = zip(*parts, strict=True)
         return Evaluation(torch.stack(log_prob).sum(0), torch.stack(entropy).sum(0), torch.cat(log_probs, -1))
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return torch.stack([part.argmax(-1) for part in full_log_probs.split(self.sizes, -1)], -1)
-
-    def _log_probs(self, logits: Tensor) -> list[Tensor]:
-        return [part.log_softmax(-1) for part in precise(logits).split(self.sizes, -1)]
 
 
 class Gaussian:
@@ -168,53 +162,6 @@ class Gaussian:
     def _parameters(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = precise(logits).chunk(2, -1)
         return mean, log_std.clamp(-5, 2)
-
-
-@Operator
-def choice(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a categorical choice: the logarithm of the index's [N, 1] probability, the entropy, and all of both kinds.
-
-    With a gradient in closed form: autograd would take twice the operations.
-    """
-    log_probs = logits.log_softmax(-1)
-    probs = log_probs.exp()
-    return log_probs.gather(-1, index).squeeze(-1), -(probs * log_probs).sum(-1), log_probs, probs
-
-
-@choice.register_fake
-def _(logits, index):
-    rows = logits.new_empty(logits.shape[:-1])
-    return rows, torch.empty_like(rows), torch.empty_like(logits), torch.empty_like(logits)
-
-
-def _remember(ctx, inputs, output) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[3])
-    ctx.save_for_backward(inputs[1], *output[1:])
-
-
-def _backward(ctx, d_log_prob, d_entropy, d_log_probs, _):
-    index, entropy, log_probs, probs = ctx.saved_tensors
-    d_sum, d_logits = torch.zeros_like(entropy).unsqueeze(-1), torch.zeros_like(probs)
-    if d_log_prob is not None:
-        d_sum += d_log_prob.unsqueeze(-1)
-        d_logits.scatter_(-1, index, d_log_prob.unsqueeze(-1))
-    if d_log_probs is not None:
-        d_sum += d_log_probs.sum(-1, keepdim=True)
-        d_logits += d_log_probs
-    if d_entropy is not None:
-        d_sum = d_sum + (log_probs + entropy.unsqueeze(-1)) * d_entropy.unsqueeze(-1)
-    return d_logits.addcmul_(probs, d_sum, value=-1), None
-
-
-choice.register_autograd(_backward, _remember)
-
-
-def choose(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """The index [N, 1] whose share of the cumulative probability holds the noise [N, 1] in [0, 1)."""
-    cumulative = log_probs.exp().cumsum(-1)
-    index = (cumulative <= noise * cumulative[..., -1:]).sum(-1, keepdim=True)
-    return index.clamp_(max=log_probs.shape[-1] - 1)
 
 
 def precise(logits: Tensor) -> Tensor:

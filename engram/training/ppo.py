@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from engram.agent.native import ppo as native
 from engram.training.distributed import ALONE, World
 from engram.training.settings import PPO
 
@@ -64,46 +65,62 @@ class LossAndGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_prob: Tensor, entropy: Tensor, value: Tensor, stored: Stored, settings: PPO) -> Any:
         """The total; and without a gradient: losses of policy and value, entropy, divergence, and how many clipped."""
-        weights, unit, clip = stored.weights, stored.value_unit, settings.clip_coef
-        log_ratio = log_prob - stored.log_prob
-        ratio = log_ratio.exp()
-        bounded = ratio.clamp(1 - clip, 1 + clip)
-        gain, bounded_gain = ratio * stored.advantages, bounded * stored.advantages
-        error, d_error = _value_error(value, stored, settings.vf_clip_coef)
-
-        terms = [torch.minimum(gain, bounded_gain), error, entropy, ratio - 1 - log_ratio, ratio != bounded]
-        gained, error_mean, entropy_mean, kl, clipped = (torch.stack(terms) * weights).flatten(1).sum(1).unbind()
-        policy_loss, value_loss = -gained, 0.5 * error_mean
-        total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy_mean
-        ctx.save_for_backward(
-            -gain * (gain <= bounded_gain) * weights,
-            -settings.ent_coef * weights,
-            d_error * weights * (0.5 * settings.vf_coef / unit),
-        )
-        return total, *_without_gradient(ctx, policy_loss, value_loss, entropy_mean, kl, clipped)
+        compute = native.loss_and_gradient if native.usable(log_prob) else loss_and_gradient
+        clip = -1.0 if settings.vf_clip_coef is None else settings.vf_clip_coef
+        sums, *gradients = compute(
+            log_prob, entropy, value, *stored[:-1], clip=settings.clip_coef, vf_clip=clip,
+            value_unit=stored.value_unit, vf_coef=settings.vf_coef, ent_coef=settings.ent_coef,
+        )  # fmt: skip
+        ctx.save_for_backward(*gradients)
+        gained, error, entropy_mean, kl, clipped = sums.unbind()
+        rest = -gained, 0.5 * error, entropy_mean, kl, clipped
+        ctx.mark_non_differentiable(*rest)
+        return rest[0] + settings.vf_coef * rest[1] - settings.ent_coef * entropy_mean, *rest
 
     @staticmethod
     def backward(ctx: Any, d_total: Tensor, *_: Any) -> Any:
         return *(gradient * d_total for gradient in ctx.saved_tensors), None, None
 
 
-def _value_error(value: Tensor, stored: Stored, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Squares of the errors of values, in their unit, and the derivatives by the values in it."""
-    unit = stored.value_unit
-    difference = (value - stored.returns) / unit
-    if clip is None:
-        return difference.square(), 2 * difference
-    moved = (value - stored.value) / unit
-    near = moved.clamp(-clip, clip)
-    difference_near = difference + (near - moved)
-    error, error_near = difference.square(), difference_near.square()
-    d_error = torch.where(error >= error_near, 2 * difference, 2 * difference_near * (near == moved))
-    return torch.maximum(error, error_near), d_error
+def loss_and_gradient(
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    old_log_prob: Tensor,
+    old_value: Tensor,
+    advantages: Tensor,
+    returns: Tensor,
+    weights: Tensor,
+    *,
+    clip: float,
+    vf_clip: float,
+    value_unit: Tensor | float,
+    vf_coef: float,
+    ent_coef: float,
+) -> native.LossAndGradient:
+    """As the kernels: sums over all steps, by weight, and what the total's gradient is."""
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    bounded = ratio.clamp(1 - clip, 1 + clip)
+    gain, bounded_gain = ratio * advantages, bounded * advantages
 
+    difference = (value - returns) / value_unit
+    error, d_error = difference.square(), 2 * difference
+    if vf_clip >= 0:
+        moved = (value - old_value) / value_unit
+        near = moved.clamp(-vf_clip, vf_clip)
+        difference_near = difference + (near - moved)
+        error_near = difference_near.square()
+        d_error = torch.where(error >= error_near, d_error, 2 * difference_near * (near == moved))
+        error = torch.maximum(error, error_near)
 
-def _without_gradient(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-    ctx.mark_non_differentiable(*tensors)
-    return tensors
+    terms = [torch.minimum(gain, bounded_gain), error, entropy, ratio - 1 - log_ratio, ratio != bounded]
+    return native.LossAndGradient(
+        (torch.stack(terms) * weights).flatten(1).sum(1),
+        -gain * (gain <= bounded_gain) * weights,
+        -ent_coef * weights,
+        d_error * weights * (0.5 * vf_coef / value_unit),
+    )
 
 
 def add_losses(parts: Sequence[Losses]) -> Losses:

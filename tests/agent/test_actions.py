@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from engram import EnvSpec
-from engram.agent.actions import ActionSpace, Flat, TypeAndParameter, choice, choose, make_actions
+from engram.agent.actions import ActionSpace, Flat, TypeAndParameter, make_actions
+from engram.agent.choice import choose
 
 
 def actions_of(space: spaces.Space, max_params: tuple[int, ...] | None = None) -> ActionSpace:
@@ -144,19 +145,3 @@ def test_log_probabilities_have_a_gradient_for_every_kind() -> None:
         assert logits.grad is not None
         assert np.isfinite(logits.grad.numpy()).all()
         assert logits.grad.any(dim=0).all()
-
-
-def test_the_gradient_of_a_choice_is_that_of_the_formula() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(32, 5, dtype=torch.float64, requires_grad=True)
-    index = torch.randint(5, (32, 1))
-    factors = torch.randn(7, 32, dtype=torch.float64).split([1, 1, 5])
-
-    def gradient(log_prob: Tensor, entropy: Tensor, log_probs: Tensor, of: set[int]) -> Tensor:
-        parts = [log_prob * factors[0][0], entropy * factors[1][0], log_probs * factors[2].T]
-        return torch.autograd.grad(sum(parts[i].sum() for i in of), logits)[0]
-
-    for of in ({0}, {1}, {2}, {0, 1}, {0, 1, 2}):
-        log_probs = logits.log_softmax(-1)
-        plain = log_probs.gather(-1, index).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1), log_probs
-        torch.testing.assert_close(gradient(*choice(logits, index)[:3], of), gradient(*plain, of))

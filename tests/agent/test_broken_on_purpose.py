@@ -116,8 +116,9 @@ FAULTS = {
     "log-probability of another action in acting": Fault(
         Flat,
         "sample",
-        "Sample(index.squeeze(-1)",
-        "Sample((index.squeeze(-1) + 1) % self.logits",
+        "return Sample(*sample_choice(precise(logits), noise))",
+        "right = Sample(*sample_choice(precise(logits), noise))\n"
+        "    return right._replace(actions=(right.actions + 1) % self.logits)",
         (check_log_probs, check_replay),
     ),
     "clipping left out": Fault(Policy, "clip_weights", "if self.clip_range > 0", "if False", (check_clipping,)),

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from engram.agent.native.library import kernels, without_kernels
 from engram.training.ppo import normalise, ppo_loss, typical_size
 from engram.training.settings import PPO
 
@@ -104,15 +105,39 @@ def plain_total(log_prob, entropy, value, old_log_prob, old_value, advantages, r
     return ((terms - settings.ent_coef * entropy) * weights).sum() / steps
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
 @pytest.mark.parametrize("unit", [1.0, 4.0])
-def test_the_gradient_is_that_of_the_formula(vf_clip_coef: float | None, unit: float) -> None:
+def test_the_gradient_is_that_of_the_formula(vf_clip_coef: float | None, unit: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     settings = PPO(clip_coef=0.2, vf_clip_coef=vf_clip_coef, vf_coef=0.7, ent_coef=0.05)
-    now = [(torch.randn(16, 64, dtype=torch.float64) * 0.4).requires_grad_() for _ in range(3)]
-    stored = [torch.randn(16, 64, dtype=torch.float64) * size for size in (0.4, 0.4, 2.0, 1.0)]
-    weights = torch.rand(16, 64, dtype=torch.float64) * (torch.rand(16, 64) < 0.8)
+    now = [(torch.randn(16, 64, dtype=dtype) * 0.4).requires_grad_() for _ in range(3)]
+    stored = [torch.randn(16, 64, dtype=dtype) * size for size in (0.4, 0.4, 2.0, 1.0)]
+    weights = torch.rand(16, 64, dtype=dtype) * (torch.rand(16, 64) < 0.8)
     expected = plain_total(*now, *stored, weights, settings, unit)
     found = ppo_loss(*now, *stored, weights, settings, value_unit=unit).total
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(3 * found, now), torch.autograd.grad(3 * expected, now))
+
+
+@pytest.mark.skipif(kernels() is None, reason="there is no compiler, or the kernels are switched off")
+@pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
+def test_kernels_say_what_pytorch_says(vf_clip_coef: float | None) -> None:
+    torch.manual_seed(0)
+    now = [(torch.randn(16, 64) * 0.4).requires_grad_() for _ in range(3)]
+    stored = [torch.randn(64, 16).t() * size for size in (0.4, 0.4, 2.0, 1.0)]  # rows that lie apart
+    weights = torch.rand(16, 64) * (torch.rand(16, 64) < 0.8)
+
+    def results() -> tuple[torch.Tensor, ...]:
+        loss = ppo_loss(*now, *stored, weights, PPO(vf_clip_coef=vf_clip_coef), value_unit=torch.tensor(3.0))
+        return *(x for x in loss if x is not None), *torch.autograd.grad(loss.total, now)
+
+    with without_kernels():
+        theirs = results()
+    torch.testing.assert_close(results(), theirs)
+
+
+def test_a_nan_is_not_hidden() -> None:
+    assert losses(value=math.nan).total.isnan()
+    assert losses(advantage=math.nan).total.isnan()
+    assert losses(entropy=math.nan).total.isnan()

@@ -35,7 +35,7 @@ def compile_library(to: Path) -> str | None:
             problem = None
             for threads in (["-fopenmp"], []):  # a compiler without OpenMP makes kernels that use one thread
                 result = subprocess.run(
-                    [compiler, *FLAGS, *threads, *sources, "-o", str(made)],
+                    [compiler, *FLAGS, *threads, *sources, "-lm", "-o", str(made)],
                     capture_output=True,
                     text=True,
                     timeout=PATIENCE,

@@ -1,8 +1,10 @@
 /* The kernels' plain C interface: shares rows among threads and chooses the code for the processor at hand. */
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
+#include "choice.h"
 #include "kernels.h"
 
 static const struct kernels *const VARIANTS[] = {
@@ -138,3 +140,22 @@ void engram_tanh_backward(const float *y, const float *d_y, float *d_x, long cou
         chosen->tanh_gradient(y + first, d_y + first, d_x + first, last - first);
     }
 }
+
+void engram_choices(const float *logits, const float *noise, long long *index, float *log_prob, float *entropy,
+                    float *log_probs, float *probs, long width, long rows, long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < threads; i++)
+        choices(logits, noise, index, log_prob, entropy, log_probs, probs, width, share(rows, threads, i, LINE),
+                share(rows, threads, i + 1, LINE));
+}
+
+void engram_choices_backward(const long long *index, const float *log_probs, const float *probs, const float *entropy,
+                             const float *d_log_prob, const float *d_entropy, float *d_logits, long width, long rows,
+                             long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < threads; i++)
+        choices_backward(index, log_probs, probs, entropy, d_log_prob, d_entropy, d_logits, width,
+                         share(rows, threads, i, LINE), share(rows, threads, i + 1, LINE));
+}
+
+void engram_ppo_loss(const struct ppo *job) { ppo_loss(job); }
