@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from engram.agent.native import choice as native
+from engram.agent.native.library import usable
 from engram.agent.operator import Operator
 
 
 def sample_choice(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The index [N] whose share of the probability holds the noise [N, 1] in [0, 1), its log-probability, and all."""
-    if torch.compiler.is_compiling() or not native.usable(logits):
+    if torch.compiler.is_compiling() or not usable(logits):
         log_probs = logits.log_softmax(-1)
         index = choose(log_probs, noise)
         return index.squeeze(-1), log_probs.gather(-1, index).squeeze(-1), log_probs
@@ -34,7 +35,7 @@ def choose(log_probs: Tensor, noise: Tensor) -> Tensor:
 @Operator
 def evaluate_choice(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of choices [N, 1]: the logarithm of their probability [N], the entropy [N], and all of both kinds [N, W]."""
-    if native.usable(logits):
+    if usable(logits):
         return native.evaluate(logits, index)
     log_probs = logits.log_softmax(-1)
     probs = log_probs.exp()
@@ -55,7 +56,7 @@ def _remember(ctx, inputs, output) -> None:
 
 def _backward(ctx, d_log_prob, d_entropy, d_log_probs, _):
     index, entropy, log_probs, probs = ctx.saved_tensors
-    if native.usable(probs) and d_log_probs is None and not torch.compiler.is_compiling():
+    if usable(probs) and d_log_probs is None and not torch.compiler.is_compiling():
         return native.backward(index, entropy, log_probs, probs, d_log_prob, d_entropy), None
     d_sum, d_logits = torch.zeros_like(entropy).unsqueeze(-1), torch.zeros_like(probs)
     if d_log_prob is not None:

@@ -1,4 +1,4 @@
-"""Bars of a result of `engram bench peers` or `train`, split by phase: `python -m engram.bench.picture RESULT SVG`."""
+"""Bars of results of `engram bench peers` or `train`, split by phase: `python -m engram.bench.picture RESULT… SVG`."""
 
 import json
 import sys
@@ -78,12 +78,14 @@ def _text(x: float, y: float, text: str, colour: str = "#111111", anchor: str = 
 
 
 def main(words: list[str]) -> int:
-    if len(words) != 2:
+    if len(words) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    source, target = map(Path, words)
+    *sources, target = map(Path, words)
+    results = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
+    together = {**results[0], "races": [race for result in results for race in result["races"]]}
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(picture(json.loads(source.read_text(encoding="utf-8"))), encoding="utf-8")
+    target.write_text(picture(together), encoding="utf-8")
     print(f"wrote {target}")
     return 0
 

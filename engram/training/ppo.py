@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.native import ppo as native
+from engram.agent.native.library import usable
 from engram.training.distributed import ALONE, World
 from engram.training.settings import PPO
 
@@ -65,7 +66,8 @@ class LossAndGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_prob: Tensor, entropy: Tensor, value: Tensor, stored: Stored, settings: PPO) -> Any:
         """The total; and without a gradient: losses of policy and value, entropy, divergence, and how many clipped."""
-        compute = native.loss_and_gradient if native.usable(log_prob) else loss_and_gradient
+        alike = all(each.shape == log_prob.shape for each in (entropy, value, *stored[:-1]))
+        compute = native.loss_and_gradient if alike and usable(log_prob) else loss_and_gradient
         clip = -1.0 if settings.vf_clip_coef is None else settings.vf_clip_coef
         sums, *gradients = compute(
             log_prob, entropy, value, *stored[:-1], clip=settings.clip_coef, vf_clip=clip,

@@ -94,3 +94,11 @@ def test_a_nan_is_not_hidden() -> None:
     log_prob, entropy, log_probs, _ = evaluate_choice(logits, index)
     for each in (log_prob, entropy, log_probs.sum(1)):
         assert each.isnan().nonzero().flatten().tolist() == [7]
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_an_action_that_there_is_not_is_an_error(wrong: int) -> None:
+    logits, index = case()
+    index[123] = wrong
+    with pytest.raises((IndexError, RuntimeError)):
+        evaluate_choice(logits, index)

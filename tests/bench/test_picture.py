@@ -48,3 +48,6 @@ def test_it_is_made_from_a_file(tmp_path) -> None:
     source.write_text(json.dumps(RESULT))
     assert main([str(source), str(target)]) == 0
     assert target.read_text().startswith("<svg")
+    assert target.read_text().count("a &amp; b") == 1
+    assert main([str(source), str(source), str(target)]) == 0
+    assert target.read_text().count("a &amp; b") == 2

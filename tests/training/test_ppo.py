@@ -141,3 +141,11 @@ def test_a_nan_is_not_hidden() -> None:
     assert losses(value=math.nan).total.isnan()
     assert losses(advantage=math.nan).total.isnan()
     assert losses(entropy=math.nan).total.isnan()
+
+
+def test_weights_may_be_given_once_for_a_segment() -> None:
+    torch.manual_seed(0)
+    parts = [torch.randn(4, 8) for _ in range(7)]
+    weights = torch.rand(4, 1)
+    once, every = (ppo_loss(*parts, each, PPO(), size=torch.tensor(32.0)) for each in (weights, weights.expand(4, 8)))
+    torch.testing.assert_close(once.total, every.total)

@@ -7,25 +7,21 @@ import ctypes
 import torch
 from torch import Tensor
 
-from engram.agent.native.library import kernels, loaded
+from engram.agent.native.library import loaded
 from engram.agent.native.threads import threads_for
 
 NUMBERS_PER_THREAD = 8192  # fewer are not worth waking one for
 
 
-def usable(logits: Tensor) -> bool:
-    return logits.dtype == torch.float32 and logits.device.type == "cpu" and kernels() is not None
-
-
 def evaluate(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of the choices [N, 1]: the logarithm of their probability [N], the entropy [N], and all of both kinds [N, W]."""
-    return _choices(logits.contiguous(), None, index.contiguous())
+    return _choices(logits.contiguous(), None, index.reshape(len(logits)).contiguous())
 
 
 def sample(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Choices [N] by the noise [N, 1], the logarithms of their probabilities [N] and of all [N, W]."""
-    index = torch.empty(logits.shape[0], dtype=torch.long)
-    log_prob, _, log_probs, _ = _choices(logits.contiguous(), noise.float().contiguous(), index)
+    index = torch.empty(len(logits), dtype=torch.long)
+    log_prob, _, log_probs, _ = _choices(logits.contiguous(), noise.float().reshape(len(logits)).contiguous(), index)
     return index, log_prob, log_probs
 
 
@@ -47,12 +43,14 @@ def backward(
 def _choices(logits: Tensor, noise: Tensor | None, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     log_prob, entropy = logits.new_empty(logits.shape[0]), logits.new_empty(logits.shape[0])
     log_probs, probs = torch.empty_like(logits), torch.empty_like(logits)
-    _run("engram_choices", [logits, noise, index, log_prob, entropy, log_probs, probs], logits)
+    if _run("engram_choices", [logits, noise, index, log_prob, entropy, log_probs, probs], logits):
+        found = f"{int(index.min())} to {int(index.max())}"
+        raise IndexError(f"actions must be from 0 to {logits.shape[1] - 1}, got some from {found}")
     return log_prob, entropy, log_probs, probs
 
 
-def _run(name: str, tensors: list[Tensor | None], logits: Tensor) -> None:
+def _run(name: str, tensors: list[Tensor | None], logits: Tensor) -> int:
     rows, width = logits.shape
     pointers = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     sizes = [ctypes.c_long(size) for size in (width, rows, threads_for(rows * width, NUMBERS_PER_THREAD))]
-    getattr(loaded(), name)(*pointers, *sizes)
+    return getattr(loaded(), name)(*pointers, *sizes)

@@ -6,6 +6,7 @@
 
 #include "choice.h"
 #include "kernels.h"
+#include "ppo.h"
 
 static const struct kernels *const VARIANTS[] = {
 #if defined(__x86_64__)
@@ -141,12 +142,15 @@ void engram_tanh_backward(const float *y, const float *d_y, float *d_x, long cou
     }
 }
 
-void engram_choices(const float *logits, const float *noise, long long *index, float *log_prob, float *entropy,
+/* Gives how many of the choices are none of the logits'. */
+long engram_choices(const float *logits, const float *noise, long long *index, float *log_prob, float *entropy,
                     float *log_probs, float *probs, long width, long rows, long threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
+    long wrong = 0;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : wrong)
     for (long i = 0; i < threads; i++)
-        choices(logits, noise, index, log_prob, entropy, log_probs, probs, width, share(rows, threads, i, LINE),
-                share(rows, threads, i + 1, LINE));
+        wrong += choices(logits, noise, index, log_prob, entropy, log_probs, probs, width, share(rows, threads, i, LINE),
+                         share(rows, threads, i + 1, LINE));
+    return wrong;
 }
 
 void engram_choices_backward(const long long *index, const float *log_probs, const float *probs, const float *entropy,

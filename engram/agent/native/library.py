@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engram.agent.native.build import HERE, compile_library, fingerprint
 
@@ -33,6 +34,11 @@ def kernels() -> ctypes.CDLL | None:
 def available() -> bool:
     """Whether the kernels are used; compiled graphs take it as it is when they are made."""
     return kernels() is not None
+
+
+def usable(x: Tensor) -> bool:
+    """Whether the kernels can compute with it: they are there, and it is of float32 on the CPU."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and kernels() is not None
 
 
 def loaded() -> ctypes.CDLL:

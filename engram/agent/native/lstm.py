@@ -5,10 +5,10 @@
 import ctypes
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from engram.agent.native.library import kernels, loaded
+from engram.agent.native import library
+from engram.agent.native.library import loaded
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 6  # fewer are not worth waking one for
@@ -39,8 +39,8 @@ class Job(ctypes.Structure):
 
 
 def usable(x: Tensor) -> bool:
-    """Whether the kernels can do this layer: they are there, and it is of float32 on the CPU."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and kernels() is not None
+    """Whether the kernels can do this layer."""
+    return x.numel() > 0 and library.usable(x)
 
 
 def forward(

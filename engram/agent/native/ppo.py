@@ -6,10 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.agent.native.choice import usable
 from engram.agent.native.library import loaded
-
-__all__ = ["LossAndGradient", "loss_and_gradient", "usable"]
 
 INPUTS = ("log_prob", "entropy", "value", "old_log_prob", "old_value", "advantages", "returns", "weights")
 OPTIONS = ("clip", "vf_clip", "value_unit", "vf_coef", "ent_coef")
@@ -17,7 +14,7 @@ GRADIENTS = ("d_log_prob", "d_entropy", "d_value")
 
 
 class Job(ctypes.Structure):
-    """`struct ppo` of choice.h."""
+    """`struct ppo` of ppo.h."""
 
     _fields_ = [
         ("count", ctypes.c_long),
@@ -39,7 +36,7 @@ class LossAndGradient(NamedTuple):
 
 def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGradient:
     """`inputs` and `options` as INPUTS and OPTIONS name them; `vf_clip` is negative if values are not clipped."""
-    held = [each.contiguous() for each in inputs]
+    held = [each.float().contiguous() for each in inputs]
     sums, made = held[0].new_empty(5), [torch.empty_like(held[0]) for _ in GRADIENTS]
     pointers = [tensor.data_ptr() for tensor in held]
     results = [tensor.data_ptr() for tensor in (sums, *made)]
