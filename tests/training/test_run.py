@@ -73,6 +73,16 @@ def test_a_run_sees_to_it_that_freed_memory_is_kept_before_it_uses_any(tmp_path,
     assert order == ["keep", "build"]
 
 
+def test_a_run_learns_the_same_in_any_number_of_batches(tmp_path, monkeypatch) -> None:
+    for batches in (1, 3):
+        monkeypatch.setattr("engram.training.run.number_of_batches", lambda *_, number=batches: number)
+        run(tmp_path, *ENVIRONMENTS["recall"], name=f"{batches}")
+    one, three = metrics(tmp_path, "1"), metrics(tmp_path, "3")
+    assert len(one) == len(three)
+    for name in ("return", "loss/policy", "loss/value", "loss/entropy", "memory/norm"):
+        assert [record[name] for record in three] == pytest.approx([record[name] for record in one], rel=1e-3, abs=1e-5)
+
+
 @pytest.mark.parametrize(("workers", "rows", "batches"), [(2, 256, 2), (2, 128, 1), (0, 256, 1)])
 def test_a_run_steps_environments_in_as_many_batches_as_its_rows_are_worth(
     tmp_path, monkeypatch, workers: int, rows: int, batches: int
