@@ -85,22 +85,10 @@ class LossAndGradient(torch.autograd.Function):
 
 
 def loss_and_gradient(
-    log_prob: Tensor,
-    entropy: Tensor,
-    value: Tensor,
-    old_log_prob: Tensor,
-    old_value: Tensor,
-    advantages: Tensor,
-    returns: Tensor,
-    weights: Tensor,
-    *,
-    clip: float,
-    vf_clip: float,
-    value_unit: Tensor | float,
-    vf_coef: float,
-    ent_coef: float,
+    *inputs: Tensor, clip: float, vf_clip: float, value_unit: Tensor | float, vf_coef: float, ent_coef: float
 ) -> native.LossAndGradient:
-    """As the kernels: sums over all steps, by weight, and what the total's gradient is."""
+    """As the kernels, and with the same inputs: sums over all steps, by weight, and what the total's gradient is."""
+    log_prob, entropy, value, old_log_prob, old_value, advantages, returns, weights = inputs
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1 - clip, 1 + clip)
