@@ -45,8 +45,8 @@ def ppo_loss(
     parts add up to that of the whole. Values and returns are measured in `value_unit`.
     """
     steps = (weights > 0).sum().clamp(min=1) if size is None else size
-    stored = Stored(old_log_prob, old_value, advantages, returns, weights / steps, value_unit)
-    return Losses(*LossAndGradient.apply(log_prob, entropy, value, stored, settings))
+    stored = Stored(old_log_prob, old_value, advantages, returns, (weights / steps).expand_as(log_prob), value_unit)
+    return Losses(*PPOLoss.apply(log_prob, entropy, value, stored, settings))
 
 
 class Stored(NamedTuple):
@@ -60,7 +60,7 @@ class Stored(NamedTuple):
     value_unit: Tensor | float
 
 
-class LossAndGradient(torch.autograd.Function):
+class PPOLoss(torch.autograd.Function):
     """The loss, and its gradient at once: autograd would take three times as many small operations."""
 
     @staticmethod

@@ -103,10 +103,12 @@ class Rollout:
                 "dones": batch.buffers.terminals,
                 "truncateds": batch.buffers.truncations,
                 "alive": batch.buffers.alive,
-                "training_env_id_start": np.full(count, batch.rows.start),
-                "final_values": np.zeros(count, np.float32),
             }
-            self._buffers[batch.rows.start] = {name: torch.from_numpy(field) for name, field in fields.items()}
+            self._buffers[batch.rows.start] = {
+                **{name: torch.from_numpy(field) for name, field in fields.items()},
+                "training_env_id_start": torch.full((count,), batch.rows.start, device=self.device),
+                "final_values": torch.zeros(count, device=self.device),
+            }
         fields_of = self._buffers[batch.rows.start].items()
         tensors = {name: field.to(self.device, non_blocking=True) for name, field in fields_of}
         return TensorDict(tensors, batch_size=[count])

@@ -145,7 +145,11 @@ def test_a_nan_is_not_hidden() -> None:
 
 def test_weights_may_be_given_once_for_a_segment() -> None:
     torch.manual_seed(0)
-    parts = [torch.randn(4, 8) for _ in range(7)]
+    now = [torch.randn(4, 8, requires_grad=True) for _ in range(3)]
+    stored = [torch.randn(4, 8) for _ in range(4)]
     weights = torch.rand(4, 1)
-    once, every = (ppo_loss(*parts, each, PPO(), size=torch.tensor(32.0)) for each in (weights, weights.expand(4, 8)))
-    torch.testing.assert_close(once.total, every.total)
+    totals = [
+        ppo_loss(*now, *stored, each, PPO(), size=torch.tensor(32.0)).total for each in (weights, weights.expand(4, 8))
+    ]
+    once, every = ((total, *torch.autograd.grad(total, now)) for total in totals)
+    torch.testing.assert_close(once, every)
