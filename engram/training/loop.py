@@ -20,7 +20,7 @@ from engram.training.metrics import (
     process_megabytes,
     weight_record,
 )
-from engram.training.optimizer import optimise, set_options
+from engram.training.optimizer import Optimise, set_options
 from engram.training.ppo import normalise, typical_size
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
@@ -59,6 +59,7 @@ def train(
 ) -> None:
     """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
     agent, experience, progress, world = training.agent, training.experience, training.progress, training.world
+    optimise = Optimise(agent, training.optimizer)
     timers, averages, record = Timers(), Averages(), Record()
     batch_size = experience.batch_size * world.size
     while progress.steps < settings.total_timesteps:
@@ -71,7 +72,7 @@ def train(
                 replayed, losses = compute_gradient(agent, minibatch, now, training.trace, world)
                 if number == 0:
                     averages.add("memory", replay_error(replayed, minibatch, world))
-                norms = optimise(agent, training.optimizer, now.optimizer)
+                norms = optimise(now.optimizer)
                 experience.update_ratio(minibatch, replayed["act_log_prob"])
                 averages.add("loss", losses)
                 averages.add("gradient", norms)

@@ -9,16 +9,15 @@ from torch import Tensor, nn
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.weights import weight_layers
 from engram.settings import UserError
+from engram.training.adam import Adam, clip_gradient
 from engram.training.settings import Optimizer as OptimizerSettings
 
 
 def make_optimizer(agent: MettaAgent, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """One over all parameters. Muon takes the matrices of hidden layers, and AdamW everything else."""
     options = {**_adam_options(settings), "fused" if settings.fused else "foreach": True}
-    if settings.type == "adam":
-        return torch.optim.Adam(agent.parameters(), **options)
-    if settings.type == "adamw":
-        return torch.optim.AdamW(agent.parameters(), **options)
+    if settings.type != "muon":
+        return Adam(agent.parameters(), decoupled_weight_decay=settings.type == "adamw", **options)
     matrices = hidden_matrices(agent)
     chosen = {id(matrix) for matrix in matrices}
     others = [parameter for parameter in agent.parameters() if id(parameter) not in chosen]
@@ -73,24 +72,24 @@ class Norms(NamedTuple):
     norm_recurrent: Tensor
 
 
-def optimise(agent: MettaAgent, optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> Norms:
-    """Clip the gradient, step, clip the weights."""
-    norms = clip_gradient(agent, settings.max_grad_norm)
-    optimizer.step()
-    agent.clip_weights()
-    return norms
+class Optimise:
+    """One gradient step: the gradient is clipped, and the weights are kept in range after it."""
 
+    def __init__(self, agent: MettaAgent, optimizer: torch.optim.Optimizer) -> None:
+        self.agent, self.optimizer = agent, optimizer
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        recurrent = {id(parameter) for parameter in agent.recurrent_parameters()}
+        places = [i for i, parameter in enumerate(self._parameters) if id(parameter) in recurrent]
+        self._recurrent = torch.tensor(places, dtype=torch.long, device=self._parameters[0].device)
 
-def clip_gradient(agent: MettaAgent, most: float) -> Norms:
-    """Scale the gradient down to this norm if it is larger. As `clip_grad_norm_`, with both norms from one pass."""
-    gradients = {id(p): p.grad for p in agent.parameters() if p.grad is not None}
-    if not gradients:
-        return Norms(torch.zeros(()), torch.zeros(()))
-    each = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
-    recurrent = [each[id(p)] for p in agent.recurrent_parameters() if id(p) in each]
-    total = torch.linalg.vector_norm(torch.stack(list(each.values())))
-    torch._foreach_mul_(list(gradients.values()), (most / (total + 1e-6)).clamp(max=1.0))
-    return Norms(total, torch.linalg.vector_norm(torch.stack(recurrent)) if recurrent else torch.zeros_like(total))
+    def __call__(self, settings: OptimizerSettings) -> Norms:
+        if isinstance(self.optimizer, Adam):
+            norms = self.optimizer.clip_and_step(settings.max_grad_norm)
+        else:
+            norms = clip_gradient(self._parameters, settings.max_grad_norm)
+            self.optimizer.step()
+        self.agent.clip_weights()
+        return Norms(torch.linalg.vector_norm(norms), torch.linalg.vector_norm(norms[self._recurrent]))
 
 
 def _adam_options(settings: OptimizerSettings) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 /* What each kind of processor has its own code for. All of it works on one thread. */
 
+#include "adam.h"
 #include "lstm.h"
 #include "token_conv.h"
 
@@ -15,6 +16,8 @@ struct kernels {
     void (*backward_pack)(const struct lstm *, long group, float *weights);
     void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
     void (*backward_sum)(const struct lstm *, long panel, float *scratch, long threads);
+    double (*squares_of)(const float *x, long count);
+    void (*adam_step)(const struct adam *, long array, long first, long last, float clip);
     void (*tanh_of)(const float *x, float *y, long count);
     void (*tanh_gradient)(const float *y, const float *d_y, float *d_x, long count);
     long (*conv_columns)(const struct token_conv *);

@@ -3,6 +3,7 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "tile.h"
+#include "adam_kernel.h"
 #include "lstm_forward.h"
 #include "lstm_backward.h"
 #include "tanh.h"
@@ -22,6 +23,8 @@
         .backward_pack = backward_pack,            \
         .backward_rows = backward_rows,            \
         .backward_sum = backward_sum,              \
+        .squares_of = squares_of,                  \
+        .adam_step = adam_step,                    \
         .tanh_of = tanh_of,                        \
         .tanh_gradient = tanh_gradient,            \
         .conv_columns = conv_columns,              \
