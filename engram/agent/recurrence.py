@@ -49,7 +49,7 @@ def row_ids(td: TensorDictBase, rows: int, steps: int) -> Rows:
         # Reading a number costs a sync on accelerators and a graph break when compiled.
         if first.device.type != "cpu" or torch.compiler.is_compiling():
             return first.reshape(-1)[:1] + torch.arange(rows, device=first.device)
-        first = int(first.reshape(-1)[0]) if first.numel() else 0
+        first = int(first.numpy().flat[0]) if first.numel() else 0
     return slice(first, first + rows)
 
 

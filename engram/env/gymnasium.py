@@ -6,13 +6,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.block import Buffers, Episodes
 from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
 from engram.env.journal import Journal
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
-from engram.env.wrappers import wrap
+from engram.env.wrappers import unwrap_rows, wrap
 from engram.settings import UserError
 
 
@@ -45,6 +46,8 @@ def make(settings: Gym) -> gymnasium.Env:
             raise
         raise UserError(f"env.kwargs: {error}") from error
     _answer_quickly(env.action_space)
+    if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
+        env.env = env.env.env  # asks at every step whether there was a reset: a block begins with one
     return wrap(env, settings.wrappers)
 
 
@@ -52,7 +55,8 @@ class GymBlock:
     """Environments stepped one after the other; an episode that ends is followed by the next in the same step."""
 
     def __init__(self, settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs = [make(settings) for _ in env_ids]
+        self._envs, changes = zip(*(unwrap_rows(make(settings)) for _ in env_ids), strict=True)
+        self._changes = changes[0]
         self._steps = [env.step for env in self._envs]
         space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
         self._check = partial(check_observation, space, settings.id)
@@ -67,7 +71,7 @@ class GymBlock:
         observations = [self._next_episode(i) for i in range(len(self._envs))]
         for observation in observations:
             self._check(observation)
-        self._write(observations)
+        self._show(observations)
         buffers.rewards[:] = 0
         buffers.terminals[:] = False
         buffers.truncations[:] = False
@@ -94,7 +98,7 @@ class GymBlock:
                 observation = self._next_episode(i)
             observations.append(observation)
             rewards.append(reward)
-        self._write(observations)
+        self._show(observations)
         return journal.close_step(np.array(rewards, np.float64).reshape(-1), self._scale, begun)
 
     def state(self) -> dict[str, np.ndarray] | None:
@@ -107,13 +111,21 @@ class GymBlock:
         observations = [self._replay(i) for i in range(len(self._envs))]
         if any(observation is None for observation in observations):
             return False
-        self._write(observations)
+        self._show(observations)
         self._buffers.alive[:] = True
         return self._journal.close_replay(state)
 
     def close(self) -> None:
         for env in self._envs:
             env.close()
+
+    def _show(self, observations: list[Any]) -> None:
+        self._write(observations)
+        self._change(self._buffers.observations)
+
+    def _change(self, rows: np.ndarray) -> None:
+        for change in self._changes:
+            rows[...] = change(rows)
 
     def _next_episode(self, i: int) -> Any:
         """Environment i's first observation of its next episode."""
@@ -125,6 +137,7 @@ class GymBlock:
         else:
             self._buffers.truncations[i] = True
             self._write_final[i](observation)
+            self._change(self._buffers.final_observations[i])
         self._buffers.starts[i] = True
         self._journal.end(i, info)
 

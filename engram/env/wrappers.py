@@ -52,6 +52,7 @@ class MaskVelocity(gymnasium.ObservationWrapper):
         self._keep[list(places)] = 0
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
+        """Of one row or of many."""
         return observation * self._keep
 
 
@@ -80,6 +81,15 @@ def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
                 f"(a wrapper is made with the environment as its only argument)"
             ) from error
     return env
+
+
+def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Callable[[np.ndarray], np.ndarray]]]:
+    """The environment without its outermost wrappers that can do all rows at once, and what they do, in order."""
+    changes: list[Callable[[np.ndarray], np.ndarray]] = []
+    while isinstance(env, MaskVelocity):
+        changes.insert(0, env.observation)
+        env = env.env
+    return env, changes
 
 
 def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:

@@ -2,7 +2,7 @@
 
 # S segments, T steps, R rows, L layers, Z floats per layer. Segment s holds steps [k*T, (k+1)*T) of row r, s = k*R + r.
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,8 +75,9 @@ class Experience:
             self.buffer[name] = torch.zeros(shape, device=device)
         for name in ("dones", "truncateds", "alive"):
             self.buffer[name] = torch.zeros(shape, dtype=torch.bool, device=device)
-        # What comes with a step; the rest is computed when all of them are there.
-        self._lived = [(name, field) for name, field in self.buffer.items() if name not in ("returns", "ratio")]
+        # What comes with a step, step by step; the rest is computed when all of them are there.
+        lived = ((name, field) for name, field in self.buffer.items() if name not in ("returns", "ratio"))
+        self._lived = [(name, field.unbind(1)) for name, field in lived]
         self.memory = TensorDict(
             {name: torch.zeros(self.segments, *s, device=device) for name, s in (memory_shapes or {}).items()},
             batch_size=[self.segments],
@@ -111,11 +112,11 @@ class Experience:
         step = self.step_of(env_id)
         if step >= self.steps_per_row:
             raise ValueError(f"rows {env_id.start} to {env_id.stop - 1} are full; call begin() first")
-        place = self._segments_of(env_id, step), step % self.horizon
-        for name, field in self._lived:
+        segments, place = self._segments_of(env_id, step), step % self.horizon
+        for name, steps in self._lived:
             value = td.get(name, None)
             if value is not None:
-                field[place] = value
+                steps[place][segments] = value
         self.position[env_id] += 1
 
     def store_memory(self, memory: Mapping[str, Tensor], env_id: slice) -> None:
@@ -172,13 +173,13 @@ class Experience:
         self.buffer["ratio"][minibatch.segments] = (log_prob.detach() - minibatch.data["act_log_prob"]).exp()
 
     def _minibatch(self, segments: Tensor, advantages: Tensor, importance: Tensor | None) -> Minibatch:
-        data = self.buffer.exclude(*JUDGED_BY)[segments]
+        data = _some(segments, self.buffer, without=JUDGED_BY)
         weights = data["alive"].float()
         if self.burn_in:
             weights[:, : self.burn_in] = 0
         if importance is not None:
             weights = weights * importance.unsqueeze(1)
-        return Minibatch(segments, data, self.memory[segments], advantages[segments], weights)
+        return Minibatch(segments, data, _some(segments, self.memory), advantages[segments], weights)
 
     def _segments_of(self, env_id: slice, step: int) -> slice:
         offset = step // self.horizon * self.rows
@@ -193,6 +194,12 @@ class Experience:
 
 JUDGED_BY = ("rewards", "ratio", "final_values")  # what advantages come from: nobody learns from it directly
 TAIL_FIELDS = ("rewards", "dones", "truncateds", "values", "final_values")
+
+
+def _some(rows: Tensor, of: TensorDictBase, without: Sequence[str] = ()) -> TensorDict:
+    """`of[rows]`, in half the time."""
+    fields = {name: field.index_select(0, rows) for name, field in of.items() if name not in without}
+    return TensorDict(fields, batch_size=[len(rows), *of.batch_size[1:]])
 
 
 def _check_sizes(rows: int, batch_size: int, horizon: int, minibatch_size: int) -> None:

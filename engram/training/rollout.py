@@ -89,9 +89,10 @@ class Rollout:
         td = self._act(td)
         if self.teacher is not None and self._teaching:
             td.update(self.teacher.judge(td))
-        self.trace("rollout", td, memory=self.agent.stored_memory())
         experience.store(td, rows)
-        self.trace("experience", experience.buffer, memory=experience.memory)
+        if self.trace.steps:
+            self.trace("rollout", td, memory=self.agent.stored_memory())
+            self.trace("experience", experience.buffer, memory=experience.memory)
         return td["actions"].cpu().numpy()
 
     def _to_td(self, batch: Batch) -> TensorDict:

@@ -2,8 +2,6 @@
 
 # N rows, W logits
 
-import ctypes
-
 import torch
 from torch import Tensor
 
@@ -51,6 +49,5 @@ def _choices(logits: Tensor, noise: Tensor | None, index: Tensor) -> tuple[Tenso
 
 def _run(name: str, tensors: list[Tensor | None], logits: Tensor) -> int:
     rows, width = logits.shape
-    pointers = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
-    sizes = [ctypes.c_long(size) for size in (width, rows, threads_for(rows * width, NUMBERS_PER_THREAD))]
-    return getattr(loaded(), name)(*pointers, *sizes)
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return getattr(loaded(), name)(*pointers, width, rows, threads_for(rows * width, NUMBERS_PER_THREAD))

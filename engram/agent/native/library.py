@@ -21,6 +21,17 @@ SETTING = "ENGRAM_NATIVE"
 OFF = ("0", "off", "no", "false")
 KINDS = ("avx512", "avx2", "plain")
 
+# What takes arrays and sizes, or gives a size: how many arrays (or structures) and sizes, in that order.
+FUNCTIONS = {
+    "engram_lstm_forward_scratch": (1, 0),
+    "engram_lstm_backward_scratch": (1, 0),
+    "engram_token_conv_scratch": (1, 0),
+    "engram_choices": (7, 3),
+    "engram_choices_backward": (7, 3),
+    "engram_tanh": (2, 2),
+    "engram_tanh_backward": (3, 2),
+}
+
 _switched_off = 0
 _log = logging.getLogger(__name__)
 
@@ -111,7 +122,13 @@ def _open(path: Path) -> ctypes.CDLL | None:
         for function in (library.engram_sources, library.engram_choose, library.engram_kind):
             function.restype = ctypes.c_char_p
         library.engram_choose.argtypes = [ctypes.c_char_p]
-        return library if library.engram_sources().decode() == fingerprint() else None
+        if library.engram_sources().decode() != fingerprint():
+            return None
+        for name, (arrays, sizes) in FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes = [ctypes.c_void_p] * arrays + [ctypes.c_long] * sizes
+            function.restype = ctypes.c_long
+        return library
     except (OSError, AttributeError):
         return None
 

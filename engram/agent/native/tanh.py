@@ -1,7 +1,5 @@
 """tanh by the kernels: float32 on the CPU."""
 
-import ctypes
-
 import torch
 from torch import Tensor
 
@@ -29,5 +27,4 @@ def backward(y: Tensor, d_y: Tensor, out: Tensor | None = None) -> Tensor:
 
 def _run(name: str, *arrays: Tensor) -> None:
     count = arrays[0].numel()
-    pointers = [ctypes.c_void_p(array.data_ptr()) for array in arrays]
-    getattr(loaded(), name)(*pointers, ctypes.c_long(count), ctypes.c_long(threads_for(count, NUMBERS_PER_THREAD)))
+    getattr(loaded(), name)(*(array.data_ptr() for array in arrays), count, threads_for(count, NUMBERS_PER_THREAD))

@@ -89,6 +89,5 @@ def _run(
     }
     for name, tensor in held.items():
         setattr(job, name, tensor.data_ptr())
-    library.engram_token_conv_scratch.restype = ctypes.c_long
     job.scratch = scratch(library.engram_token_conv_scratch(ctypes.byref(job)))
     getattr(library, f"engram_token_conv_{direction}")(ctypes.byref(job))
