@@ -32,7 +32,8 @@ def compute_gradient(
     The minibatches of all processes are parts of one: losses and gradients are sums over all of its steps, divided by
     their number.
     """
-    agent.zero_grad(set_to_none=True)
+    for parameter in agent.parameters():
+        parameter.grad = None
     size, parts = world.sum(minibatch.size), minibatch.parts(settings.accumulate)
     replays: list[dict[str, Tensor]] = []
     losses: list[Losses] = []
