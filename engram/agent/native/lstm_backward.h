@@ -18,7 +18,7 @@ static TARGET void backward_pack(const struct lstm *job, long group, float *weig
     long size = group < of_x ? job->inputs : H, column = (group < of_x ? group : group - of_x) * WIDTH;
     long count = size - column < WIDTH ? size - column : WIDTH;
     float *to = weights + group * wide * WIDTH;
-    memset(to, 0, 4 * wide * WIDTH);
+    if (count < WIDTH || H % LANES) memset(to, 0, 4 * wide * WIDTH);
     for (long k = 0; k < wide; k++) {
         long unit = k / WIDTH * LANES + k % LANES, gate = k % WIDTH / LANES * H + unit;
         if (unit < H) memcpy(to + k * WIDTH, from + gate * size + column, 4 * count);

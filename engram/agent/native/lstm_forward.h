@@ -23,7 +23,7 @@ static TARGET void transpose(const float *weights, long H, long depth, long pane
 static TARGET void forward_pack(const struct lstm *job, long panel, float *weights) {
     long H = job->hidden, I = job->inputs, depth = 1 + I + H;
     float *to = weights + panel * depth * WIDTH;
-    memset(to, 0, 4 * depth * WIDTH);
+    if (panel * LANES + LANES > H) memset(to, 0, 4 * depth * WIDTH);
     for (long column = 0; column < WIDTH; column++) {
         long unit = panel * LANES + column % LANES, gate = column / LANES * H + unit;
         if (unit < H) to[column] = job->b_ih[gate] + job->b_hh[gate];
