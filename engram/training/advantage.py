@@ -33,10 +33,16 @@ def vtrace(
     rho = ratio_RT.clamp(max=rho_clip)
     carry = gamma * gae_lambda * ratio_RT.clamp(max=c_clip) * (~ends_RT)
     delta = rho * (rewards_RT + gamma * next_values_RT - values_RT)
-    delta_TR, carry_TR = delta.t().contiguous(), carry.t().contiguous()
-    advantage_TR = torch.empty_like(delta_TR)
-    following = torch.zeros_like(delta_TR[0])
-    for t in range(delta_TR.shape[0] - 1, -1, -1):
-        following = torch.addcmul(delta_TR[t], carry_TR[t], following, out=advantage_TR[t])
-    advantages = advantage_TR.t().contiguous()
+    advantages = sum_ahead(delta, carry)
     return Advantages(advantages, advantages + values_RT)
+
+
+def sum_ahead(x_RT: Tensor, carry_RT: Tensor) -> Tensor:
+    """y[t] = x[t] + carry[t] * y[t + 1], of all rows, in as many rounds as doublings make T: each looks twice as far."""
+    y, carry = x_RT.t().contiguous(), carry_RT.t().contiguous()
+    ahead = 1
+    while ahead < len(y):
+        y[:-ahead] = torch.addcmul(y[:-ahead], carry[:-ahead], y[ahead:])
+        carry[:-ahead] = carry[:-ahead] * carry[ahead:]
+        ahead *= 2
+    return y.t().contiguous()
