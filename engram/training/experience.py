@@ -25,7 +25,7 @@ class Minibatch(NamedTuple):
     @property
     def size(self) -> Tensor:
         """How many steps there are to learn from; at least 1."""
-        return (self.weights > 0).sum().clamp(min=1)
+        return self.weights.count_nonzero().clamp(min=1)
 
     def parts(self, number: int) -> list["Minibatch"]:
         """Its segments in so many parts of about equal size, or one by one if there are fewer."""

@@ -69,25 +69,24 @@ class PPOLoss(torch.autograd.Function):
         alike = all(each.shape == log_prob.shape for each in (entropy, value, *stored[:-1]))
         compute = native.loss_and_gradient if alike and usable(log_prob) else loss_and_gradient
         clip = -1.0 if settings.vf_clip_coef is None else settings.vf_clip_coef
-        sums, *gradients = compute(
+        losses, gradients = compute(
             log_prob, entropy, value, *stored[:-1], clip=settings.clip_coef, vf_clip=clip,
             value_unit=stored.value_unit, vf_coef=settings.vf_coef, ent_coef=settings.ent_coef,
         )  # fmt: skip
-        ctx.save_for_backward(*gradients)
-        gained, error, entropy_mean, kl, clipped = sums.unbind()
-        rest = -gained, 0.5 * error, entropy_mean, kl, clipped
+        ctx.save_for_backward(gradients)
+        total, *rest = losses.unbind()
         ctx.mark_non_differentiable(*rest)
-        return rest[0] + settings.vf_coef * rest[1] - settings.ent_coef * entropy_mean, *rest
+        return total, *rest
 
     @staticmethod
     def backward(ctx: Any, d_total: Tensor, *_: Any) -> Any:
-        return *(gradient * d_total for gradient in ctx.saved_tensors), None, None
+        return *(ctx.saved_tensors[0] * d_total).unbind(), None, None
 
 
 def loss_and_gradient(
     *inputs: Tensor, clip: float, vf_clip: float, value_unit: Tensor | float, vf_coef: float, ent_coef: float
 ) -> native.LossAndGradient:
-    """As the kernels, and with the same inputs: sums over all steps, by weight, and what the total's gradient is."""
+    """As the kernels, and with the same inputs."""
     log_prob, entropy, value, old_log_prob, old_value, advantages, returns, weights = inputs
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
@@ -105,12 +104,15 @@ def loss_and_gradient(
         error = torch.maximum(error, error_near)
 
     terms = [torch.minimum(gain, bounded_gain), error, entropy, ratio - 1 - log_ratio, ratio != bounded]
-    return native.LossAndGradient(
-        (torch.stack(terms) * weights).flatten(1).sum(1),
+    gained, errors, *rest = (torch.stack(terms) * weights).flatten(1).sum(1).unbind()
+    policy, values = -gained, 0.5 * errors
+    gradients = [
         -gain * (gain <= bounded_gain) * weights,
         -ent_coef * weights,
         d_error * weights * (0.5 * vf_coef / value_unit),
-    )
+    ]
+    total = policy + vf_coef * values - ent_coef * rest[0]
+    return native.LossAndGradient(torch.stack([total, policy, values, *rest]), torch.stack(gradients))
 
 
 def add_losses(parts: Sequence[Losses]) -> Losses:

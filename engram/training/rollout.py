@@ -43,7 +43,7 @@ class Rollout:
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
         self._held: list[Batch] = []  # received, judged, and not yet acted upon
-        self._buffers: dict[int, dict[str, Tensor]] = {}  # what environments write into, by a batch's first row
+        self._buffers: dict[int, TensorDict] = {}  # what environments write into, by a batch's first row
 
     @torch.no_grad()
     def collect(self, timers: Timers, teaching: bool = False) -> None:
@@ -96,7 +96,7 @@ class Rollout:
         return td["actions"].cpu().numpy()
 
     def _to_td(self, batch: Batch) -> TensorDict:
-        count = batch.rows.stop - batch.rows.start
+        count = len(batch.buffers.rewards)
         if batch.rows.start not in self._buffers:  # a batch's buffers stay where they are
             fields = {
                 "env_obs": batch.buffers.observations,
@@ -105,14 +105,14 @@ class Rollout:
                 "truncateds": batch.buffers.truncations,
                 "alive": batch.buffers.alive,
             }
-            self._buffers[batch.rows.start] = {
-                **{name: torch.from_numpy(field) for name, field in fields.items()},
-                "training_env_id_start": torch.full((count,), batch.rows.start, device=self.device),
-                "final_values": torch.zeros(count, device=self.device),
-            }
-        fields_of = self._buffers[batch.rows.start].items()
-        tensors = {name: field.to(self.device, non_blocking=True) for name, field in fields_of}
-        return TensorDict(tensors, batch_size=[count])
+            tensors = {name: torch.from_numpy(field) for name, field in fields.items()}
+            tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)
+            tensors["final_values"] = torch.zeros(count, device=self.device)
+            self._buffers[batch.rows.start] = TensorDict(tensors, batch_size=[count])
+        held = self._buffers[batch.rows.start]
+        if self.device.type == "cpu":
+            return held.copy()  # of the td: it has the same tensors
+        return TensorDict({name: field.to(self.device, non_blocking=True) for name, field in held.items()}, [count])
 
     def _act(self, td: TensorDict) -> TensorDict:
         if self.memory != "off":

@@ -3,7 +3,7 @@ struct ppo {
     long count;
     const float *log_prob, *entropy, *value, *old_log_prob, *old_value, *advantages, *returns, *weights;
     float clip, vf_clip, value_unit, vf_coef, ent_coef; /* vf_clip: negative if values are not clipped */
-    float *sums; /* of what is gained, of errors of values, entropies, divergences and clipped ratios, by weight */
+    float *losses; /* the total, of the policy, of values; entropy, divergence, share of clipped ratios: all by weight */
     float *d_log_prob, *d_entropy, *d_value;
 };
 
@@ -36,6 +36,7 @@ static void ppo_loss(const struct ppo *job) {
         job->d_entropy[i] = -job->ent_coef * weight;
         job->d_value[i] = weight * d_error * 0.5f * job->vf_coef / job->value_unit;
     }
-    job->sums[0] = gained, job->sums[1] = errors, job->sums[2] = entropies;
-    job->sums[3] = divergence, job->sums[4] = clipped;
+    job->losses[0] = -gained + job->vf_coef * 0.5 * errors - job->ent_coef * entropies;
+    job->losses[1] = -gained, job->losses[2] = 0.5 * errors;
+    job->losses[3] = entropies, job->losses[4] = divergence, job->losses[5] = clipped;
 }

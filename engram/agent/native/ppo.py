@@ -20,26 +20,23 @@ class Job(ctypes.Structure):
         ("count", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in INPUTS),
         *((name, ctypes.c_float) for name in OPTIONS),
-        *((name, ctypes.c_void_p) for name in ("sums", *GRADIENTS)),
+        *((name, ctypes.c_void_p) for name in ("losses", *GRADIENTS)),
     ]
 
 
 class LossAndGradient(NamedTuple):
-    """Sums by weight of what the policy gains, of squared errors of values, entropies, divergences and clipped ratios;
-    and the gradients of the total."""
+    """Losses by weight, and the gradients of the total."""
 
-    sums: Tensor  # [5]
-    d_log_prob: Tensor
-    d_entropy: Tensor
-    d_value: Tensor
+    losses: Tensor  # [6]: the total, of the policy, of values; entropy, divergence and share of clipped ratios
+    gradients: Tensor  # [3, ...]: by log-probabilities, entropies and values
 
 
 def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGradient:
     """`inputs` and `options` as INPUTS and OPTIONS name them; `vf_clip` is negative if values are not clipped."""
     held = [each.float().contiguous() for each in inputs]
-    sums, made = held[0].new_empty(5), [torch.empty_like(held[0]) for _ in GRADIENTS]
-    pointers = [tensor.data_ptr() for tensor in held]
-    results = [tensor.data_ptr() for tensor in (sums, *made)]
-    job = Job(held[0].numel(), *pointers, *(float(options[name]) for name in OPTIONS), *results)
+    losses, gradients = torch.empty(6), torch.empty(len(GRADIENTS), *held[0].shape)
+    pointers, count = [tensor.data_ptr() for tensor in held], held[0].numel()
+    results = [losses.data_ptr(), *(gradients.data_ptr() + i * gradients.stride(0) * 4 for i in range(len(GRADIENTS)))]
+    job = Job(count, *pointers, *(float(options[name]) for name in OPTIONS), *results)
     loaded().engram_ppo_loss(ctypes.byref(job))
-    return LossAndGradient(sums, *made)
+    return LossAndGradient(losses, gradients)
