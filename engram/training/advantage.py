@@ -38,7 +38,7 @@ def vtrace(
 
 
 def sum_ahead(x_RT: Tensor, carry_RT: Tensor) -> Tensor:
-    """y[t] = x[t] + carry[t] * y[t + 1], of all rows, in as many rounds as doublings make T: each looks twice as far."""
+    """y[t] = x[t] + carry[t] * y[t + 1], of all rows, in rounds that each look twice as far ahead as the last."""
     y, carry = x_RT.t().contiguous(), carry_RT.t().contiguous()
     ahead = 1
     while ahead < len(y):
