@@ -45,7 +45,7 @@ def clip_gradient(parameters: list[Tensor], most: float) -> Tensor:
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(len(parameters))
-    each, none = iter(torch._foreach_norm(gradients)), torch.zeros_like(gradients[0][..., 0].sum())
+    each, none = iter(torch._foreach_norm(gradients)), gradients[0].new_zeros(())
     norms = torch.stack([none if p.grad is None else next(each) for p in parameters])
     torch._foreach_mul_(gradients, (most / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0))
     return norms
