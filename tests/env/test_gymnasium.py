@@ -283,3 +283,31 @@ def test_an_exception_of_the_environment_passes_unchanged():
     block, buffers = start(walk(bad="crash", bad_step=2))
     with pytest.raises(ZeroDivisionError, match="the walker fell"):
         play(block, buffers, lambda: 0, 2)
+
+
+@pytest.mark.parametrize("wrappers", [["mask_velocity"], ["mask_velocity", "TimeAwareObservation"]])
+def test_masked_rows_are_what_the_wrapped_environments_show(wrappers):
+    settings = Gym(id="CartPole-v1", wrappers=wrappers, max_steps=12)
+    block, buffers = start(settings, range(3))
+    envs, episodes = [adapter.make(settings) for _ in range(3)], [0, 0, 0]
+    shown = [env.reset(seed=episode_seed(7, i, 0))[0] for i, env in enumerate(envs)]
+    np.testing.assert_array_equal(buffers.observations, np.stack(shown))
+    policy, truncations, saved = random_policy(spaces.Discrete(2), 3), 0, None
+    for step in range(60):
+        buffers.actions[...] = policy()
+        block.step()
+        for i, env in enumerate(envs):
+            shown[i], _, terminated, truncated, _ = env.step(int(buffers.actions[i]))
+            if truncated and not terminated:
+                truncations += 1
+                np.testing.assert_array_equal(buffers.final_observations[i], shown[i])
+            if terminated or truncated:
+                episodes[i] += 1
+                shown[i], _ = env.reset(seed=episode_seed(7, i, episodes[i]))
+        np.testing.assert_array_equal(buffers.observations, np.stack(shown))
+        if step == 50:
+            saved, before = block.state(), snapshot(buffers)
+    assert truncations > 3
+    assert saved is not None
+    assert block.restore(saved)
+    assert_same(snapshot(buffers), before)
