@@ -10,7 +10,7 @@ from engram.agent.settings import PyAgent
 from engram.env.registry import make_spec
 from engram.env.settings import TMaze
 from engram.training.muon import Float32Muon, orthogonalised
-from engram.training.optimizer import hidden_matrices, make_optimizer, set_options
+from engram.training.optimizer import Optimise, hidden_matrices, make_optimizer, set_options
 from engram.training.settings import Optimizer
 
 TYPES = ("adam", "adamw", "muon")
@@ -85,6 +85,19 @@ def test_what_muon_adds_has_singular_values_near_one() -> None:
     update = orthogonalised(torch.randn(32, 8), (3.4445, -4.7750, 2.0315), 5, 1e-7)
     assert update.shape == (32, 8)
     assert all(0.6 < value < 1.3 for value in torch.linalg.svdvals(update).tolist())
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_norms_are_those_before_clipping_of_all_and_of_the_recurrent_weights(agent, kind: str) -> None:
+    optimise = Optimise(agent, make_optimizer(agent, Optimizer(type=kind)))
+    for _ in range(2):  # the first step makes the state, the second may take another way
+        for parameter in agent.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        gradients = {id(p): p.grad.flatten().clone() for p in agent.parameters() if p.grad is not None}
+        recurrent = [gradients[id(p)] for p in agent.recurrent_parameters()]
+        norms = optimise(Optimizer(type=kind, max_grad_norm=0.1))
+        torch.testing.assert_close(norms.norm, torch.cat(list(gradients.values())).norm())
+        torch.testing.assert_close(norms.norm_recurrent, torch.cat(recurrent).norm())
 
 
 @pytest.mark.parametrize("kind", TYPES)
