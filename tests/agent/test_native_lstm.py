@@ -68,6 +68,27 @@ def test_any_size_is_right(kind: str, hidden: int, rows: int) -> None:
     assert_right(core, inputs, state, torch.rand(4, rows) < 0.2)
 
 
+LAYOUTS = {
+    "rows first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "with gaps": lambda x: torch.cat([x, x], 2)[..., : x.shape[2]],
+    "numbers of a row apart": lambda x: x.transpose(0, 2).contiguous().transpose(0, 2),
+    "one row for all": lambda x: x[:, :1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(kind: str, layout) -> None:
+    core, inputs, state = case(5, 9, 24, 20)
+    starts, moved = torch.rand(5, 9) < 0.2, layout(inputs)
+    weight = torch.randn(5, 9, 20)
+    found = []
+    for x in (moved.contiguous(), moved):
+        x = x.detach().requires_grad_()
+        outputs, _ = core(x, state, starts)
+        found.append((outputs.detach(), *torch.autograd.grad((outputs * weight).sum(), [x, *core.parameters()])))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("hidden", [33, 128])
 def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, hidden: int, threads: int) -> None:
