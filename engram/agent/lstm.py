@@ -106,11 +106,11 @@ def lstm_layer_backward(
     cells: Tensor,
     gates: Tensor,
 ) -> list[Tensor]:
-    """Gradients of x, laid out as x is, of h0, c0, w_ih, w_hh and the bias."""
+    """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
     if native.usable(x):
         return native.backward(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates)
     steps, rows, hidden = outputs.shape
-    d_x, d_w_ih, d_w_hh = native.like(x), torch.zeros_like(w_ih), torch.zeros_like(w_hh)
+    d_x, d_w_ih, d_w_hh = x.new_empty(x.shape), torch.zeros_like(w_ih), torch.zeros_like(w_hh)
     d_h, d_c, d_b = torch.zeros_like(h0), torch.zeros_like(c0), w_ih.new_zeros(4 * hidden)
     may_start = steps_with_starts(starts)
     for part in _parts(steps, rows, x.device.type):
@@ -139,7 +139,7 @@ def lstm_layer_backward(
                 clear = starts[t].unsqueeze(-1)
                 d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
         flat = d_gates.flatten(0, 1)
-        d_x[part] = torch.mm(flat, w_ih).view_as(d_x[part])
+        torch.mm(flat, w_ih, out=d_x[part].flatten(0, 1))
         d_w_ih.addmm_(flat.t(), x[part].flatten(0, 1))
         d_w_hh.addmm_(flat.t(), h_before.flatten(0, 1))
         d_b += flat.sum(0)
@@ -154,8 +154,8 @@ def _parts(steps: int, rows: int, device: str) -> list[slice]:
 
 @lstm_layer_backward.register_fake
 def _(d_outputs, d_cells, x, h0, c0, starts, w_ih, w_hh, outputs, cells, gates):
-    shapes = [h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
-    return [native.like(x), *(x.new_empty(shape) for shape in shapes)]
+    shapes = [x.shape, h0.shape, c0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1]]
+    return [x.new_empty(shape) for shape in shapes]
 
 
 def _remember(ctx, inputs, output) -> None:

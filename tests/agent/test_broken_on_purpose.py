@@ -219,7 +219,11 @@ def train(directory) -> None:
     [
         Fault(Experience, "store_memory", "[segments] = value", "[segments] = value * 0", ()),
         Fault(
-            Experience, "_minibatch", "self.memory[segments]", "self.memory[(segments - self.rows) % self.segments]", ()
+            Experience,
+            "_minibatch",
+            "_some(segments, self.memory)",
+            "_some((segments - self.rows) % self.segments, self.memory)",
+            (),
         ),
         FAULTS["segment replayed from zero"],
         FAULTS["reset ignored inside segments"],

@@ -20,9 +20,7 @@ struct lstm {
     long d_outputs_step, d_outputs_row;
     const float *d_cells; /* the same, or null */
     long d_cells_step, d_cells_row;
-    float *d_x; /* [T, B, I] */
-    long d_x_step, d_x_row;
-    float *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
+    float *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
 };
 
 /* Rows are done in blocks that run through all steps: as many as make good use of weights while they are in cache. */

@@ -5,7 +5,6 @@
 import ctypes
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from engram.agent.native import library
@@ -35,9 +34,7 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("d_outputs_step", "d_outputs_row")),
         ("d_cells", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("d_cells_step", "d_cells_row")),
-        ("d_x", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("d_x_step", "d_x_row")),
-        *((name, ctypes.c_void_p) for name in ("d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
+        *((name, ctypes.c_void_p) for name in ("d_x", "d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
     ]
 
 
@@ -102,15 +99,14 @@ def backward(
     cells: Tensor,
     gates: Tensor,
 ) -> list[Tensor]:
-    """Gradients of x, laid out as x is, of h0, c0, w_ih, w_hh and the bias."""
-    shapes = {"d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape, "d_b": w_ih.shape[:1]}
-    made = {"d_x": like(x)} | {name: x.new_empty(shape) for name, shape in shapes.items()}
+    """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
+    shapes = {"d_x": x.shape, "d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape}
+    made = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
     x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
     starts = starts.bool()
     job = _job(x, h0.shape[1], starts, held | made | {"h0": h0, "c0": c0})
     job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
-    job.d_x_step, job.d_x_row = made["d_x"].stride()[:2]
     job.d_outputs = d_outputs.data_ptr()
     job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
@@ -119,11 +115,6 @@ def backward(
         job.d_cells_step, job.d_cells_row = d_cells.stride()[:2]
     _run("backward", job)
     return list(made.values())
-
-
-def like(x: Tensor) -> Tensor:
-    """Room for as many numbers, laid out as they are, those of a row side by side."""
-    return torch.empty_like(_rows_contiguous(x))
 
 
 def _job(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> Job:

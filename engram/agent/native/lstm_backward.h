@@ -128,7 +128,7 @@ static TARGET void through_weights(const struct lstm *job, const float *weights,
         long column = (group < of_x ? group : group - of_x) * WIDTH, size = group < of_x ? I : H;
         long count = size - column < WIDTH ? size - column : WIDTH;
         for (long r = 0; r < rows; r++) {
-            float *to = group < of_x ? job->d_x + t * job->d_x_step + (first + r) * job->d_x_row : at->d_h + r * padded;
+            float *to = group < of_x ? job->d_x + (t * job->rows + first + r) * I : at->d_h + r * padded;
             memcpy(to + column, at->sums + r * WIDTH, 4 * count);
         }
     }
