@@ -142,7 +142,7 @@ void engram_tanh_backward(const float *y, const float *d_y, float *d_x, long cou
     }
 }
 
-/* Gradients as they are, all of them together: what they are to be multiplied by. */
+/* What gradients are to be multiplied by so that the norm of all together is no larger than it may be. */
 static float clip_of(const struct adam *job) {
     double total = 0;
     for (long a = 0; a < job->arrays; a++) total += (double)job->norms[a] * job->norms[a];
