@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from engram.agent.encoders import make_encoder
 from engram.agent.encoders.attention import AttentionEncoder
@@ -82,3 +83,17 @@ def test_it_compiles_whole_and_gives_the_same_numbers():
     encoder, image = ImageEncoder((12, 12, 3)), torch.randint(0, 256, (2, 12, 12, 3), dtype=torch.uint8)
     compiled = torch.compile(encoder, fullgraph=True)
     torch.testing.assert_close(compiled(image), encoder(image), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 4, 8, 9, 40])
+def test_a_vector_goes_through_two_linear_layers_however_few_its_numbers(size: int) -> None:
+    torch.manual_seed(0)
+    encoder, vectors, weight = VectorEncoder(size, 16, 24), torch.randn(50, size), torch.randn(50, 16)
+    for bias in (encoder.linear1.bias, encoder.linear2.bias):
+        nn.init.normal_(bias)
+    plain = nn.Sequential(encoder.linear1, nn.ReLU(), encoder.linear2, nn.ReLU())
+    found, expected = (
+        (outputs.detach(), *torch.autograd.grad((outputs * weight).sum(), list(encoder.parameters())))
+        for outputs in (encoder(vectors), plain(vectors))
+    )
+    torch.testing.assert_close(found, expected)
