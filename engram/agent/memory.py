@@ -49,7 +49,8 @@ class MemoryStore(nn.Module):
 
     def write(self, rows: Rows, memory_BLS: Tensor) -> None:
         self._make_room_for(rows)
-        self.memory_NLS[rows] = memory_BLS.detach().to(self.memory_NLS.dtype)
+        memory = self.memory_NLS
+        memory[rows] = memory_BLS.detach().to(memory.dtype)
         self.known_N[rows] = True
 
     def clear(self, env_id: int | None = None) -> None:

@@ -229,6 +229,8 @@ def test_shape_fields_are_set_on_every_call() -> None:
     assert (learned["bptt"] == 4).all()
     assert (learned["batch"] == 3).all()
     assert learned["full_log_probs"].shape == (3, 4, 4)
+    with pytest.raises(RuntimeError, match="single memory location"):  # other calls have them too
+        acted["batch"].add_(1)
 
 
 def test_memory_is_not_part_of_the_weights() -> None:

@@ -7,6 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -131,9 +132,11 @@ class Policy(nn.Module):
 
     def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
         """`bptt` and `batch`, for code that reads them; ours uses shapes."""
-        device = td["env_obs"].device
-        td["bptt"] = torch.full(td.batch_size, steps, dtype=torch.long, device=device)
-        td["batch"] = torch.full(td.batch_size, rows, dtype=torch.long, device=device)
+        observations = td["env_obs"]
+        compiling = torch.compiler.is_compiling() or type(observations) is not Tensor  # but a compiler's stand-in
+        make = torch.full if compiling else _filled
+        td["bptt"] = make(td.batch_size, steps, device=observations.device)
+        td["batch"] = make(td.batch_size, rows, device=observations.device)
 
     def _learning_shape(self, td: TensorDictBase, action: Tensor) -> tuple[int, int]:
         if td.batch_dims == 2:
@@ -147,6 +150,12 @@ class Policy(nn.Module):
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
             "one of the two must still be [B, T], or the shape of the segment is lost"
         )
+
+
+@lru_cache(maxsize=64)
+def _filled(shape: torch.Size, number: int, device: torch.device) -> Tensor:
+    """As `torch.full`, made once for all calls: a view of one number, which nobody can write to."""
+    return torch.tensor(number, device=device).expand(shape)
 
 
 def call_shape(td: TensorDictBase, action: Tensor | None) -> tuple[int, int]:
