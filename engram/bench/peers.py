@@ -17,10 +17,9 @@ from engram.bench.ours import command
 from engram.bench.process import PeerError, contestant, learn
 from engram.bench.race import Contestant, Entry, Measure, Race, run_race
 from engram.bench.result import Bar, Result
-from engram.bench.tasks import ARENA, ARENA_52, POLE, options_of, steps_per_update, words_of
+from engram.bench.tasks import ARENA, ARENA_52, POLE, WORKERS, options_of, steps_per_update, words_of, workers_note
 
 OURS = "engram"
-WORKERS = {"0 workers": 0, "2 workers": 2}
 RUNNERS = Path(__file__).parent / "runners"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "pole": ("masked CartPole: 64 x 64, 4 x 4 minibatches, MLP 128-128, LSTM 128", POLE),
@@ -62,10 +61,10 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
 
 def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
     for threads in options.threads:
-        for note, workers in WORKERS.items():
+        for workers in WORKERS:
             words = command(words_of(settings, workers), threads)
             how = contestant(words, threads, steps_per_update=steps_per_update(settings))
-            yield Contestant(OURS, how, threads, note)
+            yield Contestant(OURS, how, threads, workers_note(workers))
 
 
 def _theirs(peer: str, settings: dict[str, Any], options: Options, reason: str | None) -> Iterator[Contestant]:

@@ -7,9 +7,8 @@ from engram.bench.ours import command
 from engram.bench.process import contestant
 from engram.bench.race import Contestant, run_race
 from engram.bench.result import Result
-from engram.bench.tasks import ARENA, POLE, words_of
+from engram.bench.tasks import ARENA, POLE, WORKERS, words_of, workers_note
 
-WORKERS = (0, 2)
 TASKS = {
     "arena": "arena, fast: 24 agents x 16, T 64, batch 24576, 1 epoch",
     "pole": "masked CartPole, LSTM 128: 64 x 64, 4 x 4 minibatches",
@@ -31,4 +30,4 @@ def ours(task: str, threads: int, workers: int) -> Contestant:
     words = ["env=tmaze", f"trainer.num_workers={workers}"]
     if task != "tmaze":
         words = words_of(ARENA if task == "arena" else POLE, workers)
-    return Contestant("engram", contestant(command(words, threads), threads), threads, f"{workers} workers")
+    return Contestant("engram", contestant(command(words, threads), threads), threads, workers_note(workers))
