@@ -17,7 +17,7 @@ from engram.bench.ours import command
 from engram.bench.process import PeerError, contestant, learn
 from engram.bench.race import Contestant, Entry, Measure, Race, run_race
 from engram.bench.result import Bar, Result
-from engram.bench.tasks import ARENA, ARENA_52, POLE, WORKERS, options_of, steps_per_update, words_of, workers_note
+from engram.bench.tasks import ARENA, ARENA_52, POLE, WORKERS, options_of, steps_per_update, words_of
 
 OURS = "engram"
 RUNNERS = Path(__file__).parent / "runners"
@@ -61,10 +61,10 @@ def measure(options: Options, progress: Callable[[str], None]) -> Result:
 
 def _ours(settings: dict[str, Any], options: Options) -> Iterator[Contestant]:
     for threads in options.threads:
-        for workers in WORKERS:
+        for note, workers in WORKERS.items():
             words = command(words_of(settings, workers), threads)
             how = contestant(words, threads, steps_per_update=steps_per_update(settings))
-            yield Contestant(OURS, how, threads, workers_note(workers))
+            yield Contestant(OURS, how, threads, note)
 
 
 def _theirs(peer: str, settings: dict[str, Any], options: Options, reason: str | None) -> Iterator[Contestant]:

@@ -40,7 +40,7 @@ ARENA: dict[str, Any] = {
 # Of mettagrid's default world a policy has 52 features to read, of our lean one 22.
 WORDS = [f"resource_{number}" for number in range(15)]
 ARENA_52: dict[str, Any] = {**ARENA, "resources": WORDS}
-WORKERS = (0, 1, 2)  # with which we train
+WORKERS = {"0 workers": 0, "1 worker": 1, "2 workers": 2}  # with which we train
 
 
 def options_of(task: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +56,6 @@ def options_of(task: dict[str, Any]) -> dict[str, Any]:
         "features": [[feature.id, feature.normalization] for feature in spec.features],
         "actions": int(spec.single_action_space.n),
     }
-
-
-def workers_note(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def words_of(task: dict[str, Any], workers: int) -> list[str]:
