@@ -65,7 +65,8 @@ class Alone(nn.Module):
         return h.masked_fill(start, 0), c.masked_fill(start, 0)
 
     def store(self, ids, h, c):
-        self.memory[ids] = torch.cat([h, c], -1).transpose(0, 1).detach()
+        memory = torch.cat([h, c], -1).transpose(0, 1).detach()
+        self.memory[ids] = memory.to(self.memory.dtype)  # where processors have bfloat16, an LSTM may give that
         self.known[ids] = True
 
     def act(self, td, logits, value):
