@@ -1,7 +1,5 @@
 """The LSTM's kernels: the numbers of a plain loop in float64, and the same bits however rows are batched."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from plain_loop import STARTS, reference
@@ -14,16 +12,6 @@ from engram.agent.native.lstm import usable
 
 if library.kernels() is None:
     pytest.skip("there is no compiler, or the kernels are switched off", allow_module_level=True)
-
-
-@pytest.fixture(params=library.kinds())
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernels for each kind of processor that this one can stand in for."""
-    kernels = library.kernels()
-    assert kernels is not None
-    library.choose(kernels, request.param)
-    yield request.param
-    library.choose(kernels)
 
 
 def case(steps: int, rows: int, inputs: int, hidden: int, layers: int = 2) -> tuple[LSTM, Tensor, State]:

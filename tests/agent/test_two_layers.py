@@ -1,19 +1,22 @@
-"""Two layers as one, in parts: what they are one after the other, and gradients."""
+"""Two layers as one: what they are one after the other, and gradients; the same bits however rows are batched."""
 
 import pytest
 import torch
 from torch import nn
 
+from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
 from engram.agent.native.library import kernels, without_kernels
-from engram.agent.two_layers import ACTIVATIONS, ROWS_AT_ONCE, two_layers, two_layers_op
+from engram.agent.native.two_layers import MOST_OUTPUTS, forward, suits
+from engram.agent.two_layers import ACTIVATIONS, two_layers, two_layers_op
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
-SIZES = [0, 1, 7, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 2 * ROWS_AT_ONCE + 30]
+ROWS = [0, 1, 7, 132, 133, 700]
+SIZES = [(12, 64, 1, True), (128, 192, 3, False), (70, 128, 16, True)]  # inputs, hidden, outputs, bias
 
 
-def layers(outputs=1, bias=True):
+def layers(inputs=12, hidden=64, outputs=1, bias=True):
     torch.manual_seed(0)
-    return nn.Linear(12, 40), nn.Linear(40, outputs, bias=bias)
+    return nn.Linear(inputs, hidden), nn.Linear(hidden, outputs, bias=bias)
 
 
 def gradients(x, hidden, output, way):
@@ -25,36 +28,77 @@ def gradients(x, hidden, output, way):
     return [y.detach(), x.grad, *(p.grad for p in (*hidden.parameters(), *output.parameters()))]
 
 
-@pytest.mark.parametrize("rows", SIZES)
-@pytest.mark.parametrize(("outputs", "bias"), [(1, True), (3, True), (3, False)])
+def assert_right(x, hidden, output, activation, way):
+    found = gradients(x, hidden, output, way)
+    hidden, output = hidden.double(), output.double()
+    expected = gradients(x.double(), hidden, output, lambda x: output(getattr(torch, activation)(hidden(x))))
+    for got, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5 * max(1, len(x)) ** 0.5)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("sizes", [*SIZES, (12, 40, 1, True)], ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("native", [True, False])
-def test_values_and_gradients_are_those_of_the_layers_one_by_one(rows, outputs, bias, activation, native):
-    hidden, output = layers(outputs, bias)
-    x = torch.randn(rows, 12)
+def test_values_and_gradients_are_those_of_the_layers_one_by_one(rows, sizes, activation, native):
+    hidden, output = layers(*sizes)
+    x = torch.randn(rows, sizes[0])
 
     def ours(x):
         return two_layers(x, hidden, output, activation)
 
     if native:
-        found = gradients(x, hidden, output, ours)
+        assert_right(x, hidden, output, activation, ours)
     else:
         with without_kernels():
-            found = gradients(x, hidden, output, ours)
-    hidden, output = hidden.double(), output.double()
-    expected = gradients(x.double(), hidden, output, lambda x: output(getattr(torch, activation)(hidden(x))))
-    for got, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5 * max(1, rows) ** 0.5)
+            assert_right(x, hidden, output, activation, ours)
 
 
-@pytest.mark.parametrize("rows", SIZES)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_acting_gives_what_learning_gives(rows, activation):
+def test_the_kernels_of_every_kind_are_right(kind, threads, rows, sizes, activation):
+    hidden, output = layers(*sizes)
+    x, before = torch.randn(rows, sizes[0]), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_right(
+            x,
+            hidden,
+            output,
+            activation,
+            lambda x: two_layers_op(x, hidden.weight, hidden.bias, output.weight, output.bias, activation)[0],
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_row_has_the_same_bits_alone_and_among_others_acting_and_learning(kind, sizes, activation):
+    hidden, output = layers(*sizes)
+    x, rest = torch.randn(140, sizes[0]), (hidden.weight, hidden.bias, output.weight, output.bias, activation)
+    learning = two_layers_op(x, *rest)[0].detach()
+    for rows in (slice(None), slice(0, 1), slice(3, 10), slice(131, 133), slice(5, 140)):
+        assert torch.equal(forward(x[rows], *rest, keep=False)[0], learning[rows])
+
+
+def test_rows_may_lie_apart_and_columns_too(kind):
     hidden, output = layers()
-    x = torch.randn(rows, 12)
-    with torch.no_grad():
-        acting = two_layers(x, hidden, output, activation)
-    torch.testing.assert_close(acting, two_layers(x, hidden, output, activation), rtol=0, atol=1e-6)
+    x = torch.randn(30, 24)
+    arguments = (hidden.weight, hidden.bias, output.weight, output.bias, "relu")
+    for view in (x[:, :12], x[:, ::2], x[::2, 3:15], torch.randn(12, 30).t()):
+        assert torch.equal(two_layers_op(view, *arguments)[0], two_layers_op(view.contiguous(), *arguments)[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_nan_stays_one(kind, activation):
+    hidden, output = layers()
+    x = torch.randn(9, 12)
+    x[4, 3] = torch.nan
+    y, _ = two_layers_op(x, hidden.weight, hidden.bias, output.weight, output.bias, activation)
+    assert y.isnan().squeeze(1).tolist() == [row == 4 for row in range(9)]
 
 
 @needs_kernels
@@ -64,6 +108,14 @@ def test_the_operator_keeps_its_promises(activation, bias):
     hidden, output = layers(bias=bias)
     arguments = (hidden.weight, hidden.bias, output.weight, output.bias, activation)
     torch.library.opcheck(two_layers_op.definition, (torch.randn(6, 12, requires_grad=True), *arguments))
+
+
+def test_the_heads_have_sizes_that_suit_the_kernels(kind):
+    heads = (Critic(128).value, BilinearActor(128, 9).scores.query, BigBilinearScores().score)
+    for output in heads:
+        assert suits(output.in_features, output.out_features) == (kind != "plain")
+    assert not suits(1000, 1)
+    assert not suits(1024, MOST_OUTPUTS + 1)
 
 
 def test_autocast_is_heeded():

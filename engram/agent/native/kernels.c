@@ -47,9 +47,8 @@ static long share(long count, long threads, long thread, long unit) {
     return each * thread < count ? each * thread : count;
 }
 
-static long first_row(const struct lstm *job, long thread) {
-    return job->rows * thread / job->threads;
-}
+/* The first of the rows that a thread has. */
+static long first_row(long rows, long threads, long thread) { return rows * thread / threads; }
 
 long engram_lstm_forward_scratch(const struct lstm *job) {
     return chosen->forward_weights(job) + job->threads * chosen->forward_scratch(job);
@@ -64,7 +63,8 @@ void engram_lstm_forward(const struct lstm *job) {
         for (long panel = 0; panel < count; panel++) chosen->forward_pack(job, panel, weights);
 #pragma omp for schedule(static)
         for (long thread = 0; thread < job->threads; thread++)
-            chosen->forward_rows(job, weights, first_row(job, thread), first_row(job, thread + 1), scratch + thread * each);
+            chosen->forward_rows(job, weights, first_row(job->rows, job->threads, thread),
+                                 first_row(job->rows, job->threads, thread + 1), scratch + thread * each);
     }
 }
 
@@ -82,7 +82,8 @@ void engram_lstm_backward(const struct lstm *job) {
         for (long group = 0; group < groups; group++) chosen->backward_pack(job, group, weights);
 #pragma omp for schedule(static)
         for (long thread = 0; thread < job->threads; thread++)
-            chosen->backward_rows(job, weights, first_row(job, thread), first_row(job, thread + 1), scratch + thread * each);
+            chosen->backward_rows(job, weights, first_row(job->rows, job->threads, thread),
+                                  first_row(job->rows, job->threads, thread + 1), scratch + thread * each);
 #pragma omp for schedule(static)
         for (long panel = 0; panel < count; panel++) chosen->backward_sum(job, panel, scratch, job->threads);
     }
@@ -120,6 +121,45 @@ void engram_token_conv_backward(const struct token_conv *job) {
 #pragma omp for schedule(static)
         for (long i = 0; i < threads; i++)
             chosen->conv_add_up(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), sums);
+    }
+}
+
+long engram_two_layers_forward_scratch(const struct two_layers *job) {
+    return chosen->layers_weights(job) + job->threads * chosen->layers_scratch(job);
+}
+
+void engram_two_layers_forward(const struct two_layers *job) {
+    long each = chosen->layers_scratch(job), panels = chosen->layers_panels(job);
+    float *weights = job->scratch, *scratch = weights + chosen->layers_weights(job);
+#pragma omp parallel num_threads(job->threads)
+    {
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < panels; panel++) chosen->layers_pack(job, panel, weights);
+#pragma omp for schedule(static)
+        for (long i = 0; i < job->threads; i++)
+            chosen->layers_forward_rows(job, weights, first_row(job->rows, job->threads, i),
+                                        first_row(job->rows, job->threads, i + 1), scratch + i * each);
+    }
+}
+
+long engram_two_layers_backward_scratch(const struct two_layers *job) {
+    return chosen->layers_backward_weights(job) + job->threads * chosen->layers_backward_scratch(job);
+}
+
+void engram_two_layers_backward(const struct two_layers *job) {
+    long each = chosen->layers_backward_scratch(job), panels = chosen->layers_panels(job);
+    long groups = chosen->layers_groups(job);
+    float *weights = job->scratch, *scratch = weights + chosen->layers_backward_weights(job);
+#pragma omp parallel num_threads(job->threads)
+    {
+#pragma omp for schedule(static)
+        for (long group = 0; group < groups; group++) chosen->layers_backward_pack(job, group, weights);
+#pragma omp for schedule(static)
+        for (long i = 0; i < job->threads; i++)
+            chosen->layers_backward_rows(job, weights, first_row(job->rows, job->threads, i),
+                                         first_row(job->rows, job->threads, i + 1), scratch + i * each);
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < panels; panel++) chosen->layers_backward_sum(job, panel, scratch, job->threads);
     }
 }
 

@@ -67,6 +67,15 @@ INLINE vf smaller(vf bound, vf x) {
 INLINE vf square_root(vf x) { return (vf){sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }
 #endif
 
+/* All lanes, halves upon halves. */
+INLINE float sum_of(vf x) {
+    float part[LANES];
+    store(part, x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) part[lane] += part[lane + half];
+    return part[0];
+}
+
 /* 1 / (1 + exp(-x)), to about two units in the last place: exp by its power of two and a polynomial of the rest. */
 INLINE vf sigmoid(vf x) {
     const vf shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, kept in the lowest bits */

@@ -26,6 +26,8 @@ FUNCTIONS = {
     "engram_lstm_forward_scratch": (1, 0),
     "engram_lstm_backward_scratch": (1, 0),
     "engram_token_conv_scratch": (1, 0),
+    "engram_two_layers_forward_scratch": (1, 0),
+    "engram_two_layers_backward_scratch": (1, 0),
     "engram_choices": (7, 3),
     "engram_choices_backward": (7, 3),
     "engram_tanh": (2, 2),

@@ -9,18 +9,17 @@ from engram.agent.native.threads import threads_for
 NUMBERS_PER_THREAD = 16384  # fewer are not worth waking one for
 
 
-def forward(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """`out`, if given, is contiguous; it may be x itself."""
+def forward(x: Tensor) -> Tensor:
     x = x.contiguous()
-    y = torch.empty_like(x) if out is None else out
+    y = torch.empty_like(x)
     _run("engram_tanh", x, y)
     return y
 
 
-def backward(y: Tensor, d_y: Tensor, out: Tensor | None = None) -> Tensor:
-    """The gradient of x from that of y = tanh(x). `out` may be one of them."""
+def backward(y: Tensor, d_y: Tensor) -> Tensor:
+    """The gradient of x from that of y = tanh(x)."""
     y, d_y = y.contiguous(), d_y.contiguous()
-    d_x = torch.empty_like(y) if out is None else out
+    d_x = torch.empty_like(y)
     _run("engram_tanh_backward", y, d_y, d_x)
     return d_x
 
