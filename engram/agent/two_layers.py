@@ -53,10 +53,13 @@ def _(d_NO, x, w_KI, w_OK, between, activation):
 def _remember(ctx, inputs, output) -> None:
     x, w_KI, _, w_OK, b_O, ctx.activation = inputs
     ctx.has_bias = b_O is not None
+    ctx.set_materialize_grads(False)  # nobody takes what lies between
     ctx.save_for_backward(x, w_KI, w_OK, output[1])
 
 
 def _backward(ctx, d_outputs, _):
+    if d_outputs is None:
+        return (None,) * 6
     *gradients, d_b_O = two_layers_backward(d_outputs, *ctx.saved_tensors, ctx.activation)
     return *gradients, d_b_O if ctx.has_bias else None, None
 
