@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
+from engram.agent.layers import two_layers
 from engram.agent.tanh import tanh
-from engram.agent.two_layers import two_layers
 
 
 class Critic(nn.Module):

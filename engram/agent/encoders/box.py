@@ -11,6 +11,7 @@ from engram.agent.encoders.convolution import Conv2d
 from engram.agent.encoders.token_conv import convolve
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
+from engram.agent.layers import linear_relu
 from engram.agent.native.library import available
 from engram.agent.native.token_conv import Geometry
 from engram.env.spec import EnvSpec
@@ -81,8 +82,8 @@ class BoxEncoder(nn.Module):
 
     def forward(self, tokens_NM3: Tensor) -> Tensor:
         x = self.conv1(tokens_NM3).relu()
-        x = self.conv2(x).relu().flatten(1)
-        return self.linear2(self.linear1(x).relu()).relu()
+        x = self.conv2.with_relu(x).flatten(1)
+        return linear_relu(linear_relu(x, self.linear1), self.linear2)
 
 
 class Convolution(NamedTuple):

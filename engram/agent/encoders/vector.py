@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from engram.agent.encoders.box import fit_convolution
 from engram.agent.initialisation import initialise
+from engram.agent.layers import linear_relu
 
 FEW = 8  # inputs
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -25,9 +26,9 @@ class VectorEncoder(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         x, first = vectors.to(self.linear1.weight.dtype), self.linear1
         if first.in_features > FEW or not torch.is_grad_enabled():
-            return self.linear2(first(x).relu_()).relu_()
+            return linear_relu(first(x).relu_(), self.linear2)
         # The same with weights that are transposed in memory: their gradient then takes a quarter of the time on CPUs.
-        return self.linear2(torch.addmm(first.bias, x, first.weight.t().contiguous()).relu_()).relu_()
+        return linear_relu(torch.addmm(first.bias, x, first.weight.t().contiguous()).relu_(), self.linear2)
 
 
 class ImageEncoder(nn.Module):

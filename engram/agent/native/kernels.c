@@ -124,11 +124,11 @@ void engram_token_conv_backward(const struct token_conv *job) {
     }
 }
 
-long engram_two_layers_forward_scratch(const struct two_layers *job) {
+long engram_layers_forward_scratch(const struct layers *job) {
     return chosen->layers_weights(job) + job->threads * chosen->layers_scratch(job);
 }
 
-void engram_two_layers_forward(const struct two_layers *job) {
+void engram_layers_forward(const struct layers *job) {
     long each = chosen->layers_scratch(job), panels = chosen->layers_panels(job);
     float *weights = job->scratch, *scratch = weights + chosen->layers_weights(job);
 #pragma omp parallel num_threads(job->threads)
@@ -142,11 +142,11 @@ void engram_two_layers_forward(const struct two_layers *job) {
     }
 }
 
-long engram_two_layers_backward_scratch(const struct two_layers *job) {
+long engram_layers_backward_scratch(const struct layers *job) {
     return chosen->layers_backward_weights(job) + job->threads * chosen->layers_backward_scratch(job);
 }
 
-void engram_two_layers_backward(const struct two_layers *job) {
+void engram_layers_backward(const struct layers *job) {
     long each = chosen->layers_backward_scratch(job), panels = chosen->layers_panels(job);
     long groups = chosen->layers_groups(job);
     float *weights = job->scratch, *scratch = weights + chosen->layers_backward_weights(job);

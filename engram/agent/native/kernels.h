@@ -3,7 +3,7 @@
 #include "adam.h"
 #include "lstm.h"
 #include "token_conv.h"
-#include "two_layers.h"
+#include "layers.h"
 
 struct kernels {
     const char *name;
@@ -27,14 +27,14 @@ struct kernels {
     void (*conv_forward_rows)(const struct token_conv *, const float *weights, long first, long last, float *scratch);
     void (*conv_backward_rows)(const struct token_conv *, float *d_weights, long first, long last, float *scratch);
     void (*conv_add_up)(const struct token_conv *, long first, long last, const float *sums);
-    long (*layers_panels)(const struct two_layers *), (*layers_groups)(const struct two_layers *);
-    long (*layers_weights)(const struct two_layers *), (*layers_scratch)(const struct two_layers *);
-    void (*layers_pack)(const struct two_layers *, long panel, float *weights);
-    void (*layers_forward_rows)(const struct two_layers *, const float *weights, long first, long last, float *scratch);
-    long (*layers_backward_weights)(const struct two_layers *), (*layers_backward_scratch)(const struct two_layers *);
-    void (*layers_backward_pack)(const struct two_layers *, long group, float *weights);
-    void (*layers_backward_rows)(const struct two_layers *, const float *weights, long first, long last, float *scratch);
-    void (*layers_backward_sum)(const struct two_layers *, long panel, float *scratch, long threads);
+    long (*layers_panels)(const struct layers *), (*layers_groups)(const struct layers *);
+    long (*layers_weights)(const struct layers *), (*layers_scratch)(const struct layers *);
+    void (*layers_pack)(const struct layers *, long panel, float *weights);
+    void (*layers_forward_rows)(const struct layers *, const float *weights, long first, long last, float *scratch);
+    long (*layers_backward_weights)(const struct layers *), (*layers_backward_scratch)(const struct layers *);
+    void (*layers_backward_pack)(const struct layers *, long group, float *weights);
+    void (*layers_backward_rows)(const struct layers *, const float *weights, long first, long last, float *scratch);
+    void (*layers_backward_sum)(const struct layers *, long panel, float *scratch, long threads);
 };
 
 extern const struct kernels kernels_avx512, kernels_avx2, kernels_plain;

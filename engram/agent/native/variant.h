@@ -8,7 +8,7 @@
 #include "lstm_backward.h"
 #include "tanh.h"
 #include "token_conv_kernel.h"
-#include "two_layers_kernel.h"
+#include "layers_kernel.h"
 
 #define KERNELS(variant)                                     \
     const struct kernels kernels_##variant = {               \

@@ -1,13 +1,13 @@
-"""Two layers as one: what they are one after the other, and gradients; the same bits however rows are batched."""
+"""Layers as one operator: what they are one after the other, and gradients; the same bits however rows are batched."""
 
 import pytest
 import torch
 from torch import nn
 
 from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
+from engram.agent.layers import ACTIVATIONS, linear_relu, linear_relu_op, two_layers, two_layers_op
+from engram.agent.native.layers import MOST_OUTPUTS, one_forward, suits, two_forward
 from engram.agent.native.library import kernels, without_kernels
-from engram.agent.native.two_layers import MOST_OUTPUTS, forward, suits
-from engram.agent.two_layers import ACTIVATIONS, two_layers, two_layers_op
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
 ROWS = [0, 1, 7, 132, 133, 700]
@@ -81,7 +81,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others_acting_and_learning(kind
     x, rest = torch.randn(140, sizes[0]), (hidden.weight, hidden.bias, output.weight, output.bias, activation)
     learning = two_layers_op(x, *rest)[0].detach()
     for rows in (slice(None), slice(0, 1), slice(3, 10), slice(131, 133), slice(5, 140)):
-        assert torch.equal(forward(x[rows], *rest, keep=False)[0], learning[rows])
+        assert torch.equal(two_forward(x[rows], *rest, keep=False)[0], learning[rows])
 
 
 def test_rows_may_lie_apart_and_columns_too(kind):
@@ -99,6 +99,52 @@ def test_a_nan_stays_one(kind, activation):
     x[4, 3] = torch.nan
     y, _ = two_layers_op(x, hidden.weight, hidden.bias, output.weight, output.bias, activation)
     assert y.isnan().squeeze(1).tolist() == [row == 4 for row in range(9)]
+    assert linear_relu_op(x, hidden.weight, hidden.bias)[4].isnan().all()
+
+
+def gradients_of_one(x, layer, way):
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    y = way(x)
+    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
+    return [y.detach(), x.grad, layer.weight.grad, layer.bias.grad]
+
+
+def assert_one_is_right(x, layer, way):
+    found, layer = gradients_of_one(x, layer, way), layer.double()
+    expected = gradients_of_one(x.double(), layer, lambda x: layer(x).relu())
+    for got, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5 * max(1, len(x)) ** 0.5)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("sizes", [(12, 64), (576, 64), (70, 192), (12, 40)], ids=str)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_layer_with_relu_is_that(rows, sizes, native):
+    torch.manual_seed(0)
+    layer, x = nn.Linear(*sizes), torch.randn(rows, sizes[0])
+    if native:
+        assert_one_is_right(x, layer, lambda x: linear_relu(x, layer))
+    else:
+        with without_kernels():
+            assert_one_is_right(x, layer, lambda x: linear_relu(x, layer))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("sizes", [(12, 64), (576, 64), (70, 192)], ids=str)
+def test_the_kernels_of_every_kind_are_right_for_one_layer_and_for_each_row_alone(kind, rows, sizes):
+    torch.manual_seed(0)
+    layer, x = nn.Linear(*sizes), torch.randn(rows, sizes[0])
+    together = linear_relu_op(x, layer.weight, layer.bias).detach()
+    for row in range(0, rows, 60):
+        assert torch.equal(one_forward(x[row : row + 1], layer.weight, layer.bias), together[row : row + 1])
+    assert_one_is_right(x, layer, lambda x: linear_relu_op(x, layer.weight, layer.bias))
+
+
+@needs_kernels
+def test_the_operator_of_one_layer_keeps_its_promises():
+    layer = nn.Linear(12, 64)
+    torch.library.opcheck(linear_relu_op.definition, (torch.randn(6, 12, requires_grad=True), layer.weight, layer.bias))
 
 
 @needs_kernels
@@ -122,3 +168,4 @@ def test_autocast_is_heeded():
     hidden, output = layers()
     with torch.autocast("cpu", torch.bfloat16):
         assert two_layers(torch.randn(5, 12), hidden, output, "relu").dtype == torch.bfloat16
+        assert linear_relu(torch.randn(5, 12), hidden).dtype == torch.bfloat16

@@ -1,16 +1,16 @@
-/* Two layers with tanh or ReLU between them, for one kind of processor. Units between them are done WIDTH at a time, in
- * panels: what a block of rows has there is activated, multiplied on and, backward, turned into gradients while it is in
- * cache. A row has the same bits whichever rows are computed with it. */
+/* A layer with tanh or ReLU, and one more if there is one, for one kind of processor. Units of the first are done WIDTH at
+ * a time, in panels: what a block of rows has there is activated, multiplied on and, backward, turned into gradients while
+ * it is in cache. A row has the same bits whichever rows are computed with it. */
 
-static long layers_panels(const struct two_layers *job) { return job->hidden / WIDTH; }
+static long layers_panels(const struct layers *job) { return job->hidden / WIDTH; }
 
 /* Weights as the forward pass needs them: [panel][bias, then inputs][unit]. */
-static long layers_weights(const struct two_layers *job) { return (1 + job->inputs) * job->hidden; }
+static long layers_weights(const struct layers *job) { return (1 + job->inputs) * job->hidden; }
 
 /* Floats one thread needs: the sums of a panel, and those of the outputs, lane by lane. */
-static long layers_scratch(const struct two_layers *job) { return BLOCK * (WIDTH + job->outputs * LANES); }
+static long layers_scratch(const struct layers *job) { return BLOCK * (WIDTH + job->outputs * LANES); }
 
-static TARGET void layers_pack(const struct two_layers *job, long panel, float *weights) {
+static TARGET void layers_pack(const struct layers *job, long panel, float *weights) {
     long I = job->inputs;
     float *to = weights + panel * (1 + I) * WIDTH;
     memcpy(to, job->b_hidden + panel * WIDTH, 4 * WIDTH);
@@ -43,7 +43,7 @@ INLINE void add_outputs(const int rows, const float *panel, const float *weights
     }
 }
 
-static TARGET void layers_forward_rows(const struct two_layers *job, const float *weights, long first, long last,
+static TARGET void layers_forward_rows(const struct layers *job, const float *weights, long first, long last,
                                        float *scratch) {
     enum { TOGETHER = LANES == 16 ? 4 : 2 }; /* rows for which an output's weights are read once */
     long I = job->inputs, K = job->hidden, O = job->outputs;
@@ -58,6 +58,7 @@ static TARGET void layers_forward_rows(const struct two_layers *job, const float
             add_products(rows, job->x + first * job->x_row, job->x_row, from + WIDTH, I, from, 0, units);
             activate(units, rows * WIDTH, job->relu);
             long r = 0;
+            for (; r < rows && !O; r++) memcpy(job->y + (first + r) * K + panel * WIDTH, units + r * WIDTH, 4 * WIDTH);
             for (; r + TOGETHER <= rows; r += TOGETHER)
                 add_outputs(TOGETHER, units + r * WIDTH, w_output, K, O, outputs + r * O * LANES);
             for (; r < rows; r++) add_outputs(1, units + r * WIDTH, w_output, K, O, outputs + r * O * LANES);
@@ -68,11 +69,11 @@ static TARGET void layers_forward_rows(const struct two_layers *job, const float
 }
 
 /* Weights as the gradient of x needs them: inputs WIDTH at a time, [inputs][unit][input]. */
-static long layers_groups(const struct two_layers *job) { return round_up(job->inputs, WIDTH) / WIDTH; }
+static long layers_groups(const struct layers *job) { return round_up(job->inputs, WIDTH) / WIDTH; }
 
-static long layers_backward_weights(const struct two_layers *job) { return layers_groups(job) * job->hidden * WIDTH; }
+static long layers_backward_weights(const struct layers *job) { return layers_groups(job) * job->hidden * WIDTH; }
 
-static TARGET void layers_backward_pack(const struct two_layers *job, long group, float *weights) {
+static TARGET void layers_backward_pack(const struct layers *job, long group, float *weights) {
     long I = job->inputs, left = I - group * WIDTH, count = left < WIDTH ? left : WIDTH;
     float *to = weights + group * job->hidden * WIDTH;
     if (count < WIDTH) memset(to, 0, 4 * job->hidden * WIDTH);
@@ -90,7 +91,7 @@ struct layers_workplace {
     float *inputs; /* of a block, [HEIGHT inputs][row][input] */
 };
 
-static long layers_lay_out(const struct two_layers *job, float *scratch, struct layers_workplace *at) {
+static long layers_lay_out(const struct layers *job, float *scratch, struct layers_workplace *at) {
     long I = round_up(job->inputs, HEIGHT), K = job->hidden;
     float *free_ = scratch;
     at->d_w_hidden = free_, free_ += I * K;
@@ -103,25 +104,26 @@ static long layers_lay_out(const struct two_layers *job, float *scratch, struct 
     return round_up(free_ - scratch, 16);
 }
 
-static long layers_backward_scratch(const struct two_layers *job) {
+static long layers_backward_scratch(const struct layers *job) {
     struct layers_workplace at;
     return layers_lay_out(job, 0, &at);
 }
 
 /* From the gradients of outputs to those of a panel's sums before activation, and those of all but the first weights. */
-static TARGET void panel_gradients(const struct two_layers *job, long panel, long first, long rows,
+static TARGET void panel_gradients(const struct layers *job, long panel, long first, long rows,
                                    const struct layers_workplace *at) {
     static const float zeros[WIDTH];
-    long O = job->outputs;
-    const float *d_y = job->d_y + first * O, *units = job->between + (panel * job->rows + first) * WIDTH;
-    for (long o = 0; o < O; o++)
-        memcpy(at->w_output + o * WIDTH, job->w_output + o * job->hidden + panel * WIDTH, 4 * WIDTH);
-    add_products(rows, d_y, O, at->w_output, O, zeros, 0, at->d_panel);
+    long K = job->hidden, O = job->outputs, unit_row = O ? WIDTH : K;
+    const float *units = O ? job->between + (panel * job->rows + first) * WIDTH : job->y + first * K + panel * WIDTH;
+    const float *d_y = job->d_y + first * (O ? O : K);
+    for (long o = 0; o < O; o++) memcpy(at->w_output + o * WIDTH, job->w_output + o * K + panel * WIDTH, 4 * WIDTH);
+    if (O) add_products(rows, d_y, O, at->w_output, O, zeros, 0, at->d_panel);
+    for (long r = 0; r < rows && !O; r++) memcpy(at->d_panel + r * WIDTH, d_y + r * K + panel * WIDTH, 4 * WIDTH);
     vf bias[4];
     for (int v = 0; v < 4; v++) bias[v] = load(at->d_b_hidden + panel * WIDTH + v * LANES);
     for (long r = 0; r < rows; r++)
         for (int v = 0; v < 4; v++) {
-            vf d = load(at->d_panel + r * WIDTH + v * LANES), unit = load(units + r * WIDTH + v * LANES);
+            vf d = load(at->d_panel + r * WIDTH + v * LANES), unit = load(units + r * unit_row + v * LANES);
             d = job->relu ? (vf)((vu)d & ~(vu)(unit <= 0)) : d * fma_(-unit, unit, splat(1.0f));
             bias[v] += d;
             store(at->d_panel + r * WIDTH + v * LANES, d);
@@ -133,7 +135,7 @@ static TARGET void panel_gradients(const struct two_layers *job, long panel, lon
     }
 }
 
-static TARGET void layers_backward_rows(const struct two_layers *job, const float *weights, long first, long last,
+static TARGET void layers_backward_rows(const struct layers *job, const float *weights, long first, long last,
                                         float *scratch) {
     struct layers_workplace at;
     long I = job->inputs, K = job->hidden, tiles = round_up(I, HEIGHT) / HEIGHT, groups = layers_groups(job);
@@ -171,7 +173,7 @@ INLINE void add_floats(float *to, const float *from, long count) {
 }
 
 /* The threads' sums of a panel added up, in their order, and given as gradients. */
-static TARGET void layers_backward_sum(const struct two_layers *job, long panel, float *scratch, long threads) {
+static TARGET void layers_backward_sum(const struct layers *job, long panel, float *scratch, long threads) {
     struct layers_workplace at, other;
     long I = job->inputs, O = job->outputs, size = round_up(I, HEIGHT) * WIDTH, each = layers_lay_out(job, scratch, &at);
     float *sums = at.d_w_hidden + panel * size;

@@ -1,6 +1,6 @@
-"""Two layers with tanh or ReLU between them by the kernels: float32 on the CPU."""
+"""A layer with ReLU, and two with tanh or ReLU between them, by the kernels: float32 on the CPU."""
 
-# N rows, I inputs, K units between the layers, O outputs
+# N rows, I inputs, K units of the first layer, O outputs of the second
 
 import ctypes
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from engram.agent.native.library import kernels, loaded
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 12  # fewer are not worth waking one for
-PANEL = 64  # what lies between is done so many units at a time, at most
+PANEL = 64  # units of the first layer are done so many at a time, at most
 MOST_OUTPUTS = 32  # each is a sum of its own
 
 
 class Job(ctypes.Structure):
-    """`struct two_layers` of two_layers.h."""
+    """`struct layers` of layers.h."""
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("rows", "inputs", "hidden", "outputs", "threads", "relu")),
@@ -30,41 +30,59 @@ class Job(ctypes.Structure):
 
 
 @torch.compiler.assume_constant_result
-def suits(hidden: int, outputs: int) -> bool:
+def suits(hidden: int, outputs: int = 0) -> bool:
     """Whether the kernels can do layers of these sizes, and have vectors to be faster with."""
     library = kernels()
     return library is not None and hidden % PANEL == 0 and outputs <= MOST_OUTPUTS and library.engram_kind() != b"plain"
 
 
-def forward(
+def one_forward(x: Tensor, w_KI: Tensor, b_K: Tensor) -> Tensor:
+    """relu(x · w + b) [N, K]."""
+    y = x.new_empty(len(x), len(w_KI))
+    _run("forward", x, len(w_KI), 0, "relu", {"w_hidden": w_KI, "b_hidden": b_K, "y": y})
+    return y
+
+
+def one_backward(d_y: Tensor, x: Tensor, w_KI: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, and of the weights and biases."""
+    made = _gradients(x, w_KI)
+    _run("backward", x, len(w_KI), 0, "relu", {"w_hidden": w_KI, "y": y, "d_y": d_y, **made})
+    return made["d_x"], made["d_w_hidden"], made["d_b_hidden"]
+
+
+def two_forward(
     x: Tensor, w_KI: Tensor, b_K: Tensor, w_OK: Tensor, b_O: Tensor | None, activation: str, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [N, O], and what lies between [N, K]; that is empty if it is not kept."""
+    """Outputs [N, O], and what lies between [N, K], in an order of its own; that is empty if it is not kept."""
     y, between = x.new_empty(len(x), len(w_OK)), x.new_empty(len(x) if keep else 0, len(w_KI))
     held = {"w_hidden": w_KI, "b_hidden": b_K, "w_output": w_OK, "b_output": b_O, "y": y}
-    _run("forward", x, w_KI, w_OK, activation, held | ({"between": between} if keep else {}))
+    _run("forward", x, len(w_KI), len(w_OK), activation, held | ({"between": between} if keep else {}))
     return y, between
 
 
-def backward(
+def two_backward(
     d_y: Tensor, x: Tensor, w_KI: Tensor, w_OK: Tensor, between: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, of the weights and biases of the first layer, and of the weights of the second."""
-    shapes = {"d_x": x.shape, "d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1], "d_w_output": w_OK.shape}
-    made = {name: x.new_empty(shape) for name, shape in shapes.items()}
-    held = {"w_hidden": w_KI, "w_output": w_OK, "between": between, "d_y": d_y}
-    _run("backward", x, w_KI, w_OK, activation, held | made)
+    made = _gradients(x, w_KI) | {"d_w_output": x.new_empty(w_OK.shape)}
+    held = {"w_hidden": w_KI, "w_output": w_OK, "between": between, "d_y": d_y, **made}
+    _run("backward", x, len(w_KI), len(w_OK), activation, held)
     return made["d_x"], made["d_w_hidden"], made["d_b_hidden"], made["d_w_output"]
 
 
+def _gradients(x: Tensor, w_KI: Tensor) -> dict[str, Tensor]:
+    shapes = {"d_x": x.shape, "d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1]}
+    return {name: x.new_empty(shape) for name, shape in shapes.items()}
+
+
 def _run(
-    direction: str, x: Tensor, w_KI: Tensor, w_OK: Tensor, activation: str, tensors: Mapping[str, Tensor | None]
+    direction: str, x: Tensor, hidden: int, outputs: int, activation: str, tensors: Mapping[str, Tensor | None]
 ) -> None:
     library, x = loaded(), x if x.stride(-1) == 1 else x.contiguous()
     threads = threads_for(len(x), ROWS_PER_THREAD)
-    job = Job(len(x), x.shape[1], len(w_KI), len(w_OK), threads, activation == "relu", x.data_ptr(), x.stride(0))
+    job = Job(len(x), x.shape[1], hidden, outputs, threads, activation == "relu", x.data_ptr(), x.stride(0))
     held = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in held.items():
         setattr(job, name, tensor.data_ptr())
-    job.scratch = scratch(getattr(library, f"engram_two_layers_{direction}_scratch")(ctypes.byref(job)))
-    getattr(library, f"engram_two_layers_{direction}")(ctypes.byref(job))
+    job.scratch = scratch(getattr(library, f"engram_layers_{direction}_scratch")(ctypes.byref(job)))
+    getattr(library, f"engram_layers_{direction}")(ctypes.byref(job))
