@@ -32,69 +32,75 @@ static TARGET void forward_pack(const struct lstm *job, long panel, float *weigh
     transpose(job->w_hh, H, H, panel, to + (1 + I) * WIDTH);
 }
 
+/* Where a row's units in a panel come from and go to. */
+struct units {
+    const float *c; /* before the step */
+    float *c_after, *h_after;
+    float *cells, *outputs, *gates; /* cells and gates may be null */
+};
+
 /* Gates, cell and output of one row's units in a panel, from the sums before activation. */
-INLINE void finish_units(const float *sums, float *c, float *h, float *cells, float *outputs, float *gates, long H,
-                         long count) {
+INLINE void finish_units(const float *sums, const struct units *of, long H, long count) {
     vf i = sigmoid(load(sums)), f = sigmoid(load(sums + LANES));
     vf g = hyperbolic(load(sums + 2 * LANES)), o = sigmoid(load(sums + 3 * LANES));
-    vf cell = fma_(i, g, f * load(c));
+    vf cell = fma_(i, g, f * load_some(of->c, count));
     vf output = o * hyperbolic(cell);
-    store(c, cell);
-    store(h, output);
-    store_some(outputs, output, count);
-    if (cells) store_some(cells, cell, count);
-    if (gates) {
-        store_some(gates, i, count);
-        store_some(gates + H, f, count);
-        store_some(gates + 2 * H, g, count);
-        store_some(gates + 3 * H, o, count);
+    store_some(of->c_after, cell, count);
+    store_some(of->h_after, output, count);
+    store_some(of->outputs, output, count);
+    if (of->cells) store_some(of->cells, cell, count);
+    if (of->gates) {
+        store_some(of->gates, i, count);
+        store_some(of->gates + H, f, count);
+        store_some(of->gates + 2 * H, g, count);
+        store_some(of->gates + 3 * H, o, count);
     }
 }
 
-/* Inputs side by side, and memory forgotten where an episode starts: written over, so that no NaN survives. */
-static TARGET void begin_step(const struct lstm *job, long t, long first, long rows, float *x, float *h, float *c) {
-    long padded = round_up(job->hidden, LANES);
-    for (long r = 0; r < rows; r++) {
-        memcpy(x + r * job->inputs, job->x + t * job->x_step + (first + r) * job->x_row, 4 * job->inputs);
-        if (job->starts[t * job->starts_step + (first + r) * job->starts_row]) {
-            memset(h + r * padded, 0, 4 * padded);
-            memset(c + r * padded, 0, 4 * padded);
-        }
-    }
+/* The inputs of a step, one row after the other: as they lie if they do, since rows far apart share places in the cache. */
+static TARGET const float *inputs_of(const struct lstm *job, long t, long first, long rows, float *room) {
+    const float *x = job->x + t * job->x_step + first * job->x_row;
+    if (job->x_row == job->inputs) return x;
+    for (long r = 0; r < rows; r++) memcpy(room + r * job->inputs, x + r * job->x_row, 4 * job->inputs);
+    return room;
 }
 
-/* Rows `first` up to, without, `last`, block by block through all steps. */
+/* Rows `first` up to, without, `last`, block by block through all steps. Where an episode starts memory is not read, so
+ * that no NaN survives. */
 static TARGET void forward_rows(const struct lstm *job, const float *weights, long first, long last, float *scratch) {
+    static const float zeros[LANES];
     long I = job->inputs, H = job->hidden, padded = round_up(H, LANES), depth = 1 + I + H;
-    float *x = scratch, *h = x + BLOCK * I, *h_next = h + BLOCK * padded, *c = h_next + BLOCK * padded;
+    float *room = scratch, *h = room + BLOCK * I, *h_next = h + BLOCK * padded, *c = h_next + BLOCK * padded;
     float *sums = c + BLOCK * padded;
     for (long end; first < last; first = end) {
         end = last - first > BLOCK ? first + BLOCK : last;
         long rows = end - first;
-        memset(scratch + BLOCK * I, 0, 4 * 3 * BLOCK * padded);
-        for (long r = 0; r < rows; r++) {
-            memcpy(h + r * padded, job->h0 + (first + r) * job->h0_row, 4 * H);
-            memcpy(c + r * padded, job->c0 + (first + r) * job->c0_row, 4 * H);
-        }
+        for (long r = 0; r < rows; r++) memcpy(h + r * padded, job->h0 + (first + r) * job->h0_row, 4 * H);
         for (long t = 0; t < job->steps; t++) {
-            begin_step(job, t, first, rows, x, h, c);
+            const unsigned char *starts = job->starts + t * job->starts_step + first * job->starts_row;
+            const float *x = inputs_of(job, t, first, rows, room);
+            int at_end = t == job->steps - 1 && job->h_end;
+            for (long r = 0; r < rows; r++)
+                if (starts[r * job->starts_row]) memset(h + r * padded, 0, 4 * padded);
             for (long unit = 0; unit < H; unit += LANES) {
                 const float *panel = weights + unit / LANES * depth * WIDTH;
                 add_products(rows, x, I, panel + WIDTH, I, panel, 0, sums);
                 add_products(rows, h, padded, panel + (1 + I) * WIDTH, H, sums, WIDTH, sums);
                 for (long r = 0; r < rows; r++) {
-                    long place = t * job->rows + first + r;
-                    finish_units(sums + r * WIDTH, c + r * padded + unit, h_next + r * padded + unit,
-                                 job->cells ? job->cells + place * H + unit : 0, job->outputs + place * H + unit,
-                                 job->gates ? job->gates + place * 4 * H + unit : 0, H, H - unit);
+                    long row = first + r, place = (t * job->rows + row) * H + unit;
+                    struct units of = {
+                        .c = starts[r * job->starts_row] ? zeros : t ? c + r * padded + unit : job->c0 + row * job->c0_row + unit,
+                        .c_after = at_end ? job->c_end + row * job->c_end_row + unit : c + r * padded + unit,
+                        .h_after = at_end ? job->h_end + row * job->h_end_row + unit : h_next + r * padded + unit,
+                        .cells = job->cells ? job->cells + place : 0,
+                        .outputs = job->outputs + place,
+                        .gates = job->gates ? job->gates + 4 * (place - unit) + unit : 0,
+                    };
+                    finish_units(sums + r * WIDTH, &of, H, H - unit);
                 }
             }
             float *before = h;
             h = h_next, h_next = before;
-        }
-        for (long r = 0; r < rows && job->h_end; r++) {
-            memcpy(job->h_end + (first + r) * job->h_end_row, h + r * padded, 4 * H);
-            memcpy(job->c_end + (first + r) * job->c_end_row, c + r * padded, 4 * H);
         }
     }
 }
