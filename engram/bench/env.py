@@ -20,8 +20,8 @@ from engram.env.settings import Arena, Gym, Recall, Small
 BARE, TWO_BARE, HERE, WORKERS = "bare loop", "two bare loops at once", "0 workers", "2 workers"
 # With numbers of environments: a message between processes costs the same for few and for many.
 TASKS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
-    "arena": ("mettagrid arena, 24 agents x {}", Arena(), (8, 32)),
-    "small": ("mettagrid small, 1 agent x {}", Small(), (64, 512)),
+    "arena": ("mettagrid arena, 24 agents x {}", Arena(), (8, 16, 32)),
+    "small": ("mettagrid small, 1 agent x {}", Small(), (64, 256, 512)),
     "pole": ("CartPole-v1 x {}, against SyncVectorEnv", Gym(id="CartPole-v1"), (64,)),
     "recall": ("recall x {}", Recall(distractors=0.1), (4096,)),
 }
