@@ -19,6 +19,9 @@ from engram.env.worker import FAILED, Job
 
 _PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_HUGE_PAGES = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
+}  # many small environments lie on many pages; others ignore it
 
 
 class WorkerError(EnvError):
@@ -149,7 +152,7 @@ def _launch(number: int, shares: dict[int, range], memory: int, timeout: float) 
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", boot, *map(str, files)],
         pass_fds=files,
-        env=os.environ | dict.fromkeys(_THREADS, "1"),
+        env=_HUGE_PAGES | os.environ | dict.fromkeys(_THREADS, "1"),
         stdin=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
     )

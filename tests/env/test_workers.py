@@ -189,6 +189,16 @@ def test_workers_have_one_thread_and_no_torch(trouble):
         assert not any("torch" in mapped.path for mapped in worker.memory_maps())
 
 
+@pytest.mark.parametrize("own", [None, "glibc.malloc.check=1"])
+def test_workers_lie_on_huge_pages_unless_the_user_has_other_wishes(own, monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if own is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+    with VectorEnv(Recall(), num_envs=4, num_workers=1):
+        (worker,) = psutil.Process().children()
+        assert worker.environ()["GLIBC_TUNABLES"] == (own or "glibc.malloc.hugetlb=1")
+
+
 def test_shared_memory_has_no_name():
     with VectorEnv(Recall(), 2, num_workers=1):
         mapped = {part.path for part in psutil.Process(_children()[0]).memory_maps()}
