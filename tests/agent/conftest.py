@@ -12,6 +12,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels for each kind of processor that this one can stand in for."""
     kernels = library.kernels()
     assert kernels is not None
+    before = kernels.engram_kind().decode()
     library.choose(kernels, request.param)
     yield request.param
-    library.choose(kernels)
+    library.choose(kernels, before)

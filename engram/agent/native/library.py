@@ -98,8 +98,9 @@ def kinds() -> list[str]:
     library = _library()
     if library is None:
         return []
+    chosen = library.engram_kind().decode()
     names = [name for name in KINDS if choose(library, name) == name]
-    choose(library)
+    choose(library, chosen)
     return names
 
 
