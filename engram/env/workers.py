@@ -19,9 +19,8 @@ from engram.env.worker import FAILED, Job
 
 _PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_HUGE_PAGES = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
-}  # many small environments lie on many pages; others ignore it
+# Many small environments lie on many pages. Other C libraries ignore it.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 class WorkerError(EnvError):
