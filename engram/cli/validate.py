@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from engram.cli.guide import guide
 from engram.config.load import dump, load
+from engram.env.cores import available_cores
 from engram.env.settings import agents_of
-from engram.training.sizes import available_cores, resolve_sizes
+from engram.training.sizes import resolve_sizes
 
 
 def main(words: Sequence[str]) -> int:

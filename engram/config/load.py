@@ -15,10 +15,11 @@ from engram.config.groups import GROUPS, compose_groups, own_choice, read_yaml
 from engram.config.nearest import suggestion
 from engram.config.run import RunSettings
 from engram.config.words import Word, check_name, split, value
+from engram.env.cores import available_cores
 from engram.env.settings import agents_of
 from engram.settings import SettingsError, UserError
 from engram.training.launch import place
-from engram.training.sizes import SIZE_NAMES, available_cores, of_each_process, resolve_sizes
+from engram.training.sizes import SIZE_NAMES, of_each_process, resolve_sizes
 
 SETTINGS_FILE = "settings.yaml"
 

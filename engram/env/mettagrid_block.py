@@ -46,6 +46,7 @@ class MettagridBlock:
         self._end_stats = [(name, float(least)) for name, least in game.end_episode_on_game_stats.items()]
         self._views = _views(buffers, envs)
         self._flags = (buffers.terminals, buffers.truncations, buffers.starts)
+        self._raised = True  # some of them may be
         self._actions = self._per_env(buffers.actions)
         self._episodes = np.full(envs, -1, np.int64)  # number of the running one
         self._tick = 0  # steps of the block
@@ -56,6 +57,7 @@ class MettagridBlock:
         self._log = np.zeros((logged, envs, game.num_agents), action)
 
     def reset(self) -> None:
+        self._raised = True
         for env in range(len(self._env_ids)):
             self._begin(env)
         self._name_tags()
@@ -66,8 +68,9 @@ class MettagridBlock:
         if len(self._log):
             self._log[self._tick % len(self._log)] = self._actions
         self._tick += 1
-        for flags in self._flags:
-            flags.fill(False)  # the simulator only ever raises them
+        if self._raised:
+            for flags in self._flags:
+                flags.fill(False)  # the simulator only ever raises them
         try:
             for step in self._steps.values():
                 step()
@@ -75,6 +78,7 @@ class MettagridBlock:
             raise overflow(error, self._budget_option) or error from error
         self._name_tags()
         ended = self._ended()
+        self._raised = bool(ended)
         return self._renew(ended) if ended else Episodes.none()
 
     def state(self) -> dict[str, np.ndarray] | None:
@@ -89,6 +93,7 @@ class MettagridBlock:
         return {"episodes": self._episodes.copy(), "lengths": lengths, "log": log, **saved}
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
+        self._raised = True
         episodes, lengths, log = state["episodes"], state["lengths"], state["log"]
         self._episodes[:] = episodes - 1
         for env, length in enumerate(lengths):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from engram.env import shared
 from engram.env.block import Block, Buffers
 from engram.env.commands import LocalPool, Pool
+from engram.env.cores import available_cores
 from engram.env.registry import adapter_path, make_block
 from engram.env.spec import EnvSpec
 from engram.env.worker import Job, rows_of
@@ -42,7 +43,7 @@ def open_workers(
     start_timeout: float,
 ) -> Opened:
     layout = Buffers.layout(spec, spec.agents * groups[-1].stop)
-    shares = share_out(groups, num_workers)
+    shares = share_out(groups, num_workers, apart=num_workers >= available_cores())
     jobs = [
         Job(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, held)
         for held in (_held_by(worker, shares, first_env) for worker in range(num_workers))
@@ -68,8 +69,19 @@ def shifted(ids: range, by: int) -> range:
     return range(ids.start + by, ids.stop + by)
 
 
-def share_out(groups: Sequence[range], num_workers: int) -> list[list[tuple[int, range]]]:
-    """For each group the (worker, environments) that step it. The larger parts go round, so no worker has much more."""
+def share_out(groups: Sequence[range], num_workers: int, apart: bool) -> list[list[tuple[int, range]]]:
+    """For each group the (worker, environments) that step it.
+
+    All workers have a part of every group, so that none waits while the policy looks at one of them; the larger parts
+    go round, so that no worker has much more. `apart`: every group has workers of its own, if they can be divided so.
+    They are told to step half as often; and a policy that has no core but theirs takes one of those who wait for it.
+    """
+    if apart and num_workers % len(groups) == 0:
+        each = num_workers // len(groups)
+        return [
+            [(group * each + part, ids) for part, ids in enumerate(split(places, each)) if len(ids)]
+            for group, places in enumerate(groups)
+        ]
     return [
         [((group.start + part) % num_workers, ids) for part, ids in enumerate(split(group, num_workers)) if len(ids)]
         for group in groups

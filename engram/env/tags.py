@@ -13,6 +13,7 @@ from mettagrid.config.mettagrid_config import GameConfig
 from engram.env.spec import EMPTY_LOCATION, Feature
 
 TAG = "tag"  # mettagrid's feature
+_PAIR = np.dtype("<u2")  # a token's second and third byte: feature and value
 
 
 class Tags(NamedTuple):
@@ -33,11 +34,10 @@ class Tags(NamedTuple):
 
     def rename(self, observations: np.ndarray) -> None:
         """Change observations [rows, tokens, 3] in place. Those that have been changed already stay as they are."""
-        used = _used(observations)
-        ids = _places_of_ids(*observations.shape[:2], used)[(observations[:, :used, 1] == self.feature).ravel()]
-        numbers = observations.reshape(-1)  # a view: rows are contiguous
-        numbers[ids] = numbers[ids + 1] + np.uint8(self.first)
-        numbers[ids + 1] = 1
+        rows, tokens, bytes_ = observations.strides
+        used = observations.shape[0], _used(observations)
+        pairs = np.ndarray(used, _PAIR, observations, offset=bytes_, strides=(rows, tokens))  # a view
+        pairs[...] = _renamed(self.feature, self.first).take(pairs)
 
 
 def _used(observations: np.ndarray) -> int:
@@ -49,6 +49,9 @@ def _used(observations: np.ndarray) -> int:
 
 
 @cache
-def _places_of_ids(rows: int, tokens: int, used: int) -> np.ndarray:
-    """Where the ids of each row's first `used` tokens are among all numbers of [rows, tokens, 3]."""
-    return (np.arange(rows)[:, None] * (3 * tokens) + np.arange(used) * 3 + 1).ravel()
+def _renamed(feature: int, first: int) -> np.ndarray:
+    """What becomes of every pair of a feature and a value."""
+    values = np.arange(256, dtype=np.uint16)
+    renamed = np.arange(0x10000, dtype=np.uint16).reshape(256, 256)  # the value is the high byte
+    renamed[:, feature] = 0x100 | (first + values) & 0xFF
+    return renamed.reshape(-1)

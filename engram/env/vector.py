@@ -33,10 +33,10 @@ class VectorEnv:
                 batch = env.recv()
                 env.send(batch, act(batch.buffers.observations))
 
-    Every batch is shared out over all workers, and batches come back in the order they were sent. So a row's data,
-    the order of batches and the order of episodes follow from the seed and the actions alone, not from timing; and what
-    a row sees does not even depend on the number of workers and batches. Two batches keep the workers busy while the
-    policy thinks; without workers one is enough, and `recv` steps it in this process.
+    A batch is shared out over all workers, or over some of them, and batches come back in the order they were sent. So
+    a row's data, the order of batches and the order of episodes follow from the seed and the actions alone, not from
+    timing; and what a row sees does not even depend on the number of workers and batches. Two batches keep the workers
+    busy while the policy thinks; without workers one is enough, and `recv` steps it in this process.
     """
 
     def __init__(

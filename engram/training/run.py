@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
+from engram.env.cores import available_cores
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -37,7 +38,7 @@ from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
-from engram.training.sizes import Sizes, available_cores, of_all_processes
+from engram.training.sizes import Sizes, of_all_processes
 from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard

@@ -4,7 +4,6 @@ A row is one agent of one environment, a segment is `bptt_horizon` steps of a ro
 number of segments of every row, and splits into minibatches of whole segments.
 """
 
-import os
 from collections.abc import Iterable
 from math import lcm, log
 from typing import NamedTuple
@@ -100,14 +99,6 @@ def default_workers(cores: int, num_envs: int, device: str) -> int:
 def default_epochs(batch_size: int) -> int:
     """A large batch makes enough minibatches in one pass; of a small one there is more to learn."""
     return 1 if batch_size >= 65536 else 4
-
-
-def available_cores() -> int:
-    """The cores this process may use, which in a container or under a scheduler are not all there are."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def _environments_and_segments(

@@ -54,16 +54,20 @@ def started(*arguments, **options):
     return env
 
 
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
-def test_every_environment_has_one_place_and_workers_have_equal_shares(num_envs, num_batches, num_workers):
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.booleans())
+def test_every_environment_has_one_place_and_workers_have_equal_shares(num_envs, num_batches, num_workers, apart):
     num_batches, num_workers = min(num_batches, num_envs), min(num_workers, num_envs)
     groups = split(range(num_envs), num_batches)
-    shares = share_out(groups, num_workers)
+    shares = share_out(groups, num_workers, apart)
     assert [i for ids in groups for i in ids] == list(range(num_envs))
     assert [i for group in shares for _, ids in group for i in ids] == list(range(num_envs))
     held = [sum(len(ids) for group in shares for worker, ids in group if worker == w) for w in range(num_workers)]
     assert max(held) - min(held) <= 1
     assert all(len({worker for worker, _ in group}) == len(group) for group in shares)
+    if apart and num_workers % num_batches == 0:
+        assert sum(len({worker for worker, _ in group}) for group in shares) <= num_workers  # none is in two groups
+    else:
+        assert [len(group) for group in shares] == [min(num_workers, len(ids)) for ids in groups]
 
 
 def test_batches_are_whole_environments_in_order(trouble):
