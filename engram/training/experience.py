@@ -102,10 +102,10 @@ class Experience:
 
     def step_of(self, env_id: slice) -> int:
         """How many steps these rows have; they must have come the same way."""
-        position = self.position[env_id]
-        if (position != position[0]).any():
+        position = self.position[env_id].tolist()
+        if position.count(position[0]) != len(position):
             raise ValueError(f"rows {env_id.start} to {env_id.stop - 1} have different numbers of steps: {position}")
-        return int(position[0])
+        return position[0]
 
     def store(self, td: TensorDictBase, env_id: slice) -> None:
         """Keep one step of some rows: the fields this buffer has, whatever else the td carries."""
