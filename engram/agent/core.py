@@ -85,10 +85,12 @@ class Core(nn.Module):
         inputs_TBI: Tensor,
         state: State | tuple[Tensor, Tensor] | Tensor | None = None,
         starts_TB: Tensor | None = None,
+        room: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Outputs [T, B, H] and the memory after the last step: a `State`, or one tensor if `state` is one.
 
-        `state`: h and c [L, B, ...], or both as they are stored, [B, L, S].
+        `state`: h and c [L, B, ...], or both as they are stored, [B, L, S]. In that case the memory may be written to
+        `room`, which may be `state` itself, and is `room` then; where that saves nothing it is a new tensor.
         """
         steps, rows, _ = inputs_TBI.shape
         if starts_TB is None:
@@ -108,10 +110,12 @@ class Core(nn.Module):
         kind = inputs_TBI.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             if isinstance(state, Tensor):
-                return self._run_stored(inputs_TBI.to(dtype), state.to(dtype), starts_TB)
+                return self._run_stored(inputs_TBI.to(dtype), state.to(dtype), starts_TB, room)
             return self._run(inputs_TBI.to(dtype), State(state[0].to(dtype), state[1].to(dtype)), starts_TB)
 
-    def _run_stored(self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor) -> tuple[Tensor, Tensor]:
+    def _run_stored(
+        self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, room: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         outputs, state = self._run(x_TBI, self.unpack(memory_BLS), starts_TB)
         return outputs, self.pack(state)
 

@@ -31,10 +31,12 @@ class LSTM(Core):
             setattr(core, name, parameter)
         return core
 
-    def _run_stored(self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor) -> tuple[Tensor, Tensor]:
+    def _run_stored(
+        self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, room: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not native.usable(x_TBI):
-            return super()._run_stored(x_TBI, memory_BLS, starts_TB)
-        return native.advance(x_TBI, memory_BLS, starts_TB, [self._weights(i) for i in range(self.num_layers)])
+            return super()._run_stored(x_TBI, memory_BLS, starts_TB, room)
+        return native.advance(x_TBI, memory_BLS, starts_TB, [self._weights(i) for i in range(self.num_layers)], room)
 
     def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
         arguments = (x_TBI, h_BH, c_BC, starts_TB, *self._weights(layer))

@@ -47,6 +47,17 @@ class MemoryStore(nn.Module):
         memory = self.memory_NLS[rows]
         return memory.clone() if isinstance(rows, slice) and torch.is_grad_enabled() else memory
 
+    def room(self, rows: Rows) -> Tensor | None:
+        """Where whoever computes these rows' new memory may put it at once; None if it is to be given to `write`.
+
+        That is the rows themselves, if they are a range and there can be no graph that would have to be cut.
+        """
+        if not isinstance(rows, slice) or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        self._make_room_for(rows)
+        self.known_N[rows] = True
+        return self.memory_NLS[rows]
+
     def write(self, rows: Rows, memory_BLS: Tensor) -> None:
         self._make_room_for(rows)
         memory = self.memory_NLS

@@ -20,8 +20,10 @@ def remember_and_run(
     if ids is None:
         outputs_TBH, _ = core(inputs_TBI, core.unpack(memory_BLS), starts_TB)
     else:
-        outputs_TBH, memory_BLS = core(inputs_TBI, memory_BLS, starts_TB)
-        store.write(ids, memory_BLS)
+        room = store.room(ids)
+        outputs_TBH, memory_BLS = core(inputs_TBI, memory_BLS, starts_TB, room)
+        if memory_BLS is not room:
+            store.write(ids, memory_BLS)
     return outputs_TBH.transpose(0, 1).reshape(rows * steps, -1)
 
 

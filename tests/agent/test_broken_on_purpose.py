@@ -68,10 +68,8 @@ FAULTS = {
     "reset one step late in acting": Fault(
         base,
         "remember_and_run",
-        "memory_BLS, starts_TB)\n        store",
-        "memory_BLS, starts_TB & False)\n"
-        "        memory_BLS = memory_BLS.masked_fill(starts_TB.view(-1, 1, 1), 0)\n"
-        "        store",
+        "memory_BLS, starts_TB, room)\n",
+        "memory_BLS, starts_TB & False)\n        memory_BLS = memory_BLS.masked_fill(starts_TB.view(-1, 1, 1), 0)\n",
         (check_boundaries, check_replay),
     ),
     "reset of all rows when one ends": Fault(
@@ -155,7 +153,11 @@ def test_a_fault_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, check: C
 @pytest.mark.parametrize("core", CORES)
 def test_a_core_that_takes_no_notice_of_starts_is_noticed(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     right = Core.forward
-    monkeypatch.setattr(Core, "forward", lambda self, inputs, state, starts: right(self, inputs, state, starts & False))
+
+    def forward(self, inputs, state, starts, room=None):
+        return right(self, inputs, state, starts & False, room)
+
+    monkeypatch.setattr(Core, "forward", forward)
     with pytest.raises(AssertionError):
         check_boundaries(made(core))
 

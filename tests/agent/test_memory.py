@@ -188,3 +188,13 @@ def test_a_range_of_rows_is_a_copy_where_gradients_are_wanted_and_the_memory_its
     store.write(slice(0, 3), torch.zeros(3, 1, 2))
     assert kept.eq(1).all()
     assert itself.eq(0).all()
+
+
+def test_new_memory_may_be_written_straight_to_a_range_of_rows_but_only_where_no_graph_can_be():
+    store = MemoryStore(1, 2)
+    with torch.no_grad():
+        assert store.room(ids(0, 1)) is None  # rows here and there
+        store.room(slice(1, 3)).fill_(5)
+    assert store.room(slice(1, 3)) is None
+    assert store.read(ids(0, 1, 2))[:, 0, 0].tolist() == [0, 5, 5]
+    assert store.known_ids() == [1, 2]

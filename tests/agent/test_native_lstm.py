@@ -170,3 +170,30 @@ def test_both_ways_agree() -> None:
         pure = results(core, core, inputs, state, starts)
     for mine, other in zip(native, pure, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5 * other.abs().max().clamp(min=1).item())
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_memory_may_be_written_over_by_what_it_becomes(kind, steps, layers):
+    core = LSTM(12, 20, layers)
+    x, starts = torch.randn(steps, 140, 12), torch.rand(steps, 140) < 0.3
+    everybody = torch.randn(150, layers, 40)
+    memory, untouched = everybody[3:143], everybody.clone()
+    with torch.no_grad():
+        outputs, after = core(x, memory.clone(), starts)
+        in_place, same = core(x, memory, starts, memory)
+    assert same is memory
+    assert torch.equal(in_place, outputs)
+    assert torch.equal(memory, after)
+    assert torch.equal(everybody[:3], untouched[:3])
+    assert torch.equal(everybody[143:], untouched[143:])
+
+
+def test_room_that_does_not_suit_is_left_alone(kind):
+    core, memory = LSTM(12, 20), torch.randn(4, 1, 40)
+    x, starts = torch.randn(1, 4, 12), torch.zeros(1, 4, dtype=torch.bool)
+    for room in (torch.zeros(4, 1, 40, dtype=torch.float64), torch.zeros(3, 1, 40)):
+        with torch.no_grad():
+            _, after = core(x, memory, starts, room)
+        assert after is not room
+        assert not room.any()

@@ -68,11 +68,15 @@ def forward(
 
 
 def advance(
-    x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]]
+    x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]], room: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All layers, memory as it is stored, h beside c: outputs [T, B, H] and the memory [B, L, 2H] after the steps."""
+    """All layers, memory as it is stored, h beside c: outputs [T, B, H] and the memory [B, L, 2H] after the steps.
+
+    It is written to `room` if it fits there, which may be the memory before: a row's is read before it is written.
+    """
     memory, starts = _rows_contiguous(memory_BLS), starts.bool()
-    after, hidden = memory.new_empty(memory.shape), memory.shape[2] // 2
+    fits = room is not None and library.usable(room) and room.shape == memory.shape and room.stride(-1) == 1
+    after, hidden = room if room is not None and fits else memory.new_empty(memory.shape), memory.shape[2] // 2
     before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
     for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
         x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
