@@ -36,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
     143 when terminated."""
     try:
         with _terminated_like_interrupted():
-            return _run([*(sys.argv[1:] if words is None else words)] or ["--help"])
+            code = _run([*(sys.argv[1:] if words is None else words)] or ["--help"])
+        sys.stdout.flush()  # here, where it can be answered that nobody reads it
+        return code
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -101,7 +101,10 @@ def test_a_mistake_is_answered_before_torch_is_loaded():
     ]
 
 
-def test_output_that_nobody_reads_to_the_end_is_no_error():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_to_the_end_is_no_error(unbuffered):
     command = f"{sys.executable} -m engram train --help | true"
-    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT, check=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    words = ["sh", "-c", command]
+    result = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
     assert result.stderr == ""
