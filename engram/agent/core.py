@@ -155,14 +155,15 @@ def _together(layers: list[Tensor]) -> Tensor:
     return torch.stack(layers) if len(layers) > 1 else layers[0].unsqueeze(0)
 
 
+def forget(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
+    """What was remembered (or its gradient), but zero where an episode starts, also where it was NaN."""
+    if starts_N.device.type != "cpu":  # to count the rows that start would be a sync
+        return tuple(memory.masked_fill(starts_N.unsqueeze(-1), 0) for memory in memories_NH)
+    rows = starts_N.nonzero().squeeze(1)  # few: to look at all numbers takes several times as long
+    return tuple(memory.index_fill(0, rows, 0) for memory in memories_NH) if len(rows) else memories_NH
+
+
 def previous(first_BH: Tensor, sequence_TBH: Tensor, starts_TB: Tensor) -> Tensor:
     """What each step found in memory: the value before it, and zero where an episode starts."""
     shifted = torch.cat([first_BH.unsqueeze(0), sequence_TBH[:-1]])
-    return shifted.masked_fill(starts_TB.unsqueeze(-1), 0)
-
-
-def steps_with_starts(starts_TB: Tensor) -> list[bool]:
-    """For each step, whether any row may start there. Exact where that is free to know; elsewhere always true."""
-    if starts_TB.device.type == "cpu":
-        return starts_TB.any(dim=1).tolist()
-    return [True] * starts_TB.shape[0]
+    return forget(starts_TB.flatten(), shifted.flatten(0, 1))[0].view_as(shifted)

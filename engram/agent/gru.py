@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from engram.agent.core import Core, previous, steps_with_starts
+from engram.agent.core import Core, forget, previous
 from engram.agent.operator import Operator
 
 
@@ -29,9 +29,8 @@ def _run(
     outputs, candidates = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     w_hh_t = w_hh.t()
     h = h0
-    for t, may_start in enumerate(steps_with_starts(starts)):
-        if may_start:
-            h = h.masked_fill(starts[t].unsqueeze(-1), 0)
+    for t in range(steps):
+        (h,) = forget(starts[t], h)
         from_h = torch.addmm(b_hh, h, w_hh_t)
         r_z = gates[t, :, : 2 * hidden].add_(from_h[:, : 2 * hidden]).sigmoid_()
         candidates[t] = from_h[:, 2 * hidden :]
@@ -76,15 +75,12 @@ def gru_layer_backward(
     d_from_h = torch.empty_like(gates)
     x_split, h_split = (d.view(steps, rows, 3, hidden) for d in (d_from_x, d_from_h))
     d_h = torch.zeros_like(h0)
-    may_start = steps_with_starts(starts)
     for t in range(steps - 1, -1, -1):
         d_h = d_h.add_(d_outputs[t])
         torch.mul(factors[t], d_h.unsqueeze(1), out=x_split[t])
         h_split[t, :, :2] = x_split[t, :, :2]
         torch.mul(x_split[t, :, 2], r[t], out=h_split[t, :, 2])
-        d_h = torch.addmm(d_h.mul_(z[t]), d_from_h[t], w_hh)
-        if may_start[t]:
-            d_h = d_h.masked_fill_(starts[t].unsqueeze(-1), 0)
+        (d_h,) = forget(starts[t], torch.addmm(d_h.mul_(z[t]), d_from_h[t], w_hh))
     flat_x, flat_h = d_from_x.view(steps * rows, -1), d_from_h.view(steps * rows, -1)
     d_w_ih = torch.mm(flat_x.t(), x.reshape(steps * rows, -1))
     d_w_hh = torch.mm(flat_h.t(), h_before.view(steps * rows, -1))

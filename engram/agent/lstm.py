@@ -5,11 +5,12 @@
 import torch
 from torch import Tensor, nn
 
-from engram.agent.core import Core, previous, steps_with_starts
+from engram.agent.core import Core, forget, previous
 from engram.agent.native import lstm as native
 from engram.agent.operator import Operator
+from engram.agent.tanh import tanh_into
 
-ROWS_AT_ONCE = 2048  # in PyTorch's backward pass
+ROWS_AT_ONCE = 2048  # in PyTorch
 
 
 class LSTM(Core):
@@ -63,19 +64,18 @@ def _run(
         return native.forward(x, h0, c0, starts, w_ih, w_hh, b_ih, b_hh, keep_gates)
     steps, rows, _ = x.shape
     hidden = h0.shape[1]
-    gates = torch.addmm(b_ih + b_hh, x.reshape(steps * rows, -1), w_ih.t()).view(steps, rows, 4 * hidden)
+    gates, bias = x.new_empty(steps, rows, 4 * hidden), b_ih + b_hh
     outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     w_hh_t = w_hh.t()
     h, c = h0, c0
-    for t, may_start in enumerate(steps_with_starts(starts)):
-        if may_start:
-            clear = starts[t].unsqueeze(-1)
-            h, c = h.masked_fill(clear, 0), c.masked_fill(clear, 0)
-        gate = gates[t].addmm_(h, w_hh_t)
-        i_f, g, o = gate[:, : 2 * hidden].sigmoid_(), gate[:, 2 * hidden : 3 * hidden].tanh_(), gate[:, 3 * hidden :]
-        o.sigmoid_()
-        c = torch.mul(i_f[:, hidden:], c, out=cells[t]).addcmul_(i_f[:, :hidden], g)
-        h = torch.tanh(c, out=outputs[t]).mul_(o)
+    for part in _parts(steps, rows, x.device.type):
+        torch.addmm(bias, x[part].flatten(0, 1), w_ih.t(), out=gates[part].flatten(0, 1))
+        for t in range(part.start, part.stop):
+            h, c = forget(starts[t], h, c)
+            i_f, g, o = gates[t].addmm_(h, w_hh_t).split([2 * hidden, hidden, hidden], dim=1)
+            i, f = i_f.sigmoid_().chunk(2, dim=1)
+            c = torch.mul(f, c, out=cells[t]).addcmul_(i, tanh_into(g, g))
+            h = tanh_into(c, outputs[t]).mul_(o.sigmoid_())
     return outputs, cells, gates
 
 
@@ -114,32 +114,32 @@ def lstm_layer_backward(
     steps, rows, hidden = outputs.shape
     d_x, d_w_ih, d_w_hh = x.new_empty(x.shape), torch.zeros_like(w_ih), torch.zeros_like(w_hh)
     d_h, d_c, d_b = torch.zeros_like(h0), torch.zeros_like(c0), w_ih.new_zeros(4 * hidden)
-    may_start = steps_with_starts(starts)
-    for part in _parts(steps, rows, x.device.type):
+    parts = _parts(steps, rows, x.device.type)
+    room = torch.empty_like(gates[parts[0]]) if parts else gates
+    for part in reversed(parts):
         h_first, c_first = (outputs[part.start - 1], cells[part.start - 1]) if part.start else (h0, c0)
         h_before = previous(h_first, outputs[part], starts[part])
         c_before = previous(c_first, cells[part], starts[part])
         i, f, g, o = gates[part].unflatten(-1, (4, hidden)).unbind(2)
-        tanh_c = cells[part].tanh()
+        tanh_c = tanh_into(cells[part], torch.empty_like(c_before))
+        cell_factor = torch.addcmul(o, outputs[part], tanh_c, value=-1)  # o (1 - tanh_c²)
         # d(gate before activation) is d_cell or d_output times a factor that is known for all these steps at once
-        factors = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=2)
-        o_factor = tanh_c * o * (1 - o)
-        cell_factor = o * (1 - tanh_c * tanh_c)
-        d_gates = torch.empty_like(gates[part])
+        d_gates = room[: part.stop - part.start]
         split = d_gates.unflatten(-1, (4, hidden))
+        d_i, d_f, d_g, d_o = split.unbind(2)
+        torch.addcmul(i, i, i, value=-1, out=d_i).mul_(g)
+        torch.addcmul(f, f, f, value=-1, out=d_f).mul_(c_before)
+        torch.addcmul(i, i * g, g, value=-1, out=d_g)
+        torch.addcmul(o, o, o, value=-1, out=d_o).mul_(tanh_c)
         for t in range(part.stop - 1, part.start - 1, -1):
             here = t - part.start
             d_h = d_h.add_(d_outputs[t])
             d_c = d_c.addcmul_(d_h, cell_factor[here])
             if d_cells is not None:
                 d_c = d_c.add_(d_cells[t])
-            torch.mul(factors[here], d_c.unsqueeze(1), out=split[here, :, :3])
-            torch.mul(o_factor[here], d_h, out=split[here, :, 3])
-            d_h = torch.mm(d_gates[here], w_hh)
-            d_c = d_c.mul_(f[here])
-            if may_start[t]:
-                clear = starts[t].unsqueeze(-1)
-                d_h, d_c = d_h.masked_fill_(clear, 0), d_c.masked_fill_(clear, 0)
+            split[here, :, :3].mul_(d_c.unsqueeze(1))
+            d_o[here].mul_(d_h)
+            d_h, d_c = forget(starts[t], torch.mm(d_gates[here], w_hh), d_c.mul_(f[here]))
         flat = d_gates.flatten(0, 1)
         torch.mm(flat, w_ih, out=d_x[part].flatten(0, 1))
         d_w_ih.addmm_(flat.t(), x[part].flatten(0, 1))
@@ -149,9 +149,9 @@ def lstm_layer_backward(
 
 
 def _parts(steps: int, rows: int, device: str) -> list[slice]:
-    """The steps, last ones first, in parts: on CPUs so few at once that what is computed of them stays in cache."""
-    at_once = max(1, ROWS_AT_ONCE // max(1, rows)) if device == "cpu" else steps
-    return [slice(max(0, stop - at_once), stop) for stop in range(steps, 0, -at_once)]
+    """The steps in parts: on CPUs so few at once that what is computed of them stays in cache."""
+    at_once = max(1, ROWS_AT_ONCE // max(1, rows)) if device == "cpu" else max(1, steps)
+    return [slice(start, min(start + at_once, steps)) for start in range(0, steps, at_once)]
 
 
 @lstm_layer_backward.register_fake

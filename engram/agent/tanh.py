@@ -15,6 +15,13 @@ def tanh(x: Tensor) -> Tensor:
     return tanh_op(x) if torch.is_grad_enabled() or torch.compiler.is_compiling() else native.forward(x)
 
 
+def tanh_into(x: Tensor, out: Tensor) -> Tensor:
+    """In PyTorch alone, without a gradient. On CPUs by the sigmoid, which it computes several times as fast."""
+    if x.device.type != "cpu":
+        return torch.tanh(x, out=out)
+    return torch.add(x, x, out=out).sigmoid_().mul_(2).sub_(1)
+
+
 @Operator
 def tanh_op(x: Tensor) -> Tensor:
     return native.forward(x)
