@@ -54,14 +54,14 @@ def _(x, w_KI, b_K):
 
 
 @Operator
-def linear_relu_backward(d_NK: Tensor, x: Tensor, w_KI: Tensor, y_NK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, and of the weights and biases."""
-    return native.one_backward(d_NK, x, w_KI, y_NK)
+def linear_relu_backward(d_NK: Tensor, x: Tensor, w_KI: Tensor, y_NK: Tensor, of_x: bool) -> list[Tensor]:
+    """Gradients of the weights and biases, and of x if it is wanted."""
+    return native.one_backward(d_NK, x, w_KI, y_NK, of_x=of_x)
 
 
 @linear_relu_backward.register_fake
-def _(d_NK, x, w_KI, y_NK):
-    return x.new_empty(x.shape), w_KI.new_empty(w_KI.shape), w_KI.new_empty(len(w_KI))
+def _(d_NK, x, w_KI, y_NK, of_x):
+    return [x.new_empty(shape) for shape in (w_KI.shape, w_KI.shape[:1], x.shape)[: 3 if of_x else 2]]
 
 
 def _remember_one(ctx, inputs, output) -> None:
@@ -70,7 +70,8 @@ def _remember_one(ctx, inputs, output) -> None:
 
 
 def _backward_of_one(ctx, d_NK):
-    return linear_relu_backward(d_NK, *ctx.saved_tensors)
+    d_w_KI, d_b_K, *d_x = linear_relu_backward(d_NK, *ctx.saved_tensors, ctx.needs_input_grad[0])
+    return d_x[0] if d_x else None, d_w_KI, d_b_K
 
 
 linear_relu_op.register_autograd(_backward_of_one, _remember_one)

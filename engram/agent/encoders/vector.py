@@ -11,7 +11,6 @@ from engram.agent.encoders.box import fit_convolution
 from engram.agent.initialisation import initialise
 from engram.agent.layers import linear_relu
 
-FEW = 8  # inputs
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 
 
@@ -24,11 +23,7 @@ class VectorEncoder(nn.Module):
         self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
 
     def forward(self, vectors: Tensor) -> Tensor:
-        x, first = vectors.to(self.linear1.weight.dtype), self.linear1
-        if first.in_features > FEW or not torch.is_grad_enabled():
-            return linear_relu(first(x).relu_(), self.linear2)
-        # The same with weights that are transposed in memory: their gradient then takes a quarter of the time on CPUs.
-        return linear_relu(torch.addmm(first.bias, x, first.weight.t().contiguous()).relu_(), self.linear2)
+        return linear_relu(linear_relu(vectors.to(self.linear1.weight.dtype), self.linear1), self.linear2)
 
 
 class ImageEncoder(nn.Module):

@@ -15,5 +15,6 @@ struct layers {
     float *scratch; /* as many floats as the _scratch function asks for */
     /* for the backward pass only */
     const float *d_y; /* as y */
-    float *d_x, *d_w_hidden, *d_b_hidden, *d_w_output;
+    float *d_x; /* null: not wanted */
+    float *d_w_hidden, *d_b_hidden, *d_w_output;
 };

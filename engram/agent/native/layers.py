@@ -43,11 +43,13 @@ def one_forward(x: Tensor, w_KI: Tensor, b_K: Tensor) -> Tensor:
     return y
 
 
-def one_backward(d_y: Tensor, x: Tensor, w_KI: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, and of the weights and biases."""
+def one_backward(d_y: Tensor, x: Tensor, w_KI: Tensor, y: Tensor, *, of_x: bool) -> list[Tensor]:
+    """Gradients of the weights and biases, and of x if it is wanted."""
     made = _gradients(x, w_KI)
+    if not of_x:
+        del made["d_x"]
     _run("backward", x, len(w_KI), 0, "relu", {"w_hidden": w_KI, "y": y, "d_y": d_y, **made})
-    return made["d_x"], made["d_w_hidden"], made["d_b_hidden"]
+    return list(made.values())
 
 
 def two_forward(
@@ -71,7 +73,7 @@ def two_backward(
 
 
 def _gradients(x: Tensor, w_KI: Tensor) -> dict[str, Tensor]:
-    shapes = {"d_x": x.shape, "d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1]}
+    shapes = {"d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1], "d_x": x.shape}
     return {name: x.new_empty(shape) for name, shape in shapes.items()}
 
 

@@ -69,7 +69,7 @@ static TARGET void layers_forward_rows(const struct layers *job, const float *we
 }
 
 /* Weights as the gradient of x needs them: inputs WIDTH at a time, [inputs][unit][input]. */
-static long layers_groups(const struct layers *job) { return round_up(job->inputs, WIDTH) / WIDTH; }
+static long layers_groups(const struct layers *job) { return job->d_x ? round_up(job->inputs, WIDTH) / WIDTH : 0; }
 
 static long layers_backward_weights(const struct layers *job) { return layers_groups(job) * job->hidden * WIDTH; }
 
