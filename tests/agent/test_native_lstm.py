@@ -78,7 +78,7 @@ def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(kind: str, lay
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("hidden", [33, 128])
+@pytest.mark.parametrize("hidden", [33, 128, 260])  # threads share the weights of the last
 def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, hidden: int, threads: int) -> None:
     steps, rows = 6, 151
     core, inputs, state = case(steps, rows, 40, hidden)
@@ -104,16 +104,22 @@ def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, h
         torch.set_num_threads(before)
 
 
-def test_the_same_threads_give_the_same_gradients(kind: str) -> None:
-    core, inputs, state = case(5, 40, 30, 24)
+@pytest.mark.parametrize("hidden", [24, 260])  # threads share the weights of the last
+def test_the_same_threads_give_the_same_gradients(kind: str, hidden: int) -> None:
+    core, inputs, state = case(5, 40, 30, hidden)
     starts = torch.rand(5, 40) < 0.2
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    found = []
     try:
-        first, second = (results(core, core, inputs, state, starts) for _ in range(2))
+        for threads in (2, 2, 1):
+            torch.set_num_threads(threads)
+            found.append(results(core, core, inputs, state, starts))
     finally:
         torch.set_num_threads(before)
+    first, second, alone = found
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    for mine, one in zip(first, alone, strict=True):
+        torch.testing.assert_close(mine, one, rtol=1e-4, atol=1e-4)  # sums are added up in another order
 
 
 def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(kind: str) -> None:

@@ -50,42 +50,58 @@ static long share(long count, long threads, long thread, long unit) {
 /* The first of the rows that a thread has. */
 static long first_row(long rows, long threads, long thread) { return rows * thread / threads; }
 
+/* Packed weights that fit into a core's own cache are made by each thread for itself: to make them again takes less time
+ * than to fetch from another core what that one made. Larger ones are made together and shared. */
+enum { OWN_WEIGHTS = 1 << 18 };
+
+static long copies(long weights, long threads) { return weights <= OWN_WEIGHTS ? threads : 1; }
+
 long engram_lstm_forward_scratch(const struct lstm *job) {
-    return chosen->forward_weights(job) + job->threads * chosen->forward_scratch(job);
+    long weights = chosen->forward_weights(job);
+    return copies(weights, job->threads) * weights + job->threads * chosen->forward_scratch(job);
 }
 
 void engram_lstm_forward(const struct lstm *job) {
-    long each = chosen->forward_scratch(job), count = panels(job);
-    float *weights = job->scratch, *scratch = weights + chosen->forward_weights(job);
-#pragma omp parallel num_threads(job->threads)
+    long size = chosen->forward_weights(job), each = chosen->forward_scratch(job), count = panels(job);
+    long threads = job->threads, shared = copies(size, threads) < threads, together = shared ? count : 0;
+    float *weights = job->scratch, *scratch = weights + copies(size, threads) * size;
+#pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (long panel = 0; panel < count; panel++) chosen->forward_pack(job, panel, weights);
+        for (long panel = 0; panel < together; panel++) chosen->forward_pack(job, panel, weights);
 #pragma omp for schedule(static)
-        for (long thread = 0; thread < job->threads; thread++)
-            chosen->forward_rows(job, weights, first_row(job->rows, job->threads, thread),
-                                 first_row(job->rows, job->threads, thread + 1), scratch + thread * each);
+        for (long thread = 0; thread < threads; thread++) {
+            float *own = shared ? weights : weights + thread * size;
+            for (long panel = together; panel < count; panel++) chosen->forward_pack(job, panel, own);
+            chosen->forward_rows(job, own, first_row(job->rows, threads, thread), first_row(job->rows, threads, thread + 1),
+                                 scratch + thread * each);
+        }
     }
 }
 
 long engram_lstm_backward_scratch(const struct lstm *job) {
-    return chosen->backward_weights(job) + job->threads * chosen->backward_scratch(job);
+    long weights = chosen->backward_weights(job);
+    return copies(weights, job->threads) * weights + job->threads * chosen->backward_scratch(job);
 }
 
 void engram_lstm_backward(const struct lstm *job) {
-    long each = chosen->backward_scratch(job), count = panels(job);
-    long groups = chosen->backward_groups(job);
-    float *weights = job->scratch, *scratch = weights + chosen->backward_weights(job);
-#pragma omp parallel num_threads(job->threads)
+    long size = chosen->backward_weights(job), each = chosen->backward_scratch(job), count = panels(job);
+    long threads = job->threads, shared = copies(size, threads) < threads;
+    long groups = chosen->backward_groups(job), together = shared ? groups : 0;
+    float *weights = job->scratch, *scratch = weights + copies(size, threads) * size;
+#pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (long group = 0; group < groups; group++) chosen->backward_pack(job, group, weights);
+        for (long group = 0; group < together; group++) chosen->backward_pack(job, group, weights);
 #pragma omp for schedule(static)
-        for (long thread = 0; thread < job->threads; thread++)
-            chosen->backward_rows(job, weights, first_row(job->rows, job->threads, thread),
-                                  first_row(job->rows, job->threads, thread + 1), scratch + thread * each);
+        for (long thread = 0; thread < threads; thread++) {
+            float *own = shared ? weights : weights + thread * size;
+            for (long group = together; group < groups; group++) chosen->backward_pack(job, group, own);
+            chosen->backward_rows(job, own, first_row(job->rows, threads, thread),
+                                  first_row(job->rows, threads, thread + 1), scratch + thread * each);
+        }
 #pragma omp for schedule(static)
-        for (long panel = 0; panel < count; panel++) chosen->backward_sum(job, panel, scratch, job->threads);
+        for (long panel = 0; panel < count; panel++) chosen->backward_sum(job, panel, scratch, threads);
     }
 }
 
