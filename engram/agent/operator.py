@@ -1,6 +1,8 @@
 """Operators of our own, with a backward pass each: `torch.compile` sees them whole."""
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ class Operator:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        name = function.__name__
+        name = f"{function.__name__}_{_version(function)}"
         self.definition = torch.library.custom_op(f"engram::{name}", function, mutates_args=())
         self._operator = getattr(torch.ops.engram, name).default
         self._directly = function
@@ -42,3 +44,11 @@ class Operator:
         passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         made: type[torch.autograd.Function] = type(f"engram::{function.__name__}", (torch.autograd.Function,), passes)
         self._directly = made.apply
+
+
+def _version(function: Callable[..., Any]) -> str:
+    """Of the file that a function is in. PyTorch keeps what it compiled on disk, and knows operators by name alone.
+
+    What it kept of an operator that since then takes or gives something else must not be used with this one.
+    """
+    return hashlib.sha256(Path(function.__code__.co_filename).read_bytes()).hexdigest()[:8]

@@ -1,5 +1,7 @@
 """Operators of our own: the same directly, as PyTorch's operator and compiled, gradients too."""
 
+import runpy
+
 import pytest
 import torch
 from torch import Tensor
@@ -68,3 +70,20 @@ def test_parameters_and_other_kinds_of_tensors_are_taken_too():
 def test_the_operator_keeps_its_promises():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(scaled_for_a_test.definition, (torch.ones(3, requires_grad=True), 2.0), test_utils=checks)
+
+
+def test_an_operator_that_was_changed_has_another_name(tmp_path):
+    """PyTorch keeps compiled code on disk, by the names of operators: it must not find that of the one before."""
+    found = []
+    for version, arguments in enumerate(("x: Tensor", "x: Tensor, more: float")):
+        path = tmp_path / f"version_{version}.py"
+        path.write_text(
+            "from torch import Tensor\n"
+            "from engram.agent.operator import Operator\n\n"
+            f"@Operator\ndef changed_for_a_test({arguments}) -> Tensor:\n"
+            "    return x + 1\n"
+        )
+        found.append(runpy.run_path(str(path))["changed_for_a_test"])
+    names = [str(operator._operator) for operator in found]
+    assert names[0] != names[1]
+    assert all("changed_for_a_test" in name for name in names)
