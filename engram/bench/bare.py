@@ -52,7 +52,7 @@ def open_bare(settings: Any, num_envs: int) -> Iterator[Step]:
 
 @contextmanager
 def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
-    """The simulators one after the other, with a new one where an episode ends."""
+    """The simulators one after the other, with a new one where an episode ends: by a flag, or by a stat of the game."""
     config = world(settings)
     simulations, agents, tokens = Simulations(config), config.game.num_agents, config.game.obs.num_tokens
     rows = num_envs * agents
@@ -70,6 +70,7 @@ def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
         return simulation
 
     running = [begin(env) for env in range(num_envs)]
+    limits = list(config.game.end_episode_on_game_stats.items())
 
     def step() -> float:
         nonlocal count
@@ -77,6 +78,11 @@ def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
         actions[:] = table[count % TABLE]
         for simulation in running:
             simulation.step()
+        for name, least in limits:
+            for env, simulation in enumerate(running):
+                value = simulation.get_game_stat(name)
+                if value is not None and value >= least:
+                    terminals[env * agents : (env + 1) * agents] = True
         if truncations.any() or terminals.any():
             for env in np.flatnonzero((truncations | terminals)[::agents]).tolist():
                 running[env] = begin(env)

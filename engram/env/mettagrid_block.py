@@ -48,6 +48,7 @@ class MettagridBlock:
         self._flags = (buffers.terminals, buffers.truncations, buffers.starts)
         self._raised = True  # some of them may be
         self._actions = self._per_env(buffers.actions)
+        self._rows = np.arange(envs * game.num_agents).reshape(envs, game.num_agents)
         self._episodes = np.full(envs, -1, np.int64)  # number of the running one
         self._tick = 0  # steps of the block
         self._began = np.zeros(envs, np.int64)  # tick at which the running episode began
@@ -76,10 +77,11 @@ class MettagridBlock:
                 step()
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
-        self._name_tags()
         ended = self._ended()
         self._raised = bool(ended)
-        return self._renew(ended) if ended else Episodes.none()
+        episodes = self._renew(ended) if ended else Episodes.none()
+        self._name_tags()
+        return episodes
 
     def state(self) -> dict[str, np.ndarray] | None:
         """The running episodes' actions, which lead from their seeds to here; None if they are too long to log."""
@@ -138,8 +140,9 @@ class MettagridBlock:
             values = [stat(name) for stat in self._game_stats.values()]
             if values.count(None) < len(values):
                 done = [env for env, value in enumerate(values) if value is not None and value >= least]
-                self._per_env(terminals)[done] = True
-                self._per_env(truncations)[done] = False
+                rows = self._rows[done]
+                terminals[rows] = True
+                truncations[rows] = False
                 ended.update(done)
         return sorted(ended)
 
@@ -149,13 +152,15 @@ class MettagridBlock:
         rewards, terminals, truncations = (
             array.copy() for array in (buffers.rewards, buffers.terminals, buffers.truncations)
         )
-        rows = (np.array(ended)[:, None] * self._agents + np.arange(self._agents)).ravel()
+        rows = self._rows[ended].ravel()
         cut = rows[truncations[rows]]
-        buffers.final_observations[cut] = buffers.observations[cut]
+        if len(cut):
+            last = buffers.observations[cut]
+            self._tags.rename(last)
+            buffers.final_observations[cut] = last
         episodes = self._summary(ended, rows)
         for env in ended:
             self._begin(env)
-        self._name_tags()
         buffers.rewards[:], buffers.terminals[:], buffers.truncations[:] = rewards, terminals, truncations
         buffers.starts[rows] = True
         return episodes

@@ -13,6 +13,7 @@ from mettagrid.config.mettagrid_config import GameConfig
 from engram.env.spec import EMPTY_LOCATION, Feature
 
 TAG = "tag"  # mettagrid's feature
+_FEW = 32  # tokens that are renamed sooner than it is found out which of them are padding
 _PAIR = np.dtype("<u2")  # a token's second and third byte: feature and value
 
 
@@ -41,9 +42,9 @@ class Tags(NamedTuple):
 
 
 def _used(observations: np.ndarray) -> int:
-    """A number of tokens after which there is only padding; found by halving, so up to twice as many as there are."""
+    """A number of tokens after which there is only padding; found by halving, so often more than there are."""
     used = observations.shape[1]
-    while used > 1 and observations[:, used // 2, 0].min() == EMPTY_LOCATION:
+    while used > _FEW and observations[:, used // 2, 0].min() == EMPTY_LOCATION:
         used //= 2
     return used
 

@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from engram.env.commands import Command
 from engram.env.pool import open_here, open_workers, split
 from engram.env.registry import make_spec
 from engram.settings import UserError
+
+_Finished = tuple[int | np.ndarray, Episodes]  # the step in which all of them ended, or each
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class VectorEnv:
         self._ready: dict[int, list[Any]] = {}  # answers of those that were waited for already
         self._held: dict[int, None] = {}  # groups that the caller has, in the order it got them
         self._steps = [0] * len(groups)
-        self._finished: list[tuple[np.ndarray, Episodes]] = []  # the step each episode ended in, and the episodes
+        self._finished: list[_Finished] = []
 
     def reset(self) -> None:
         """Begin a new episode in every environment. All batches are to be received again, in order."""
@@ -194,14 +196,13 @@ class VectorEnv:
             self._pool.start(command, group, None if arguments is None else arguments[group])
         return [self._pool.finish(group) for group in groups]
 
-    def _episodes(self, group: int, answers: list[Any]) -> list[tuple[np.ndarray, Episodes]]:
+    def _episodes(self, group: int, answers: list[Any]) -> list[_Finished]:
         """The episodes among the answers of a group, under the rows of the whole."""
-        found = []
-        for ids, episodes in zip(self._shares[group], answers, strict=False):
-            if episodes is not None:
-                placed = replace(episodes, rows=episodes.rows + ids.start * self.spec.agents)
-                found.append((np.full(len(placed), self._steps[group]), placed))
-        return found
+        return [
+            (self._steps[group], episodes.shifted(ids.start * self.spec.agents))
+            for ids, episodes in zip(self._shares[group], answers, strict=False)
+            if episodes is not None
+        ]
 
     def _group_of(self, rows: slice) -> int:
         group = self._number.get((rows.start, rows.stop))
@@ -233,11 +234,11 @@ def _copy_actions(actions: Any, target: np.ndarray) -> None:
         raise ValueError(f"actions of {actions.dtype} were sent; this environment takes {target.dtype}") from None
 
 
-def _in_order(finished: list[tuple[np.ndarray, Episodes]]) -> tuple[np.ndarray, Episodes]:
+def _in_order(finished: list[_Finished]) -> tuple[np.ndarray, Episodes]:
     """All episodes and the steps they ended in, by step and row, with the names of their stats in order too."""
     if not finished:
         return np.zeros(0, np.int64), Episodes.none()
-    steps = np.concatenate([ended for ended, _ in finished])
+    steps = np.concatenate([np.full(len(part), ended) for ended, part in finished])
     episodes = Episodes.concatenate([part for _, part in finished])
     order = np.lexsort((episodes.rows, steps))
     stats = {name: episodes.stats[name][order] for name in sorted(episodes.stats)}

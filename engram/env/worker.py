@@ -23,6 +23,7 @@ from engram.env.errors import describe_exception
 from engram.env.registry import load_adapter
 from engram.env.shared import Layout, attach
 
+_AWAKE = 100e-6  # seconds; a policy that thinks longer wants the core, and is worth the time it takes to wake up for it
 DONE, FAILED = 0, 1  # codes of answers; a payload is the answer pickled, or the text of what went wrong
 
 
@@ -45,7 +46,7 @@ def main() -> None:
     for file in (channel_file, memory_file, lifeline):
         os.set_inheritable(file, False)
     _die_with_parent(lifeline)
-    channel = Channel(socket.socket(fileno=channel_file))
+    channel = Channel(socket.socket(fileno=channel_file), awake=_AWAKE)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed its end, or died: leave quietly
         _serve(channel, pickle.loads(channel.receive().payload), memory_file)
 

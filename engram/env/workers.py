@@ -41,7 +41,7 @@ class WorkerPool:
     """One process for each job, each with a share of many groups.
 
     A worker does what it is asked in order, so while the policy looks at one group the workers step the next ones
-    without waiting for anybody. There are no busy loops: both sides sleep in the kernel until a message comes.
+    without waiting for anybody. Both sides sleep in the kernel until a message comes, workers after a moment.
     """
 
     def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):

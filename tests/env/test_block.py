@@ -1,5 +1,7 @@
 """Rows, episodes and seeds: what every adapter builds on."""
 
+import pickle
+
 import numpy as np
 
 from engram.env.block import Buffers, Episodes, episode_seed
@@ -34,6 +36,18 @@ def test_joined_episodes_have_nan_where_one_has_no_such_stat():
     assert joined.rows.tolist() == [3, 1, 2]
     np.testing.assert_array_equal(joined.stats["a"], [1.0, np.nan, np.nan])
     np.testing.assert_array_equal(joined.stats["b"], [np.nan, 5.0, 6.0])
+
+
+def test_episodes_are_the_same_after_a_pickle():
+    stats = {"hearts": np.array([2.0, np.nan], np.float32)}
+    episodes = Episodes(np.array([3, 7]), np.array([0.5, -1], np.float32), np.array([9, 4], np.int32), stats)
+    others = Episodes(np.array([3, 7], np.int32), np.array([0.5, -1]), np.array([9, 4]), stats)  # of other types
+    for sent in (episodes, others):
+        received = pickle.loads(pickle.dumps(sent))
+        for name in ("rows", "returns", "lengths"):
+            np.testing.assert_array_equal(getattr(received, name), getattr(episodes, name), strict=True)
+        np.testing.assert_array_equal(received.stats["hearts"], stats["hearts"], strict=True)
+    assert len(pickle.loads(pickle.dumps(Episodes.none()))) == 0
 
 
 def test_no_episodes_joined_are_none():
