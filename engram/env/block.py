@@ -1,6 +1,7 @@
 """What an adapter provides: a block of environments that step together in one process and write into given rows."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,9 +63,9 @@ class Episodes:
     lengths: np.ndarray  # [N] int32
     stats: dict[str, np.ndarray] = field(default_factory=dict)  # [N] float32 each; NaN where an episode has none
 
-    @classmethod
-    def none(cls) -> "Episodes":
-        return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), {})
+    @staticmethod
+    def none() -> "Episodes":
+        return _NONE
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,6 +96,9 @@ class Episodes:
                 for name in names
             },
         )
+
+
+_NONE = Episodes(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
 
 def _unpickled(rows: bytes, returns: bytes, lengths: bytes, stats: dict[str, bytes]) -> Episodes:
@@ -142,10 +146,13 @@ class Adapter(Protocol):
 
 def episode_seed(seed: int, env_id: int, episode: int) -> int:
     """A 31-bit seed for one episode of one environment, the same wherever and whenever it is played."""
-    mixed = 0
-    for part in (seed, env_id, episode):
-        mixed = _mix(mixed ^ (part & _64_BITS))
-    return mixed >> 33
+    return _mix(_environment(seed, env_id) ^ (episode & _64_BITS)) >> 33
+
+
+@cache
+def _environment(seed: int, env_id: int) -> int:
+    """What is common to the seeds of all its episodes."""
+    return _mix(_mix(seed & _64_BITS) ^ (env_id & _64_BITS))
 
 
 _64_BITS = 0xFFFFFFFFFFFFFFFF

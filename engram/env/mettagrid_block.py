@@ -18,7 +18,7 @@ from mettagrid.mettagrid_c import MettaGrid
 
 from engram.env.block import Buffers, Episodes, episode_seed
 from engram.env.simulation import Simulations
-from engram.env.tags import Tags
+from engram.env.tags import Renaming, Tags
 from engram.env.token_budget import overflow
 
 LOGGED_STEPS = 10_000  # the longest episodes that can be gone back to; those without a limit cannot
@@ -40,6 +40,9 @@ class MettagridBlock:
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
         self._start = Simulations(config).begin
         self._tags = Tags.of(game)
+        self._name_tags = Renaming(
+            self._tags, buffers.observations
+        )  # in all rows: those that have been stay as they are
         self._env_ids, self._seed, self._buffers, self._budget_option = env_ids, seed, buffers, budget_option
         self._agents = game.num_agents
         self._stats = _rewarded_stats(game.agents or [game.agent])
@@ -155,9 +158,8 @@ class MettagridBlock:
         rows = self._rows[ended].ravel()
         cut = rows[truncations[rows]]
         if len(cut):
-            last = buffers.observations[cut]
-            self._tags.rename(last)
-            buffers.final_observations[cut] = last
+            self._name_tags()
+            buffers.final_observations[cut] = buffers.observations[cut]
         episodes = self._summary(ended, rows)
         for env in ended:
             self._begin(env)
@@ -167,23 +169,16 @@ class MettagridBlock:
 
     def _summary(self, ended: list[int], rows: np.ndarray) -> Episodes:
         simulations, agents = [self.simulations[env] for env in ended], range(self._agents)
-        stats = {
-            name: np.array([sim.get_agent_stat(agent, name) for sim in simulations for agent in agents], np.float32)
-            for name in self._stats
-        }
+        stats = [[sim.get_agent_stat(agent, name) for sim in simulations for agent in agents] for name in self._stats]
         returns = np.concatenate([simulation.get_episode_rewards() for simulation in simulations])
         lengths = np.repeat(self._tick - self._began[ended], self._agents).astype(np.int32)
-        return Episodes(rows, returns, lengths, stats)
+        return Episodes(rows, returns, lengths, dict(zip(self._stats, np.array(stats, np.float32), strict=True)))
 
     def _replay(self, env: int, log: np.ndarray) -> None:
         step = self._steps[env]
         for actions in log:
             self._actions[env] = actions
             step()
-
-    def _name_tags(self) -> None:
-        """In all rows, whichever are new: those that have been renamed stay as they are."""
-        self._tags.rename(self._buffers.observations)
 
     def _per_env(self, rows: np.ndarray) -> np.ndarray:
         """A field of the buffers seen as [environments, agents, ...]."""

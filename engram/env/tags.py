@@ -13,7 +13,7 @@ from mettagrid.config.mettagrid_config import GameConfig
 from engram.env.spec import EMPTY_LOCATION, Feature
 
 TAG = "tag"  # mettagrid's feature
-_FEW = 32  # tokens that are renamed sooner than it is found out which of them are padding
+_FEW = 16  # tokens that are renamed sooner than it is found out which of them are padding
 _PAIR = np.dtype("<u2")  # a token's second and third byte: feature and value
 
 
@@ -35,18 +35,31 @@ class Tags(NamedTuple):
 
     def rename(self, observations: np.ndarray) -> None:
         """Change observations [rows, tokens, 3] in place. Those that have been changed already stay as they are."""
+        Renaming(self, observations)()
+
+
+class Renaming:
+    """Renames the tags in observations [rows, tokens, 3] that are always written to the same place.
+
+    Most of their tokens are padding, at the end. How many may be more is found by doubling, and remembered.
+    """
+
+    def __init__(self, tags: Tags, observations: np.ndarray) -> None:
         rows, tokens, bytes_ = observations.strides
-        used = observations.shape[0], _used(observations)
-        pairs = np.ndarray(used, _PAIR, observations, offset=bytes_, strides=(rows, tokens))  # a view
-        pairs[...] = _renamed(self.feature, self.first).take(pairs)
+        self._renamed = _renamed(tags.feature, tags.first)
+        self._pairs = np.ndarray(observations.shape[:2], _PAIR, observations, bytes_, (rows, tokens))  # a view
+        self._locations = observations[:, :, 0]
+        self._take(_FEW)
 
+    def __call__(self) -> None:
+        while self._next.size and self._next.min() != EMPTY_LOCATION:
+            self._take(2 * self._used.shape[1])
+        self._used[...] = self._renamed.take(self._used)
 
-def _used(observations: np.ndarray) -> int:
-    """A number of tokens after which there is only padding; found by halving, so often more than there are."""
-    used = observations.shape[1]
-    while used > _FEW and observations[:, used // 2, 0].min() == EMPTY_LOCATION:
-        used //= 2
-    return used
+    def _take(self, tokens: int) -> None:
+        """Let so many be those that are used, unless there is a location in the next one."""
+        self._used = self._pairs[:, :tokens]
+        self._next = self._locations[:, tokens : tokens + 1]
 
 
 @cache

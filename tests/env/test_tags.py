@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from engram.env.settings import Arena, Small, TMaze
-from engram.env.tags import Tags
+from engram.env.tags import Renaming, Tags
 from engram.env.worlds import world
 
 TAGS = Tags(feature=6, first=10, names=("agent", "mine", "wall"))
 EMPTY = [255, 255, 255]
 
 
-@pytest.mark.parametrize("padding", range(9))
+@pytest.mark.parametrize("padding", [*range(9), 40])
 def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
     tokens = [[0xFE, 1, 6], [0x55, 6, 0], [0x55, 4, 6], [0x12, 6, 2], [0x12, 6, 1]]
     renamed = [[0xFE, 1, 6], [0x55, 10, 1], [0x55, 4, 6], [0x12, 12, 1], [0x12, 11, 1]]
@@ -19,6 +19,19 @@ def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
     for _ in range(2):  # once more changes nothing
         TAGS.rename(observations)
         assert observations.tolist() == [renamed + [EMPTY] * padding, [EMPTY] * (5 + padding)]
+
+
+@pytest.mark.parametrize("tokens", [16, 17, 31, 33, 100])
+def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
+    observations = np.full((2, tokens, 3), 255, np.uint8)
+    renaming = Renaming(TAGS, observations)
+    for used in [*range(0, tokens + 1, 5), tokens, 3, tokens]:
+        observations[:] = 255
+        observations[1, :used] = 0x33, 6, 1
+        renaming()
+        assert (observations[1, :used] == [0x33, 11, 1]).all()
+        assert (observations[1, used:] == 255).all()
+        assert (observations[0] == 255).all()
 
 
 def test_observations_are_changed_where_they_are():
