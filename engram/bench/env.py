@@ -15,13 +15,15 @@ from engram.bench.process import TURN_TIMEOUT, opened
 from engram.bench.race import Contestant, Measure, Slice, run_race
 from engram.bench.result import Bar, Result
 from engram.bench.stepping import repeating
-from engram.env.settings import Arena, Gym, Recall, Small
+from engram.env.settings import Arena, Gym, Navigation, Recall, Small, TMaze
 
 BARE, TWO_BARE, HERE, WORKERS = "bare loop", "two bare loops at once", "0 workers", "2 workers"
 # With numbers of environments: a message between processes costs the same for few and for many.
 TASKS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "arena": ("mettagrid arena, 24 agents x {}", Arena(), (8, 16, 32)),
     "small": ("mettagrid small, 1 agent x {}", Small(), (64, 256, 512)),
+    "tmaze": ("mettagrid T-maze, 1 agent x {}", TMaze(), (64, 512)),
+    "navigation": ("mettagrid navigation, 4 agents x {}", Navigation(), (16, 64)),
     "pole": ("CartPole-v1 x {}, against SyncVectorEnv", Gym(id="CartPole-v1"), (64,)),
     "recall": ("recall x {}", Recall(distractors=0.1), (4096,)),
 }
