@@ -52,9 +52,9 @@ class MettagridBlock:
         self._raised = True  # some of them may be
         self._actions = self._per_env(buffers.actions)
         self._rows = np.arange(envs * game.num_agents).reshape(envs, game.num_agents)
-        self._episodes = np.full(envs, -1, np.int64)  # number of the running one
+        self._episodes = [-1] * envs  # number of the running one
         self._tick = 0  # steps of the block
-        self._began = np.zeros(envs, np.int64)  # tick at which the running episode began
+        self._began = [0] * envs  # tick at which the running episode began
         # What was done at the last ticks, as many as an episode can have; tick t is at t modulo that.
         logged = game.max_steps if game.max_steps <= LOGGED_STEPS else 0
         action = np.uint8 if len(game.actions.actions()) <= 256 else np.int32
@@ -90,25 +90,27 @@ class MettagridBlock:
         """The running episodes' actions, which lead from their seeds to here; None if they are too long to log."""
         if not len(self._log):
             return None
-        lengths = self._tick - self._began
+        began = np.array(self._began)
+        lengths = self._tick - began
         step, env = np.arange(lengths.max()), np.arange(len(lengths))[:, None]
-        log = self._log[(self._began[:, None] + step) % len(self._log), env]
+        log = self._log[(began[:, None] + step) % len(self._log), env]
         log[step >= lengths[:, None]] = 0
         saved = {name: self._per_env(getattr(self._buffers, name)).copy() for name in SAVED}
-        return {"episodes": self._episodes.copy(), "lengths": lengths, "log": log, **saved}
+        return {"episodes": np.array(self._episodes), "lengths": lengths, "log": log, **saved}
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         self._raised = True
         episodes, lengths, log = state["episodes"], state["lengths"], state["log"]
-        self._episodes[:] = episodes - 1
+        self._episodes = (episodes - 1).tolist()
         for env, length in enumerate(lengths):
             self._begin(env)
             self._replay(env, log[env, :length])
         self._name_tags()
         self._tick = int(lengths.max())
-        self._began[:] = self._tick - lengths
+        began = self._tick - lengths
+        self._began = began.tolist()
         envs, steps = np.nonzero(np.arange(self._tick) < lengths[:, None])
-        self._log[self._began[envs] + steps, envs] = log[envs, steps]
+        self._log[began[envs] + steps, envs] = log[envs, steps]
         if not np.array_equal(self._per_env(self._buffers.observations), state["observations"]):
             return False
         for name in SAVED:
@@ -125,7 +127,7 @@ class MettagridBlock:
         self._episodes[env] += 1
         self._began[env] = self._tick
         try:
-            simulation = self._start(episode_seed(self._seed, self._env_ids[env], int(self._episodes[env])))
+            simulation = self._start(episode_seed(self._seed, self._env_ids[env], self._episodes[env]))
             simulation.set_buffers(*self._views[env])
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
@@ -171,7 +173,7 @@ class MettagridBlock:
         simulations, agents = [self.simulations[env] for env in ended], range(self._agents)
         stats = [[sim.get_agent_stat(agent, name) for sim in simulations for agent in agents] for name in self._stats]
         returns = np.concatenate([simulation.get_episode_rewards() for simulation in simulations])
-        lengths = np.repeat(self._tick - self._began[ended], self._agents).astype(np.int32)
+        lengths = np.array([self._tick - self._began[env] for env in ended for _ in agents], np.int32)
         return Episodes(rows, returns, lengths, dict(zip(self._stats, np.array(stats, np.float32), strict=True)))
 
     def _replay(self, env: int, log: np.ndarray) -> None:
