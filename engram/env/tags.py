@@ -13,7 +13,7 @@ from mettagrid.config.mettagrid_config import GameConfig
 from engram.env.spec import EMPTY_LOCATION, Feature
 
 TAG = "tag"  # mettagrid's feature
-_FEW = 16  # tokens that are renamed sooner than it is found out which of them are padding
+_MORE = 8  # tokens: how exactly it is found out which are padding
 _PAIR = np.dtype("<u2")  # a token's second and third byte: feature and value
 
 
@@ -41,7 +41,7 @@ class Tags(NamedTuple):
 class Renaming:
     """Renames the tags in observations [rows, tokens, 3] that are always written to the same place.
 
-    Most of their tokens are padding, at the end. How many may be more is found by doubling, and remembered.
+    Most of their tokens are padding, at the end. How many are not, at most, is found out by and by.
     """
 
     def __init__(self, tags: Tags, observations: np.ndarray) -> None:
@@ -49,17 +49,18 @@ class Renaming:
         self._renamed = _renamed(tags.feature, tags.first)
         self._pairs = np.ndarray(observations.shape[:2], _PAIR, observations, bytes_, (rows, tokens))  # a view
         self._locations = observations[:, :, 0]
-        self._take(_FEW)
+        self._take(_MORE)
 
     def __call__(self) -> None:
-        while self._next.size and self._next.min() != EMPTY_LOCATION:
-            self._take(2 * self._used.shape[1])
+        while self._next.tobytes() != self._padding:
+            self._take(self._used.shape[1] + _MORE)
         self._used[...] = self._renamed.take(self._used)
 
     def _take(self, tokens: int) -> None:
-        """Let so many be those that are used, unless there is a location in the next one."""
+        """Have so many for those in use, until there is a location in the next one."""
         self._used = self._pairs[:, :tokens]
         self._next = self._locations[:, tokens : tokens + 1]
+        self._padding = bytes([EMPTY_LOCATION]) * self._next.size
 
 
 @cache
