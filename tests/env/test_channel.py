@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,13 +47,17 @@ def test_patience_ends(ends):
         theirs.receive()
 
 
-def test_who_waits_long_sleeps():
+def test_who_waits_long_sleeps_and_the_next_time_does_not_even_look():
     ours, theirs = socket.socketpair()
-    channel = Channel(theirs, awake=100e-6)
-    for _ in range(2):  # the second time it does not even look
+    channel, looks = Channel(theirs, awake=100e-6), []
+    arrivals = channel._arrivals
+    channel._arrivals = SimpleNamespace(poll=lambda patience: looks.append(patience) or arrivals.poll(patience))
+    for looked in (True, False):
+        looks.clear()
         threading.Timer(0.3, ours.send, (bytes(16),)).start()
         busy = time.thread_time()
         channel.receive()
         assert time.thread_time() - busy < 0.1
+        assert bool(looks) == looked
     ours.close()
     channel.close()
