@@ -39,10 +39,7 @@ class MettagridBlock:
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
         self._start = Simulations(config).begin
-        self._tags = Tags.of(game)
-        self._name_tags = Renaming(
-            self._tags, buffers.observations
-        )  # in all rows: those that have been stay as they are
+        self._name_tags = Renaming(Tags.of(game), buffers.observations)  # in all rows; those named already stay so
         self._env_ids, self._seed, self._buffers, self._budget_option = env_ids, seed, buffers, budget_option
         self._agents = game.num_agents
         self._stats = _rewarded_stats(game.agents or [game.agent])

@@ -33,15 +33,12 @@ class Tags(NamedTuple):
     def features(self) -> tuple[Feature, ...]:
         return tuple(Feature(self.first + number, f"{TAG}:{name}", 1.0) for number, name in enumerate(self.names))
 
-    def rename(self, observations: np.ndarray) -> None:
-        """Change observations [rows, tokens, 3] in place. Those that have been changed already stay as they are."""
-        Renaming(self, observations)()
-
 
 class Renaming:
-    """Renames the tags in observations [rows, tokens, 3] that are always written to the same place.
+    """Renames the tags in these observations [rows, tokens, 3], where they are, whenever it is called.
 
-    Most of their tokens are padding, at the end. How many are not, at most, is found out by and by.
+    Those that have been renamed stay as they are. Most tokens are padding, at the end: how many are in use at most is
+    found out by and by.
     """
 
     def __init__(self, tags: Tags, observations: np.ndarray) -> None:

@@ -17,7 +17,7 @@ def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
     renamed = [[0xFE, 1, 6], [0x55, 10, 1], [0x55, 4, 6], [0x12, 12, 1], [0x12, 11, 1]]
     observations = np.array([tokens + [EMPTY] * padding, [EMPTY] * (5 + padding)], np.uint8)
     for _ in range(2):  # once more changes nothing
-        TAGS.rename(observations)
+        Renaming(TAGS, observations)()
         assert observations.tolist() == [renamed + [EMPTY] * padding, [EMPTY] * (5 + padding)]
 
 
@@ -37,7 +37,7 @@ def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
 def test_observations_are_changed_where_they_are():
     buffer = np.full((4, 3, 3), 255, np.uint8)
     buffer[:, 0] = 0x33, 6, 1
-    TAGS.rename(buffer[1:3])
+    Renaming(TAGS, buffer[1:3])()
     assert buffer[:, 0].tolist() == [[0x33, 6, 1], [0x33, 11, 1], [0x33, 11, 1], [0x33, 6, 1]]
 
 
