@@ -22,7 +22,7 @@ VERBS = {
     "peers": "Engram and other systems at the same work",
 }
 TASKS = {
-    "env": ("arena", "small", "pole", "recall"),
+    "env": ("arena", "small", "tmaze", "navigation", "pole", "recall"),
     "train": ("arena", "pole", "tmaze"),
     "peers": ("pole", "arena", "arena52"),
 }

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from engram.bench import scale, train
+from engram.bench import env, peers, scale, train
+from engram.cli import bench as command
 from engram.cli.main import main
 
 SMALL = ["--rounds", "1", "--seconds", "0", "--threads", "1"]
@@ -19,6 +20,11 @@ def bench(capsys, *words: str) -> dict:
     assert told.keys() == SHAPE
     assert all(entry["rate"] for race in told["races"] for entry in race["entries"])
     return told
+
+
+@pytest.mark.parametrize("verb", [env, train, peers], ids=lambda verb: verb.__name__)
+def test_the_tasks_that_can_be_asked_for_are_those_there_are(verb) -> None:
+    assert command.TASKS[verb.__name__.rpartition(".")[2]] == tuple(verb.TASKS)
 
 
 def test_core(capsys) -> None:
