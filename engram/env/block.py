@@ -86,14 +86,13 @@ class Episodes:
         if not parts:
             return cls.none()
         names = {name: None for part in parts for name in part.stats}
-        missing = [np.full(len(part), np.nan, np.float32) for part in parts]
+        missing = np.full(max(map(len, parts)), np.nan, np.float32)
         return cls(
             rows=np.concatenate([part.rows for part in parts]),
             returns=np.concatenate([part.returns for part in parts]),
             lengths=np.concatenate([part.lengths for part in parts]),
             stats={
-                name: np.concatenate([part.stats.get(name, none) for part, none in zip(parts, missing, strict=True)])
-                for name in names
+                name: np.concatenate([part.stats.get(name, missing[: len(part)]) for part in parts]) for name in names
             },
         )
 
