@@ -23,7 +23,7 @@ from engram.env.errors import describe_exception
 from engram.env.registry import load_adapter
 from engram.env.shared import Layout, attach
 
-_AWAKE = 300e-6  # seconds; a policy that thinks longer wants the core, and is worth the time it takes to wake up for it
+_AWAKE = 300e-6  # seconds; a policy that thinks longer than that has more use for the core
 DONE, FAILED = 0, 1  # codes of answers; a payload is the answer pickled, or the text of what went wrong
 
 
