@@ -1,12 +1,16 @@
 """What an adapter provides: a block of environments that step together in one process and write into given rows."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from engram.env.spec import EnvSpec
+
+Column = np.ndarray | list[Any]
 
 
 @dataclass(frozen=True)
@@ -54,59 +58,55 @@ class Buffers:
         return Buffers(**{name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__})
 
 
+class Ended(NamedTuple):
+    """The episodes that ended in one step of a block, one entry per agent-episode.
+
+    Columns are lists where they are short, as they mostly are: arrays of one or two take longer to make and to send.
+    """
+
+    rows: Column  # within the block
+    returns: Column
+    lengths: Column
+    stats: dict[str, Column]  # by name; None or NaN where an episode has none
+
+
 @dataclass
 class Episodes:
     """Finished episodes, one entry per agent-episode, in the order they ended."""
 
-    rows: np.ndarray  # [N] int64, row within whatever made this
+    rows: np.ndarray  # [N] int64
     returns: np.ndarray  # [N] float32
     lengths: np.ndarray  # [N] int32
     stats: dict[str, np.ndarray] = field(default_factory=dict)  # [N] float32 each; NaN where an episode has none
 
-    @staticmethod
-    def none() -> "Episodes":
-        return _NONE
-
     def __len__(self) -> int:
         return len(self.rows)
 
-    def shifted(self, rows: int) -> "Episodes":
-        """The same, this many rows further on."""
-        return Episodes(self.rows + rows, self.returns, self.lengths, self.stats)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as bytes: many come from workers with one or two episodes, and arrays take five times as long."""
-        columns = ((self.rows, np.int64), (self.returns, np.float32), (self.lengths, np.int32))
-        stats = {name: np.asarray(values, np.float32).tobytes() for name, values in self.stats.items()}
-        return _unpickled, (*(np.asarray(values, dtype).tobytes() for values, dtype in columns), stats)
+    def select(self, which: np.ndarray) -> "Episodes":
+        """Those at these places, in that order, or those for which it is true."""
+        stats = {name: values[which] for name, values in self.stats.items()}
+        return Episodes(self.rows[which], self.returns[which], self.lengths[which], stats)
 
     @classmethod
-    def concatenate(cls, parts: list["Episodes"]) -> "Episodes":
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return cls.none()
+    def concatenate(cls, told: Iterable["Ended | Episodes | None"]) -> "Episodes":
+        parts = [part for part in told if part is not None]
         names = {name: None for part in parts for name in part.stats}
-        missing = np.full(max(map(len, parts)), np.nan, np.float32)
+        unknown = [[np.nan] * len(part.rows) for part in parts] if names else []
         return cls(
-            rows=np.concatenate([part.rows for part in parts]),
-            returns=np.concatenate([part.returns for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
+            rows=_joined([part.rows for part in parts], np.int64),
+            returns=_joined([part.returns for part in parts], np.float32),
+            lengths=_joined([part.lengths for part in parts], np.int32),
             stats={
-                name: np.concatenate([part.stats.get(name, missing[: len(part)]) for part in parts]) for name in names
+                name: _joined([part.stats.get(name, nan) for part, nan in zip(parts, unknown, strict=True)], np.float32)
+                for name in names
             },
         )
 
 
-_NONE = Episodes(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32))
-
-
-def _unpickled(rows: bytes, returns: bytes, lengths: bytes, stats: dict[str, bytes]) -> Episodes:
-    return Episodes(
-        np.frombuffer(rows, np.int64),
-        np.frombuffer(returns, np.float32),
-        np.frombuffer(lengths, np.int32),
-        {name: np.frombuffer(values, np.float32) for name, values in stats.items()},
-    )
+def _joined(columns: Sequence[Column], dtype: type) -> np.ndarray:
+    if columns and all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns).astype(dtype, copy=False)
+    return np.array([*chain.from_iterable(columns)], dtype)
 
 
 class Block(Protocol):
@@ -119,8 +119,8 @@ class Block(Protocol):
     def reset(self) -> None:
         """Start every environment's next episode and write its first observation, with `starts` and `alive` true."""
 
-    def step(self) -> Episodes:
-        """Take `buffers.actions`, write everything else, and begin a new episode where one ended."""
+    def step(self) -> Ended | None:
+        """Take `buffers.actions`, write everything else, and begin a new episode where one ended; tell which did."""
 
     def state(self) -> dict[str, np.ndarray] | None:
         """All that `restore` needs to go on exactly from here, or None if this kind of environment cannot promise it.

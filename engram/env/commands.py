@@ -81,8 +81,7 @@ class LocalPool:
 def perform(block: Block, command: Command, argument: Any) -> Any:
     """The answer to a command; None where there is nothing to tell, as after most steps."""
     if command == Command.STEP:
-        episodes = block.step()
-        return episodes if len(episodes) else None
+        return block.step()
     if command == Command.STATE:
         return block.state()
     if command == Command.RESTORE:

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.block import Buffers, Episodes
+from engram.env.block import Buffers, Ended
 from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
 from engram.env.journal import Journal
 from engram.env.settings import Gym
@@ -79,7 +79,7 @@ class GymBlock:
         buffers.alive[:] = True
         self._journal.close_reset()
 
-    def step(self) -> Episodes:
+    def step(self) -> Ended | None:
         buffers, journal = self._buffers, self._journal
         actions = self._read(buffers.actions)
         journal.record()

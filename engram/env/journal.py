@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.block import Buffers, Column, Ended, episode_seed
 from engram.settings import UserError
 
 LOGGED_STEPS = 10_000  # of one episode; a longer one is not replayed, and while it runs its block has no state
@@ -63,7 +63,7 @@ class Journal:
         self.returns[:] = 0
         self._check_observations(list(self._envs))
 
-    def close_step(self, rewards: np.ndarray, scale: float, begun: list[int]) -> Episodes:
+    def close_step(self, rewards: np.ndarray, scale: float, begun: list[int]) -> Ended | None:
         """Book the rewards [R] of a step, before scaling, and the episodes that ended and that began with it."""
         if not np.isfinite(rewards).all():
             self._refuse("reward", ~np.isfinite(rewards), begun)
@@ -73,14 +73,14 @@ class Journal:
         if begun:
             self.steps[begun] = 0
         if not self._ended:
-            return Episodes.none()
-        rows = np.array([row for row, _ in self._ended], np.int64)
+            return None
+        rows = [row for row, _ in self._ended]
         stats = _stats([info for _, info in self._ended])
-        episodes = Episodes(rows, self.returns[rows].astype(np.float32), self.lengths[rows], stats)
+        ended = Ended(rows, self.returns[rows].tolist(), self.lengths[rows].tolist(), stats)
         self.returns[rows] = 0
         self.lengths[rows] = 0
         self._ended.clear()
-        return episodes
+        return ended
 
     def state(self) -> dict[str, np.ndarray] | None:
         """The journal and all that the buffers hold, or None if an episode has outgrown the log."""
@@ -150,13 +150,13 @@ class Journal:
         )
 
 
-def _stats(infos: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """What the environments say in numbers of the episodes that ended, by name; NaN where one says nothing."""
+def _stats(infos: list[dict[str, Any]]) -> dict[str, Column]:
+    """What the environments say in numbers of the episodes that ended, by name; None where one says nothing."""
     if not any(infos):
         return {}
     found = [_numbers(info) for info in infos]
     names = {name: None for numbers in found for name in numbers}
-    return {name: np.array([numbers.get(name, np.nan) for numbers in found], np.float32) for name in names}
+    return {name: [numbers.get(name) for numbers in found] for name in names}
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from mettagrid.config.game_value import (
 from mettagrid.config.mettagrid_config import AgentConfig, MettaGridConfig
 from mettagrid.mettagrid_c import MettaGrid
 
-from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.block import Buffers, Column, Ended, episode_seed
 from engram.env.simulation import Simulations
 from engram.env.tags import Renaming, Tags
 from engram.env.token_budget import overflow
@@ -65,7 +65,7 @@ class MettagridBlock:
         self._buffers.starts[:] = True
         self._buffers.alive[:] = True
 
-    def step(self) -> Episodes:
+    def step(self) -> Ended | None:
         if len(self._log):
             self._log[self._tick % len(self._log)] = self._actions
         self._tick += 1
@@ -73,15 +73,16 @@ class MettagridBlock:
             for flags in self._flags:
                 flags.fill(False)  # the simulator only ever raises them
         try:
-            for step in self._steps.values():
+            steps = self._steps.values()
+            for step in reversed(steps) if self._tick % 2 else steps:  # first what is still in the processor's cache
                 step()
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
         ended = self._ended()
         self._raised = bool(ended)
-        episodes = self._renew(ended) if ended else Episodes.none()
+        told = self._renew(ended) if ended else None
         self._name_tags()
-        return episodes
+        return told
 
     def state(self) -> dict[str, np.ndarray] | None:
         """The running episodes' actions, which lead from their seeds to here; None if they are too long to log."""
@@ -148,7 +149,7 @@ class MettagridBlock:
                 ended.update(done)
         return sorted(ended)
 
-    def _renew(self, ended: list[int]) -> Episodes:
+    def _renew(self, ended: list[int]) -> Ended:
         """Begin the next episodes where one ended, and put back what a new simulation wipes."""
         buffers = self._buffers
         rewards, terminals, truncations = (
@@ -159,19 +160,23 @@ class MettagridBlock:
         if len(cut):
             self._name_tags()
             buffers.final_observations[cut] = buffers.observations[cut]
-        episodes = self._summary(ended, rows)
+        told = self._summary(ended)
         for env in ended:
             self._begin(env)
         buffers.rewards[:], buffers.terminals[:], buffers.truncations[:] = rewards, terminals, truncations
         buffers.starts[rows] = True
-        return episodes
+        return told
 
-    def _summary(self, ended: list[int], rows: np.ndarray) -> Episodes:
+    def _summary(self, ended: list[int]) -> Ended:
         simulations, agents = [self.simulations[env] for env in ended], range(self._agents)
-        stats = [[sim.get_agent_stat(agent, name) for sim in simulations for agent in agents] for name in self._stats]
-        returns = np.concatenate([simulation.get_episode_rewards() for simulation in simulations])
-        lengths = np.array([self._tick - self._began[env] for env in ended for _ in agents], np.int32)
-        return Episodes(rows, returns, lengths, dict(zip(self._stats, np.array(stats, np.float32), strict=True)))
+        rows = [env * self._agents + agent for env in ended for agent in agents]
+        returns = [total for simulation in simulations for total in simulation.get_episode_rewards().tolist()]
+        lengths = [self._tick - self._began[env] for env in ended for _ in agents]
+        stats: dict[str, Column] = {
+            name: [simulation.get_agent_stat(agent, name) for simulation in simulations for agent in agents]
+            for name in self._stats
+        }
+        return Ended(rows, returns, lengths, stats)
 
     def _replay(self, env: int, log: np.ndarray) -> None:
         step = self._steps[env]

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from engram.env.block import Buffers, Episodes
+from engram.env.block import Buffers, Ended
 from engram.env.flatten import check_observation, policy_action_space, reader, row_space, writer
 from engram.env.journal import Journal
 from engram.env.settings import PettingZoo
@@ -84,7 +84,7 @@ class PettingZooBlock:
         buffers.truncations[:] = False
         self._journal.close_reset()
 
-    def step(self) -> Episodes:
+    def step(self) -> Ended | None:
         buffers, journal, count = self._buffers, self._journal, len(self._agents)
         actions = self._read(buffers.actions)
         journal.record()

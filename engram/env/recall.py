@@ -7,7 +7,7 @@ gives the only reward. A channel for each cue, one that marks distractors and on
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.block import Buffers, Episodes
+from engram.env.block import Buffers, Ended
 from engram.env.randomness import below, fold, uniform
 from engram.env.settings import Recall
 from engram.env.spec import EnvSpec
@@ -53,7 +53,7 @@ class RecallBlock:
         buffers.starts[:], buffers.alive[:] = True, True
         self._observe(buffers.observations, slice(None))
 
-    def step(self) -> Episodes:
+    def step(self) -> Ended | None:
         buffers = self._buffers
         asked = self._step == self._query
         correct = asked & (buffers.actions == self._cue)
@@ -62,14 +62,14 @@ class RecallBlock:
         ended = asked | cut
         buffers.rewards[:], buffers.terminals[:], buffers.truncations[:], buffers.starts[:] = correct, asked, cut, ended
         rows = np.flatnonzero(ended)
-        episodes = Episodes.none()
+        told = None
         if len(rows):
             answered = np.where(asked[rows], buffers.rewards[rows], np.float32(np.nan))
             lengths = self._step[rows].astype(np.int32)
-            episodes = Episodes(rows, buffers.rewards[rows], lengths, {"correct": answered})
+            told = Ended(rows, buffers.rewards[rows], lengths, {"correct": answered})
             self._begin(rows)
         self._observe(buffers.observations, slice(None))
-        return episodes
+        return told
 
     def state(self) -> dict[str, np.ndarray]:
         return {"episode": self._episode.copy(), "step": self._step.copy()}

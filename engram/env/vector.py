@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from engram.env import state as states
-from engram.env.block import Buffers, Episodes
+from engram.env.block import Buffers, Ended, Episodes
 from engram.env.commands import Command
 from engram.env.pool import open_here, open_workers, split
 from engram.env.registry import make_spec
 from engram.settings import UserError
 
-_Finished = tuple[int | np.ndarray, Episodes]  # the step in which all of them ended, or each
+_Finished = tuple[int, int, Ended | Episodes]  # the step in which they ended; the first row of those who tell
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class VectorEnv:
         """Begin a new episode in every environment. All batches are to be received again, in order."""
         self._wait_for_all()
         for group in list(self._sent):
-            self._finished += self._episodes(group, self._ready.pop(group))
+            self._finished += self._ended(group, self._ready.pop(group))
         self._held.clear()
         self._sent = deque(range(len(self._batches)))
         for group in self._sent:
@@ -99,7 +99,7 @@ class VectorEnv:
         answers = self._ready.pop(group) if group in self._ready else self._pool.finish(group)
         self._sent.popleft()
         self._held[group] = None
-        self._finished += self._episodes(group, answers)
+        self._finished += self._ended(group, answers)
         return self._batches[group]
 
     def send(self, batch: Batch | slice, actions: Any) -> None:
@@ -129,7 +129,7 @@ class VectorEnv:
         parts = [part for answers in self._ask_all(Command.STATE) for part in answers]
         if any(part is None for part in parts):
             return None
-        unseen = [episodes for group, answers in self._ready.items() for episodes in self._episodes(group, answers)]
+        unseen = [ended for group, answers in self._ready.items() for ended in self._ended(group, answers)]
         steps, episodes = _in_order(self._finished + unseen)
         own = {
             "seed": np.array([self.seed & 0xFFFFFFFFFFFFFFFF], np.uint64),
@@ -160,7 +160,8 @@ class VectorEnv:
             return False
         states.write(buffers, self._buffers)
         self._steps = state["steps"][self._firsts].tolist()
-        self._finished = [(state["ended"], states.to_episodes(states.under("episodes", state)))]
+        finished, steps = states.to_episodes(states.under("episodes", state)), state["ended"]
+        self._finished = [(int(step), 0, finished.select(steps == step)) for step in np.unique(steps)]
         for group in np.argsort(state["line"][self._firsts], kind="stable").tolist():
             self._sent.append(group)
             self._ready[group] = []
@@ -196,12 +197,12 @@ class VectorEnv:
             self._pool.start(command, group, None if arguments is None else arguments[group])
         return [self._pool.finish(group) for group in groups]
 
-    def _episodes(self, group: int, answers: list[Any]) -> list[_Finished]:
-        """The episodes among the answers of a group, under the rows of the whole."""
+    def _ended(self, group: int, answers: list[Any]) -> list[_Finished]:
+        """What ended, by the answers of a group."""
         return [
-            (self._steps[group], episodes.shifted(ids.start * self.spec.agents))
-            for ids, episodes in zip(self._shares[group], answers, strict=False)
-            if episodes is not None
+            (self._steps[group], ids.start * self.spec.agents, ended)
+            for ids, ended in zip(self._shares[group], answers, strict=False)
+            if ended is not None
         ]
 
     def _group_of(self, rows: slice) -> int:
@@ -236,10 +237,11 @@ def _copy_actions(actions: Any, target: np.ndarray) -> None:
 
 def _in_order(finished: list[_Finished]) -> tuple[np.ndarray, Episodes]:
     """All episodes and the steps they ended in, by step and row, with the names of their stats in order too."""
-    if not finished:
-        return np.zeros(0, np.int64), Episodes.none()
-    steps = np.concatenate([np.full(len(part), ended) for ended, part in finished])
-    episodes = Episodes.concatenate([part for _, part in finished])
+    counts = np.array([len(ended.rows) for _, _, ended in finished], np.int64)
+    places = np.array([place for *place, _ in finished], np.int64).reshape(-1, 2)
+    steps, first_rows = np.repeat(places, counts, axis=0).T
+    episodes = Episodes.concatenate([ended for *_, ended in finished])
+    episodes.rows += first_rows
+    episodes.stats = dict(sorted(episodes.stats.items()))
     order = np.lexsort((episodes.rows, steps))
-    stats = {name: episodes.stats[name][order] for name in sorted(episodes.stats)}
-    return steps[order], Episodes(episodes.rows[order], episodes.returns[order], episodes.lengths[order], stats)
+    return steps[order], episodes.select(order)

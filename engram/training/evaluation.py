@@ -77,7 +77,7 @@ class Tally:
         counts = self._ended[envs] < self.quota[envs]
         if counts.any():
             self._numbers.append((self._places[envs] + self._ended[envs])[counts])
-            self._episodes.append(_select(episodes, counts))
+            self._episodes.append(episodes.select(counts))
         # An environment begins anew when all its agents do; one that leaves early starts over alone.
         anew = batch.buffers.starts.reshape(-1, self.agents).all(axis=1)
         self._ended[batch.rows.start // self.agents : batch.rows.stop // self.agents] += anew
@@ -105,11 +105,6 @@ class Tally:
         sums = np.bincount(numbers[has], values[has].astype(np.float64), size)
         counts = np.bincount(numbers[has], minlength=size)
         return estimate(sums[counts > 0] / counts[counts > 0])
-
-
-def _select(episodes: Episodes, which: np.ndarray) -> Episodes:
-    stats = {name: values[which] for name, values in episodes.stats.items()}
-    return Episodes(episodes.rows[which], episodes.returns[which], episodes.lengths[which], stats)
 
 
 def _to_json(value: Estimate | None) -> dict[str, Any] | None:

@@ -113,11 +113,10 @@ def in_turn(parts: Sequence[Episodes]) -> Episodes:
     """The episodes of several processes as if they had ended in turn: nobody's are the most recent ones."""
     if len(parts) == 1:
         return parts[0]
-    joined = Episodes.concatenate(list(parts))
+    joined = Episodes.concatenate(parts)
     moments = [(np.arange(len(part)) + 0.5) / len(part) for part in parts if len(part)]
     order = np.argsort(np.concatenate([np.zeros(0), *moments]), kind="stable")
-    stats = {name: values[order] for name, values in joined.stats.items()}
-    return Episodes(joined.rows[order], joined.returns[order], joined.lengths[order], stats)
+    return joined.select(order)
 
 
 def explained_variance(values: Tensor, returns: Tensor, world: World = ALONE) -> float:

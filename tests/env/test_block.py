@@ -1,10 +1,8 @@
 """Rows, episodes and seeds: what every adapter builds on."""
 
-import pickle
-
 import numpy as np
 
-from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.block import Buffers, Ended, Episodes, episode_seed
 from engram.env.recall import spec
 from engram.env.settings import Recall
 
@@ -32,26 +30,38 @@ def test_buffers_have_the_layout_they_announce():
 
 
 def test_joined_episodes_have_nan_where_one_has_no_such_stat():
-    joined = Episodes.concatenate([episodes([3], a=[1.0]), Episodes.none(), episodes([1, 2], b=[5.0, 6.0])])
+    joined = Episodes.concatenate([episodes([3], a=[1.0]), episodes([]), episodes([1, 2], b=[5.0, 6.0])])
     assert joined.rows.tolist() == [3, 1, 2]
     np.testing.assert_array_equal(joined.stats["a"], [1.0, np.nan, np.nan])
     np.testing.assert_array_equal(joined.stats["b"], [np.nan, 5.0, 6.0])
 
 
-def test_episodes_are_the_same_after_a_pickle():
-    stats = {"hearts": np.array([2.0, np.nan], np.float32)}
-    episodes = Episodes(np.array([3, 7]), np.array([0.5, -1], np.float32), np.array([9, 4], np.int32), stats)
-    others = Episodes(np.array([3, 7], np.int32), np.array([0.5, -1]), np.array([9, 4]), stats)  # of other types
-    for sent in (episodes, others):
-        received = pickle.loads(pickle.dumps(sent))
+def test_joined_episodes_are_arrays_of_the_same_types_whatever_blocks_told_them_in():
+    told = Ended([3, 7], [0.5, -1.0], [9, 4], {"hearts": [2.0, None]})
+    hearts = np.array([2.0, np.nan])
+    in_arrays = Ended(np.array([3, 7], np.int32), np.array([0.5, -1.0]), np.array([9, 4]), {"hearts": hearts})
+    expected = episodes([3, 7], hearts=[2.0, np.nan])
+    expected.returns, expected.lengths = np.array([0.5, -1.0], np.float32), np.array([9, 4], np.int32)
+    for parts in ([told], [in_arrays], [expected], [told, episodes([])], [episodes([]), in_arrays]):
+        joined = Episodes.concatenate(parts)
         for name in ("rows", "returns", "lengths"):
-            np.testing.assert_array_equal(getattr(received, name), getattr(episodes, name), strict=True)
-        np.testing.assert_array_equal(received.stats["hearts"], stats["hearts"], strict=True)
-    assert len(pickle.loads(pickle.dumps(Episodes.none()))) == 0
+            np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name), strict=True)
+        np.testing.assert_array_equal(joined.stats["hearts"], expected.stats["hearts"], strict=True)
 
 
 def test_no_episodes_joined_are_none():
-    assert len(Episodes.concatenate([])) == len(Episodes.concatenate([Episodes.none()])) == 0
+    joined = Episodes.concatenate([])
+    assert len(joined) == 0
+    columns = (joined.rows, joined.returns, joined.lengths)
+    assert [column.dtype for column in columns] == [np.int64, np.float32, np.int32]
+
+
+def test_selected_episodes_keep_their_stats():
+    some = episodes([3, 1, 2], a=[1.0, 2.0, 3.0])
+    for which in (np.array([2, 0]), np.array([True, False, True])):
+        chosen = some.select(which)
+        assert chosen.rows.tolist() == some.rows[which].tolist()
+        assert chosen.stats["a"].tolist() == some.stats["a"][which].tolist()
 
 
 def test_the_seed_of_an_episode_never_changes_and_fits_31_bits():

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.env import gymnasium as adapter
-from engram.env.block import Buffers, episode_seed
+from engram.env.block import Buffers, Episodes, episode_seed
 from engram.env.settings import Gym
 from engram.settings import UserError
 
@@ -41,7 +41,7 @@ def play(block, buffers, policy, steps):
     shown, ended = [], []
     for _ in range(steps):
         buffers.actions[...] = policy()
-        ended.append(block.step())
+        ended.append(Episodes.concatenate([block.step()]))
         shown.append(snapshot(buffers))
     return shown, ended
 
@@ -91,7 +91,7 @@ def test_a_row_plays_exactly_what_the_environment_alone_plays():
     for _ in range(120):
         np.testing.assert_array_equal(buffers.observations[1], observation)
         buffers.actions[:] = rng.integers(0, 2, 2)
-        episodes = block.step()
+        episodes = Episodes.concatenate([block.step()])
         observation, reward, terminated, truncated, _ = env.step(int(buffers.actions[1]))
         total += reward
         assert (buffers.rewards[1], buffers.terminals[1], buffers.truncations[1]) == (reward, terminated, truncated)

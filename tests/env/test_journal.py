@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.env import journal as module
-from engram.env.block import Buffers
+from engram.env.block import Buffers, Episodes
 from engram.env.journal import Journal
 from engram.env.spec import EnvSpec, box
 
@@ -55,7 +55,7 @@ def test_stats_are_few_and_numbers_only(buffers):
     take(journal, buffers, 0)
     journal.end(0, {"word": "x", "list": [1], "yes": True} | {f"n{i}": i for i in range(50)})
     journal.end(3, {"yes": np.bool_(False)})
-    episodes = journal.close_step(np.zeros(4), 1.0, [])
+    episodes = Episodes.concatenate([journal.close_step(np.zeros(4), 1.0, [])])
     assert len(episodes.stats) == module.EPISODE_STATS
     assert episodes.stats["yes"].tolist() == [1, 0]
     assert np.isnan(episodes.stats["n0"][1])

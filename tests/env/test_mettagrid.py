@@ -8,7 +8,7 @@ import pytest
 from mettagrid.map_builder.ascii import AsciiMapBuilder
 from pydantic import ValidationError
 
-from engram.env.block import Buffers, episode_seed
+from engram.env.block import Buffers, Episodes, episode_seed
 from engram.env.mettagrid import block, spec
 from engram.env.mettagrid_block import MettagridBlock
 from engram.env.settings import Arena, Navigation, Small, TMaze
@@ -42,7 +42,7 @@ def snapshot(buffers):
 def play(made, buffers, actions):
     history = []
     for buffers.actions[:] in actions:
-        episodes = made.step()
+        episodes = Episodes.concatenate([made.step()])
         history.append(snapshot(buffers) | {"episode_rows": episodes.rows, "episode_returns": episodes.returns})
     return history
 
@@ -186,7 +186,7 @@ def test_an_episode_s_return_is_the_sum_of_its_rewards(settings):
     made, buffers = make(settings, range(4))
     sums, lengths, seen = np.zeros(len(buffers.rewards)), np.zeros(len(buffers.rewards)), 0
     for buffers.actions[:] in actions_for(settings, 4, 150, seed=5):
-        episodes = made.step()
+        episodes = Episodes.concatenate([made.step()])
         sums += buffers.rewards
         lengths += 1
         ended = np.flatnonzero(buffers.terminals | buffers.truncations)
@@ -202,7 +202,7 @@ def test_an_episode_s_return_is_the_sum_of_its_rewards(settings):
 def test_an_episode_s_stats_are_what_its_return_is_made_of():
     made, buffers = make(TINY, range(8))
     for buffers.actions[:] in actions_for(TINY, 8, TINY.max_steps):
-        episodes = made.step()
+        episodes = Episodes.concatenate([made.step()])
     stats = episodes.stats
     assert stats["ore.gained"].sum() > 0
     assert stats.keys() == {"ore.gained", "battery.gained", "heart.gained"}

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.env import pettingzoo as adapter
-from engram.env.block import Buffers, episode_seed
+from engram.env.block import Buffers, Episodes, episode_seed
 from engram.env.settings import PettingZoo
 from engram.settings import UserError
 
@@ -40,7 +40,7 @@ def play(block, buffers, steps, actions=2):
     shown, ended = [], []
     for _ in range(steps):
         buffers.actions[...] = actions
-        ended.append(block.step())
+        ended.append(Episodes.concatenate([block.step()]))
         shown.append(snapshot(buffers))
     return shown, ended
 

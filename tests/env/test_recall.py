@@ -19,7 +19,7 @@ def play(settings, ids=range(64), steps=60, seed=0, act=lambda block, buffers: b
     seen, episodes = [_copy(buffers)], []
     for _ in range(steps):
         buffers.actions[:] = act(played, buffers)
-        episodes.append(played.step())
+        episodes.append(Episodes.concatenate([played.step()]))
         seen.append(_copy(buffers))
     return {name: np.stack([moment[name] for moment in seen]) for name in seen[0]}, episodes
 

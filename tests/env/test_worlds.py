@@ -5,7 +5,7 @@ import pytest
 from mettagrid.map_builder.ascii import AsciiMapBuilder
 from pydantic import ValidationError
 
-from engram.env.block import Buffers
+from engram.env.block import Buffers, Episodes
 from engram.env.mettagrid import block, spec
 from engram.env.mettagrid_block import MettagridBlock
 from engram.env.settings import Arena, Navigation, Small, TMaze
@@ -46,7 +46,7 @@ def corridor_walk(settings, envs):
     seen = [buffers.observations.copy()]
     buffers.actions[:] = EAST
     for _ in range(settings.corridor + 1):
-        assert not len(made.step())
+        assert made.step() is None
         seen.append(buffers.observations.copy())
     return made, buffers, np.array(seen)
 
@@ -55,7 +55,7 @@ def corridor_walk(settings, envs):
 def test_an_agent_that_remembers_the_cue_always_finds_the_right_goal(settings):
     made, buffers, seen = corridor_walk(settings, envs=32)
     buffers.actions[:] = [NORTH if "type:cue_1" in tags(first, settings) else SOUTH for first in seen[0]]
-    episodes = made.step()
+    episodes = Episodes.concatenate([made.step()])
     assert episodes.returns.tolist() == [settings.right_reward] * 32
     assert episodes.stats["goal.right"].tolist() == [1.0] * 32
 
@@ -63,7 +63,7 @@ def test_an_agent_that_remembers_the_cue_always_finds_the_right_goal(settings):
 def test_an_agent_that_always_takes_the_same_goal_reaches_the_ceiling_without_memory():
     made, buffers, _ = corridor_walk(TMaze(), envs=600)
     buffers.actions[:] = NORTH
-    episodes = made.step()
+    episodes = Episodes.concatenate([made.step()])
     assert 0.4 < (episodes.returns > 0).mean() < 0.6
     for share in (episodes.returns[episodes.returns > 0], episodes.returns[episodes.returns < 0]):
         assert len(set(share)) == 1

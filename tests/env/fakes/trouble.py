@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.block import Buffers, Episodes
+from engram.env.block import Buffers, Ended
 from engram.env.spec import EnvSpec
 from engram.settings import Settings, UserError
 
@@ -48,7 +48,7 @@ class TroubleBlock:
         self.buffers.starts[:] = self.buffers.alive[:] = True
         self.buffers.observations[:] = self._look()
 
-    def step(self) -> Episodes:
+    def step(self) -> Ended:
         self.steps += 1
         self._perhaps_fail("step")
         agents, buffers = self.settings.agents, self.buffers
@@ -63,7 +63,7 @@ class TroubleBlock:
         rows = np.flatnonzero(buffers.starts)
         returns = (self.log.sum(1).reshape(-1))[rows].astype(np.float32)
         lengths = np.repeat(self.step_in_episode, agents)[rows].astype(np.int32)
-        episodes = Episodes(rows, returns, lengths, {"odd": np.repeat(odd, agents)[rows].astype(np.float32)})
+        episodes = Ended(rows, returns, lengths, {"odd": np.repeat(odd, agents)[rows].astype(np.float32)})
         self.episode[ended] += 1
         self.step_in_episode[ended] = 0
         self.log[ended] = 0
