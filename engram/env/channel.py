@@ -5,15 +5,9 @@ import select
 import socket
 import struct
 import time
-from typing import NamedTuple
 
+Message = tuple[int, int, bytes | bytearray]  # code, group, payload
 _HEADER = struct.Struct("<IIQ")  # code, group, length of the payload
-
-
-class Message(NamedTuple):
-    code: int
-    group: int
-    payload: bytes | bytearray
 
 
 class Channel:
@@ -45,16 +39,21 @@ class Channel:
 
     def receive(self) -> Message:
         """The next message; EOFError if the other side is gone, BlockingIOError if nothing comes in time."""
+        code, group, length = _HEADER.unpack(self._next_header() if self._awake else self._read(_HEADER.size))
+        return code, group, self._read(length) if length else b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _next_header(self) -> bytes | bytearray:
+        """Stay awake for a while to read it."""
         began = time.perf_counter()
         if self._waited < self._awake:
             while not self._arrivals.poll(0) and time.perf_counter() < began + self._awake:
                 os.sched_yield()
-        code, group, length = _HEADER.unpack(self._read(_HEADER.size))
+        header = self._read(_HEADER.size)
         self._waited = time.perf_counter() - began
-        return Message(code, group, self._read(length) if length else b"")
-
-    def close(self) -> None:
-        self._socket.close()
+        return header
 
     def _read(self, size: int) -> bytes | bytearray:
         data = self._socket.recv(size)

@@ -78,7 +78,7 @@ class LocalPool:
             raise EnvError(text) from error
 
 
-def perform(block: Block, command: Command, argument: Any) -> Any:
+def perform(block: Block, command: int, argument: Any) -> Any:
     """The answer to a command; None where there is nothing to tell, as after most steps."""
     if command == Command.STEP:
         return block.step()

@@ -99,7 +99,8 @@ class VectorEnv:
         answers = self._ready.pop(group) if group in self._ready else self._pool.finish(group)
         self._sent.popleft()
         self._held[group] = None
-        self._finished += self._ended(group, answers)
+        if any(answers):
+            self._finished += self._ended(group, answers)
         return self._batches[group]
 
     def send(self, batch: Batch | slice, actions: Any) -> None:

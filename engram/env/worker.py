@@ -18,7 +18,7 @@ from typing import Any
 
 from engram.env.block import Block, Buffers
 from engram.env.channel import Channel
-from engram.env.commands import Command, perform
+from engram.env.commands import perform
 from engram.env.errors import describe_exception
 from engram.env.registry import load_adapter
 from engram.env.shared import Layout, attach
@@ -48,7 +48,7 @@ def main() -> None:
     _die_with_parent(lifeline)
     channel = Channel(socket.socket(fileno=channel_file), awake=_AWAKE)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed its end, or died: leave quietly
-        _serve(channel, pickle.loads(channel.receive().payload), memory_file)
+        _serve(channel, pickle.loads(channel.receive()[2]), memory_file)
 
 
 def _serve(channel: Channel, job: Job, memory_file: int) -> None:
@@ -58,7 +58,7 @@ def _serve(channel: Channel, job: Job, memory_file: int) -> None:
         while going:
             command, group, payload = channel.receive()
             argument = pickle.loads(payload) if payload else None
-            going = _answer(channel, group, perform, blocks[group], Command(command), argument)
+            going = _answer(channel, group, perform, blocks[group], command, argument)
     finally:
         for block in blocks.values():
             block.close()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engram.env.channel import Channel, Message
+from engram.env.channel import Channel
 from engram.env.commands import Command
 from engram.env.errors import EnvError, describe
 from engram.env.worker import FAILED, Job
@@ -46,7 +46,7 @@ class WorkerPool:
 
     def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
         self._environment = environment
-        self._timeouts = dict.fromkeys(Command, start_timeout) | {Command.STEP: step_timeout}
+        self._timeouts = [step_timeout if command == Command.STEP else start_timeout for command in Command]
         self._workers: list[_Worker] = []
         self.closed = False
         try:
@@ -102,18 +102,18 @@ class WorkerPool:
         timeout = self._timeouts[worker.asked[0][0]]
         try:
             worker.channel.limit_receiving(timeout)
-            message = worker.channel.receive()
+            code, _, payload = worker.channel.receive()
         except BlockingIOError:
             raise self._hung(worker, timeout) from None
         except (EOFError, OSError):
             raise self._lost(worker) from None
-        if message.code == FAILED:
-            raise self._failed(worker, message)
+        if code == FAILED:
+            raise self._failed(worker, payload)
         worker.asked.popleft()
-        return pickle.loads(message.payload) if message.payload else None
+        return pickle.loads(payload) if payload else None
 
-    def _failed(self, worker: _Worker, message: Message) -> WorkerError:
-        return self._error(worker, "failed", bytes(message.payload).decode())
+    def _failed(self, worker: _Worker, payload: bytes | bytearray) -> WorkerError:
+        return self._error(worker, "failed", payload.decode())
 
     def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
         dead = next((other for other in self._workers if other.process.poll() is not None), None)
@@ -127,9 +127,9 @@ class WorkerPool:
         """The error of a worker whose channel broke, with its last words if there are any."""
         try:
             while True:
-                message = worker.channel.receive()
-                if message.code == FAILED:
-                    return self._failed(worker, message)
+                code, _, payload = worker.channel.receive()
+                if code == FAILED:
+                    return self._failed(worker, payload)
         except (EOFError, OSError):
             _wait_for([worker.process], _PATIENCE)
         return self._error(worker, "died", _cause_of_death(worker.process.poll()))
