@@ -39,6 +39,7 @@ def test_env(capsys) -> None:
     told = bench(capsys, "env", "--rounds", "1", "--seconds", "0", "--tasks", "pole")
     names = [entry["name"] for entry in told["races"][0]["entries"]]
     assert names == ["bare loop", "two bare loops at once", "0 workers", "2 workers"]
+    assert [bar["at_least"] for bar in told["bars"]] == [1.0]
 
 
 def test_policy(capsys) -> None:
