@@ -258,6 +258,16 @@ def test_a_state_has_the_order_of_batches_and_episodes_nobody_has_seen(trouble):
         assert listed(other.drain_episodes()) == listed(env.drain_episodes()) == ([0], [4.0], [3], {"odd": [0]})
 
 
+def test_episodes_of_a_state_still_come_by_the_step_they_ended_in(trouble):
+    with started(trouble(), 2) as env, VectorEnv(trouble(), 2, num_batches=2) as other:
+        Played(env).play(9)
+        assert other.restore(env.state())
+        env.recv()  # the state knows of this step
+        kept, told = listed(env.drain_episodes()), listed(other.drain_episodes())
+        assert kept[0] == [0, 1, 0, 1, 0]
+        assert told == kept
+
+
 def test_taking_a_state_changes_nothing():
     with started(RECALL, 5, num_batches=2) as env, started(RECALL, 5, num_batches=2) as other:
         played, undisturbed = Played(env), Played(other)
