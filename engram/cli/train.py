@@ -16,6 +16,7 @@ from engram.cli.together import together
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.stored import keep, unwritable
+from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training.launch import Place, place
 
@@ -32,6 +33,7 @@ def main(words: Sequence[str]) -> int:
     here = place()
     try:
         settings = load(words)
+        make_spec(settings.env)  # if there is no such environment, no run is begun
         directory = keep(settings) if here.rank == 0 else settings.directory
     except UserError as error:
         if here.local_rank == 0:  # the others of this machine have found the same

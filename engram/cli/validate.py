@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from engram.cli.guide import guide
 from engram.config.load import dump, load
 from engram.env.cores import available_cores
-from engram.env.settings import agents_of
+from engram.env.registry import make_spec
 from engram.training.sizes import resolve_sizes
 
 
@@ -14,13 +14,11 @@ def main(words: Sequence[str]) -> int:
         print(guide("validate"))
         return 0
     settings = load(words)
+    agents, cores = make_spec(settings.env).agents, available_cores()
+    sizes = resolve_sizes(settings.trainer, agents, settings.device, cores)
     print(dump(settings), end="")
-    agents, cores = agents_of(settings.env), available_cores()
-    if agents is None:
-        print("\n# Sizes: known once the environment is built, which tells how many agents it has.")
-        return 0
     place = "a CPU" if settings.device == "auto" else settings.device
     print(f"\n# Sizes on {place} with {cores} core{'s' * (cores > 1)}, as far as they are not given above:")
-    for name, size in resolve_sizes(settings.trainer, agents, settings.device, cores)._asdict().items():
+    for name, size in sizes._asdict().items():
         print(f"#   {name}: {size}")
     return 0

@@ -46,6 +46,12 @@ def test_nothing_is_made_or_started_when_a_setting_is_wrong(started, capsys):
     assert not Path("runs").exists()
 
 
+def test_nothing_is_made_where_there_is_no_such_environment(started, capsys):
+    assert main(["train", *SEEDS, "env=gym", "env.id=CartPol-v1"]) == 2
+    assert "CartPole-v1" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_an_interrupted_run_says_how_to_go_on(started, capsys):
     started.end = KeyboardInterrupt()
     assert main(["train"]) == 130

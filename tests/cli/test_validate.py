@@ -1,5 +1,6 @@
 """`engram validate`."""
 
+import pytest
 from omegaconf import OmegaConf
 
 from engram.cli.main import main
@@ -16,9 +17,19 @@ def test_settings_are_printed_in_full_as_yaml_and_nothing_is_made(capsys, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_sizes_wait_for_an_environment_that_must_be_built_to_know_its_agents(capsys):
-    assert main(["validate", "env=pettingzoo", "env.module=a.b"]) == 0
-    assert "# Sizes: known once the environment is built" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["env=gym", "env.id=CartPol-v1"], "CartPole-v1"),
+        (["env=pettingzoo", "env.module=a.b"], "env.module: there is no module a.b"),
+        (["env=gym", "trainer.num_envs=3", "trainer.batch_size=4096"], "trainer.batch_size"),
+    ],
+)
+def test_an_environment_that_is_not_there_and_sizes_that_do_not_fit_it_are_told(words, problem, capsys):
+    assert main(["validate", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert problem in captured.err
 
 
 def test_what_is_wrong_is_told_on_stderr(capsys):
