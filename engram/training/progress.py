@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from math import ceil
 
 from engram.training.metrics import Record
 
@@ -22,8 +23,12 @@ class Progress:
         return first + (last - first) * min(self.steps / total_timesteps, 1.0)
 
     def share(self, batch_size: int, total_timesteps: int) -> float:
-        """The share of the run that is behind in the middle of the epoch that begins: never 0, never above 1."""
-        return min((self.steps + batch_size / 2) / total_timesteps, 1.0)
+        """The share of the run that is behind in the middle of the epoch that begins: never 0, never 1.
+
+        The last epoch goes on until its batch is full: with the asked-for steps alone it could lie beyond the end.
+        """
+        epochs = max(1, ceil((total_timesteps - self.steps) / batch_size))
+        return (self.steps + batch_size / 2) / (self.steps + epochs * batch_size)
 
     def record(self) -> Record:
         return {"epoch": self.epoch, "steps": self.steps}
