@@ -33,8 +33,9 @@ def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
     if error > bound:
         raise TrainingStoppedError(
             f"epoch {record['epoch']}: replaying the rollout gave log-probabilities that differ by {error:.2e} from "
-            f"those it was played with (bound: trainer.replay_error_bound={bound:g}). The policy "
-            "sees another memory in learning than in acting, so it would learn from the wrong past."
+            f"those it was played with (bound: trainer.replay_error_bound={bound:g}). The policy sees another memory in "
+            "learning than in acting, or is random by itself (dropout), so it would learn from the wrong past: "
+            "`engram audit` tells which."
         )
 
 
@@ -88,4 +89,7 @@ def _first_bad_tensor(agent: nn.Module) -> str:
             return f"The first tensor with a value that is not finite: {name}."
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"The first gradient with a value that is not finite: that of {name}."
-    return "All weights and gradients are finite."
+    return (
+        "All weights and gradients are finite, so it grew too large between them: a lower "
+        "trainer.optimizer.learning_rate or smaller rewards may help."
+    )
