@@ -33,6 +33,9 @@ def load(words: Sequence[str]) -> RunSettings:
             word = split(text)
             given[word.name] = word  # the last one counts
     tree, failed = _choose(given, problems)
+    if "run" in given:
+        with _noted(problems):
+            tree = _as_begun(tree, given)
     usable = _usable(tree, failed)
     for word in given.values():
         if word.name not in GROUPS:
@@ -99,6 +102,19 @@ def _choose(given: dict[str, Word], problems: list[str]) -> tuple[DictConfig, se
         chosen = {group: choice for group, choice in chosen.items() if group not in failed}
         own = {group: content for group, content in own.items() if group in chosen}
     return compose_groups(chosen, own), failed
+
+
+def _as_begun(tree: DictConfig, given: dict[str, Word]) -> DictConfig:
+    """What the run that is named began with, if it has a checkpoint to go on from; but groups that are given anew."""
+    runs_dir = given["runs_dir"].text if "runs_dir" in given else RunSettings.model_fields["runs_dir"].default
+    directory = Path(runs_dir) / given["run"].text
+    if not any(directory.glob("checkpoints/epoch_*")):
+        return tree
+    stored = OmegaConf.create(dump(load_run(directory)))
+    policies = {"agent", "py_agent"}
+    anew = {"run", "runs_dir", *given, *(policies if policies & given.keys() else ())}
+    parts: dict[Any, Any] = {name: part for name, part in tree.items() if name in anew}
+    return OmegaConf.create(parts | {name: part for name, part in stored.items() if name not in anew})
 
 
 def _usable(tree: DictConfig, failed: set[str]) -> frozenset[str]:

@@ -33,8 +33,8 @@ def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
     if error > bound:
         raise TrainingStoppedError(
             f"epoch {record['epoch']}: replaying the rollout gave log-probabilities that differ by {error:.2e} from "
-            f"those it was played with (bound: trainer.replay_error_bound={bound:g}). The policy sees another memory in "
-            "learning than in acting, or is random by itself (dropout), so it would learn from the wrong past: "
+            f"those it was played with (bound: trainer.replay_error_bound={bound:g}). The policy sees another memory "
+            "in learning than in acting, or is random by itself (dropout), so it would learn from the wrong past: "
             "`engram audit` tells which."
         )
 

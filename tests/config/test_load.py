@@ -6,6 +6,7 @@ from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.config.groups import GROUPS, HERE, choices
 from engram.config.load import dump, load, load_run
 from engram.config.run import RunSettings
+from engram.config.stored import keep
 from engram.env.settings import Arena, Gym, Recall, TMaze
 from engram.settings import UserError
 
@@ -165,3 +166,27 @@ def test_a_run_has_exactly_one_policy():
 )
 def test_a_run_without_a_name_is_called_by_what_is_trained_and_where(words, name):
     assert load(words).run == name
+
+
+def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
+    where = f"runs_dir={tmp_path}"
+    began = load(["run=mine", where, "env=recall", "env.cues=3", "seed=7", "trainer.num_envs=32", "agent=reference"])
+    keep(began)
+    assert load(["run=mine", where]).env.kind == "tmaze"  # without a checkpoint there is nothing to go on with
+    (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
+    assert load(["run=mine", where]) == began
+    assert load(["run=other", where]).env.kind == "tmaze"
+    longer = load(["run=mine", where, "trainer.total_timesteps=9000", "env.cues=5", "wandb=offline"])
+    assert (longer.trainer.total_timesteps, longer.trainer.num_envs, longer.wandb.mode) == (9000, 32, "offline")
+    assert (longer.env.cues, longer.agent) == (5, began.agent)
+    anew = load(["run=mine", where, "py_agent=fast", "env=small"])
+    assert (anew.env.kind, anew.agent, anew.policy.name, anew.seed) == ("small", None, "fast", 7)
+
+
+def test_a_run_that_was_moved_goes_on_where_it_is_now(tmp_path):
+    began = load(["run=mine", f"runs_dir={tmp_path / 'before'}", "seed=7"])
+    keep(began)
+    (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
+    (tmp_path / "before").rename(tmp_path / "now")
+    moved = load(["run=mine", f"runs_dir={tmp_path / 'now'}"])
+    assert (moved.seed, moved.runs_dir) == (7, str(tmp_path / "now"))
