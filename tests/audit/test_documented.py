@@ -1,4 +1,4 @@
-"""What is written about the audit: every check is explained, and every example runs."""
+"""What is written about the audit and about policies: every check is explained, and every example holds."""
 
 import importlib.util
 import re
@@ -9,9 +9,11 @@ import pytest
 
 from engram.audit.adapters import ADAPTERS
 from engram.audit.checks import CHEAP, CHECKS
+from engram.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+POLICIES = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
 
 
 def test_every_check_is_explained() -> None:
@@ -46,3 +48,12 @@ def test_examples_run(name: str, said: str, capsys) -> None:
 
 def test_the_example_of_a_test_holds() -> None:
     runpy.run_path(str(ROOT / "examples" / "audit" / "in_your_tests.py"))["test_the_memory_of_my_policy_is_right"]()
+
+
+@pytest.mark.parametrize("policy", ["Mine", "Own"])
+def test_the_policies_of_the_page_on_policies_hold(policy: str, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "policies.py"
+    examples = re.findall(r"^```python\n(.*?)^```", POLICIES, re.MULTILINE | re.DOTALL)
+    file.write_text("\n\n".join(examples), encoding="utf-8")
+    exit_code = main(["audit", f"{file}:{policy}", "env=gym", "env.id=CartPole-v1", "py_agent.hidden_size=64"])
+    assert exit_code == 0, capsys.readouterr().out
