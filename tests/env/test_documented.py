@@ -1,0 +1,53 @@
+"""What is written about environments: every wrapper is named, and every example runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from engram.env.block import Buffers
+from engram.env.registry import make_block, make_spec
+from engram.env.settings import Gym, MettagridFile
+from engram.env.wrappers import VELOCITIES, WRAPPERS
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
+
+
+def examples(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_every_wrapper_is_explained() -> None:
+    table = PAGE.partition("| wrapper |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(WRAPPERS)
+    assert all(name.removesuffix("Continuous") in table for name in VELOCITIES)
+
+
+def test_the_environment_of_your_own_can_be_trained_in(tmp_path, monkeypatch) -> None:
+    (tmp_path / "counting.py").write_text(examples("python")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Gym(id="counting:Counting-v0")
+    buffers = Buffers.allocate(make_spec(settings), 8)
+    block = make_block(settings, range(8), 0, buffers)
+    block.reset()
+    lights = np.zeros(8)
+    for _ in range(5):
+        lights += buffers.observations[:, 0]
+        buffers.actions[:] = lights
+        ended = block.step()
+    assert ended is not None
+    assert buffers.terminals.all()
+    assert (buffers.rewards == 1).all()
+    assert ended.stats["lights"] == lights.tolist()
+
+
+def test_the_world_of_the_page_can_be_played(tmp_path) -> None:
+    (tmp_path / "world.yaml").write_text(examples("yaml")[0], encoding="utf-8")
+    assert make_spec(MettagridFile(path=str(tmp_path / "world.yaml"))).agents == 2
+
+
+def test_the_loop_of_the_page_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", examples("python")[1]], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("512 episodes of 64 rows, mean return 0.2")
