@@ -88,7 +88,8 @@ def _import(module: str, extra: str, setting: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:
-        raise UserError(f"{setting} needs {extra}, which is not installed: pip install 'engram-rl[{extra}]'") from None
+        install = f"pip install -e '.[{extra}]' in the project's folder"
+        raise UserError(f"{setting} needs {extra}, which is not installed: {install}") from None
 
 
 def _id_of_run(path: Path) -> str:

@@ -64,7 +64,7 @@ def test_what_is_not_installed_is_said_with_the_command_that_installs_it(
     tmp_path, monkeypatch, word, module, extra
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    said = rf"{word} needs {extra}, which is not installed: pip install 'engram-rl\[{extra}\]'"
+    said = rf"{word} needs {extra}, which is not installed: pip install -e '\.\[{extra}\]' in the project's folder"
     with pytest.raises(UserError, match=said):
         run(tmp_path, word, epochs=1)
 
