@@ -50,10 +50,13 @@ def title(report: Report) -> str:
 def conclusion(report: Report) -> str:
     skipped = sum(result.status == "skip" for result in report.results)
     asked = len(report.results) - skipped
-    less = f" ({skipped} do not apply)" if skipped else ""
+    failed = len(report.failures)
+    less = f" ({skipped} {'does' if skipped == 1 else 'do'} not apply)" if skipped else ""
     if report.passed:
-        return f"All {asked} checks hold{less}. {report.seconds:.1f} s"
-    return f"{len(report.failures)} of {asked} checks fail{less}. {report.seconds:.1f} s"
+        said = "The one check holds" if asked == 1 else f"All {asked} checks hold"
+    else:
+        said = f"{failed} of {asked} check{'s' * (asked > 1)} {'fails' if failed == 1 else 'fail'}"
+    return f"{said}{less}. {report.seconds:.1f} s"
 
 
 def measured(result: CheckResult) -> str:

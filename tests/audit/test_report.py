@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from engram.audit.page import page
 from engram.audit.pictures import bars, heatmap, lines
 from engram.audit.report import as_json, show, show_summary
 from engram.audit.result import CheckResult
-from engram.audit.table import as_text
+from engram.audit.table import as_text, conclusion
 
 ONLY = ["memory_used", "boundary_acting", "boundary_learning", "horizon", "replay", "row_isolation", "graph_growth"]
 
@@ -46,6 +47,22 @@ def test_a_pass_shows_number_and_bound(good: Report) -> None:
     assert re.search(r"pass  horizon +39 >= 39", text)
     assert re.search(r"pass  replay +\S+ <= 1\.\d+e-05", text)
     assert "All 7 checks hold" in text
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        (["pass"], "The one check holds. 0.0 s"),
+        (["pass", "pass", "skip"], "All 2 checks hold (1 does not apply). 0.0 s"),
+        (["pass", "skip", "skip"], "The one check holds (2 do not apply). 0.0 s"),
+        (["fail"], "1 of 1 check fails. 0.0 s"),
+        (["fail", "pass"], "1 of 2 checks fails. 0.0 s"),
+        (["fail", "fail"], "2 of 2 checks fail. 0.0 s"),
+    ],
+)
+def test_the_conclusion_counts_in_singular_and_plural(good: Report, statuses: list, said: str) -> None:
+    results = tuple(replace(good.results[0], status=status, seconds=0.0) for status in statuses)
+    assert conclusion(replace(good, results=results)) == said
 
 
 def test_what_does_not_apply_says_why() -> None:
