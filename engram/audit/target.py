@@ -51,9 +51,9 @@ class Environment:
 def find_object(place: str) -> Any:
     """The class, function or policy that is called so. Running a user's file is what was asked for by naming it."""
     module_name, _, name = place.rpartition(":")
-    for folder in (Path.cwd(), Path(module_name).expanduser().resolve().parent):  # what it imports may lie beside it
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
+    folder = str(Path(module_name).expanduser().resolve().parent)
+    if module_name.endswith(".py") and folder not in sys.path:
+        sys.path.insert(0, folder)  # what it imports may lie beside it
     try:
         module = load_module(module_name)
     except UserError as error:

@@ -59,10 +59,18 @@ def _run(words: Sequence[str]) -> int:
     elif verb in VERBS:
         if verb != "bench":  # which measures for itself how busy the machine is
             share_the_machine()
+        _find_modules_here()
         return int(import_module(VERBS[verb]).main(rest))
     else:
         raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
     return 0
+
+
+def _find_modules_here() -> None:
+    """Let settings name modules in the current folder, however `engram` was called."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last: a random.py or gymnasium.py of the user's must not replace the real one
 
 
 @contextmanager

@@ -108,3 +108,66 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(unbuffered):
     words = ["sh", "-c", command]
     result = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
     assert result.stderr == ""
+
+
+THEIRS = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from pettingzoo import ParallelEnv
+from torch import nn
+from engram import LSTMWrapper
+
+gymnasium.register("Pole-v0", CartPoleEnv, max_episode_steps=20)
+
+class Wrapped(gymnasium.Wrapper):
+    pass
+
+class Duel(ParallelEnv):
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Box(0, 1, (2,))
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+class Mine(LSTMWrapper):
+    def __init__(self, env, **kwargs):
+        super().__init__(env, input_size=4, hidden_size=4)
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def encode_observations(self, observations):
+        return observations
+
+    def decode_actions(self, hidden):
+        return self.actor(hidden), self.critic(hidden)
+"""
+POLE = ("env=gym", "env.id=theirs:Pole-v0", "env.wrappers=[theirs:Wrapped]")
+
+
+def run_in(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run the installed command, which does not look for modules where it is run."""
+    code = "import sys; from engram.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = (sys.executable, "-P", "-c", code, *words)
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("env", [POLE, ("env=pettingzoo", "env.module=theirs:Duel")], ids=["gym", "pettingzoo"])
+def test_environments_and_wrappers_in_the_current_folder_are_found(tmp_path, env):
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    result = run_in(tmp_path, "validate", *env)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_policy_in_the_current_folder_is_trained_with_workers_that_find_what_lies_there(tmp_path):
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    sizes = ("num_envs=2", "num_workers=1", "bptt_horizon=8", "batch_size=32", "minibatch_size=16")
+    words = [f"trainer.{size}" for size in (*sizes, "total_timesteps=64")]
+    result = run_in(tmp_path, "train", "py_agent=theirs:Mine", *POLE, *words, "device=cpu", "run=x")
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_lies_in_the_current_folder_replaces_no_package(tmp_path):
+    for name in ("gymnasium", "shlex"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the real one')")
+    assert run_in(tmp_path, "validate", "env=gym", "env.id=CartPole-v1").returncode == 0
