@@ -10,6 +10,7 @@ from types import ModuleType
 
 from engram.agent.policies.policy import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.env.errors import explained
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -20,7 +21,9 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
         from engram.agent.components.policy import ComponentPolicy
 
         return ComponentPolicy(spec, settings)
-    return _construct(find_class(settings.name), spec, settings)
+    policy_class = find_class(settings.name)
+    with explained(f"py_agent: {settings.name} could not be made"):
+        return _construct(policy_class, spec, settings)
 
 
 def find_class(name: str) -> type[Policy]:
@@ -72,15 +75,11 @@ def _from_file(path: Path) -> ModuleType:
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    try:
+    with explained(f"py_agent: {path} could not be loaded"):
         module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"py_agent: {path} could not be loaded: {type(error).__name__}: {error}") from error
     return module
 
 
 def _from_package(name: str) -> ModuleType:
-    try:
+    with explained(f"py_agent: {name} could not be imported"):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"py_agent: {name} could not be imported: {error}") from error

@@ -58,8 +58,6 @@ def find_object(place: str) -> Any:
         module = load_module(module_name)
     except UserError as error:
         raise CannotAuditError(str(error).removeprefix("py_agent: ")) from None
-    except (Exception, SystemExit) as error:  # a script may end at once, for want of arguments of its own
-        raise CannotAuditError(f"{module_name} could not be imported: {type(error).__name__}: {error}") from error
     if name not in vars(module):
         candidates = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         near = get_close_matches(name, candidates, n=1) or candidates[:5]

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.block import Buffers, Ended
+from engram.env.errors import concerns_arguments, explained
 from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
 from engram.env.journal import Journal
 from engram.env.settings import Gym
@@ -18,12 +19,13 @@ from engram.settings import UserError
 
 
 def spec(settings: Gym) -> EnvSpec:
-    env = make(settings)
-    try:
-        observation = row_space(env.observation_space, settings.id)
-        action = policy_action_space(env.action_space, settings.id)
-    finally:
-        env.close()
+    with explained(f"env.id: {settings.id} cannot be used"):
+        env = make(settings)
+        try:
+            observation = row_space(env.observation_space, settings.id)
+            action = policy_action_space(env.action_space, settings.id)
+        finally:
+            env.close()
     return EnvSpec(settings.id, observation.space, action, observation.kind)
 
 
@@ -42,9 +44,9 @@ def make(settings: Gym) -> gymnasium.Env:
     except gymnasium.error.Error as error:
         raise UserError(f"env.id: {error} {_nearest(settings.id)}") from error
     except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        raise UserError(f"env.kwargs: {error}") from error
+        if concerns_arguments(error):
+            raise UserError(f"env.kwargs: {error}") from error
+        raise error.__cause__ or error from None  # what the environment raised: Gymnasium hides where
     _answer_quickly(env.action_space)
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # asks at every step whether there was a reset: a block begins with one

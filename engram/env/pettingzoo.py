@@ -12,6 +12,7 @@ import numpy as np
 from pettingzoo import ParallelEnv
 
 from engram.env.block import Buffers, Ended
+from engram.env.errors import concerns_arguments, explained
 from engram.env.flatten import check_observation, policy_action_space, reader, row_space, writer
 from engram.env.journal import Journal
 from engram.env.settings import PettingZoo
@@ -20,15 +21,16 @@ from engram.settings import UserError
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
-    env = make(settings)
-    try:
-        observations = row_space(
-            _shared_space(env.observation_space, env.possible_agents, "observation"), settings.module
-        )
-        actions = policy_action_space(_shared_space(env.action_space, env.possible_agents, "action"), settings.module)
-    finally:
-        env.close()
-    return EnvSpec(settings.module, observations.space, actions, observations.kind, agents=len(env.possible_agents))
+    name = settings.module
+    with explained(f"env.module: {name} cannot be used"):
+        env = make(settings)
+        try:
+            agents = env.possible_agents
+            observations = row_space(_shared_space(env.observation_space, agents, "observation"), name)
+            actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
+        finally:
+            env.close()
+    return EnvSpec(name, observations.space, actions, observations.kind, agents=len(agents))
 
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
@@ -43,9 +45,9 @@ def make(settings: PettingZoo) -> ParallelEnv:
         hint = ' (PettingZoo\'s own families are extras, e.g. pip install "pettingzoo[butterfly]")'
         raise UserError(f"env.module: {settings.module} needs a package that is not there: {error}{hint}") from error
     except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        raise UserError(f"env.kwargs: {error}") from error
+        if concerns_arguments(error):
+            raise UserError(f"env.kwargs: {error}") from error
+        raise
     if not isinstance(env, ParallelEnv):
         raise UserError(f"env.module: {settings.module} made {env!r}, expected a pettingzoo.ParallelEnv")
     if not getattr(env, "possible_agents", None):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from engram.env.errors import explained
 from engram.settings import UserError
 
 
@@ -73,13 +74,11 @@ def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
     """The environment inside these wrappers; the first name is the innermost."""
     for name in names:
         wrapper = _own(name) if ":" in name else _named(name)
-        try:
+        with explained(
+            f"env.wrappers: {name} does not fit around {env} "
+            f"(a wrapper is made with the environment as its only argument)"
+        ):
             env = wrapper(env)
-        except (TypeError, AssertionError, ValueError, gymnasium.error.Error) as error:
-            raise UserError(
-                f"env.wrappers: {name} does not fit around {env}: {error} "
-                f"(a wrapper is made with the environment as its only argument)"
-            ) from error
     return env
 
 
@@ -103,10 +102,8 @@ def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
 def _own(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
     """A class of the user's. Nothing but a subclass of Wrapper is ever called, so settings cannot run other code."""
     module_name, _, class_name = name.partition(":")
-    try:
+    with explained(f"env.wrappers: {name}: {module_name} could not be imported"):
         found: Any = getattr(importlib.import_module(module_name), class_name, None)
-    except ImportError as error:
-        raise UserError(f"env.wrappers: {name}: {module_name} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
         got = "nothing by that name" if found is None else repr(found)
         raise UserError(f"env.wrappers: {name}: expected a subclass of gymnasium.Wrapper in {module_name}, got {got}")

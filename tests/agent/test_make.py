@@ -160,3 +160,22 @@ def test_what_cannot_be_found_is_said_with_what_can(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             find_class(name)
+
+
+def test_a_policy_that_cannot_be_imported_or_made_is_told_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    raising = written(tmp_path, "raise LookupError('not today')", "raising_policy.py")
+    unmade = written(tmp_path, ENCODES_AND_DECODES.replace("width)", "'wide')"), "unmade.py")
+    for name, said, place in (
+        (f"{raising}:Mine", "could not be loaded: LookupError: not today", raising),
+        ("raising_policy:Mine", "could not be imported: LookupError: not today", raising),
+        (f"{unmade}:Mine", "could not be made: TypeError: ", unmade),
+    ):
+        with pytest.raises(UserError) as caught:
+            made(name)
+        first, *frames = str(caught.value).splitlines()
+        assert first.startswith("py_agent: ")
+        assert said in first
+        assert any(frame.startswith(f"  {place}:") for frame in frames)

@@ -171,7 +171,7 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["other.py:Mine"], "there is no file other.py"),
         (["mine.py:Unmade", "env=recall"], "cannot be built: AttributeError"),
         (["mine.py:ReturnsNothing", "env=recall"], "must return (logits, value, state), and returned a NoneType"),
-        (["script.py:Mine"], "script.py could not be imported: SystemExit: give a file"),
+        (["script.py:Mine"], "script.py could not be loaded: SystemExit: give a file"),
         (["untidy.py:Mine"], "untidy.py could not be loaded: SyntaxError"),
         (["no.such.module:Mine"], "no.such.module could not be imported"),
     ],

@@ -1,0 +1,126 @@
+"""Code of the user's that fails while it is imported or made becomes one message, with the place where it failed."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from engram.env.errors import explained
+from engram.env.registry import make_spec
+from engram.env.settings import Gym, PettingZoo
+from engram.env.wrappers import wrap
+from engram.settings import UserError
+
+FRAGILE = """
+import gymnasium
+from pettingzoo import ParallelEnv
+
+class Cave(gymnasium.Env):
+    def __init__(self, depth=0):
+        raise {error}("the cave fell in")
+
+class Spaceless(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(2)
+
+    @property
+    def observation_space(self):
+        raise LookupError("no space")
+
+class Wrapped(gymnasium.Wrapper):
+    def __init__(self, env):
+        raise LookupError("too tight")
+
+class Bare(gymnasium.Wrapper):
+    def __init__(self):
+        pass
+
+def parallel_env():
+    raise LookupError("nobody is there")
+
+gymnasium.register("engram-test/Cave-v0", Cave)
+gymnasium.register("engram-test/Spaceless-v0", Spaceless)
+"""
+
+
+@pytest.fixture
+def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a module whose parts cannot be made. Beside it are some that cannot be imported."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising.py").write_text("def begin():\n    raise LookupError('not today')\n\nbegin()")
+    (tmp_path / "ending.py").write_text("raise SystemExit('give a file')")
+    (tmp_path / "untidy.py").write_text("class Mine(")
+    path = tmp_path / "fragile.py"
+    path.write_text(FRAGILE.format(error="LookupError"))
+    yield path
+    sys.modules.pop("fragile", None)
+
+
+def told(make) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        make()
+    assert caught.value.exit_code == 2
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("error", ["LookupError", "TypeError", "ValueError"])
+def test_an_environment_that_cannot_be_made_is_told_with_the_place(fragile: Path, error: str) -> None:
+    fragile.write_text(FRAGILE.format(error=error))
+    first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Cave-v0")))
+    assert first == f"env.id: fragile:engram-test/Cave-v0 cannot be used: {error}: the cave fell in"
+    assert frames[-1] == f'  {fragile}:7 in __init__: raise {error}("the cave fell in")'
+
+
+def test_spaces_that_cannot_be_had_are_told_like_the_rest(fragile: Path) -> None:
+    first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Spaceless-v0")))
+    assert first.endswith("cannot be used: LookupError: no space")
+    assert "in observation_space" in frames[-1]
+
+
+def test_a_parallel_environment_that_cannot_be_made_is_told_with_the_place(fragile: Path) -> None:
+    first, *frames = told(lambda: make_spec(PettingZoo(module="fragile")))
+    assert first == "env.module: fragile cannot be used: LookupError: nobody is there"
+    assert frames == [f'  {fragile}:25 in parallel_env: raise LookupError("nobody is there")']
+
+
+def test_a_wrapper_that_cannot_be_made_is_told_with_the_place(fragile: Path) -> None:
+    first, *frames = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Wrapped"]))
+    assert first.startswith("env.wrappers: fragile:Wrapped does not fit around <")
+    assert first.endswith("as its only argument): LookupError: too tight")
+    assert frames == [f'  {fragile}:18 in __init__: raise LookupError("too tight")']
+
+
+def test_a_call_that_did_not_even_begin_is_told_without_a_place(fragile: Path) -> None:
+    (line,) = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Bare"]))
+    assert line.endswith("TypeError: Bare.__init__() takes 1 positional argument but 2 were given")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda module: make_spec(Gym(id=f"{module}:Cave-v0")),
+        lambda module: make_spec(PettingZoo(module=module)),
+        lambda module: wrap(gymnasium.make("CartPole-v1"), [f"{module}:Wrapped"]),
+    ],
+    ids=["gym", "pettingzoo", "wrapper"],
+)
+def test_a_module_that_cannot_be_imported_is_told_with_the_place(fragile: Path, make) -> None:
+    first, *frames = told(lambda: make("raising"))
+    assert first.startswith("env.")
+    assert first.endswith(": LookupError: not today")
+    assert [frame.split(" in ")[1] for frame in frames[-2:]] == [
+        "<module>: begin()",
+        "begin: raise LookupError('not today')",
+    ]
+    assert told(lambda: make("ending"))[0].endswith(": SystemExit: give a file")
+    assert told(lambda: make("untidy"))[0].endswith(": SyntaxError: '(' was never closed (untidy.py, line 1)")
+
+
+def test_a_users_mistake_that_is_explained_already_keeps_its_words() -> None:
+    def fail() -> None:
+        with explained("all of it failed"):
+            raise UserError("seed: wrong")
+
+    assert told(fail) == ["seed: wrong"]
