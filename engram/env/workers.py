@@ -120,7 +120,9 @@ class WorkerPool:
         if dead is not None:
             return self._lost(dead)
         worker.process.kill()  # it would not listen to close()
-        advice = "If that is no fault of the environment's, allow it more time (step_timeout)."
+        stepping = timeout == self._timeouts[Command.STEP]
+        setting = "trainer.worker_timeout, or VectorEnv's step_timeout" if stepping else "VectorEnv's start_timeout"
+        advice = f"If that is no fault of the environment's, allow it more time ({setting})."
         return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")
 
     def _lost(self, worker: _Worker) -> WorkerError:

@@ -141,9 +141,18 @@ def test_a_stopped_worker_is_noticed_and_ended():
 def test_an_environment_that_hangs_is_noticed_and_ended(trouble):
     with VectorEnv(trouble(fault="hang", env=1), 2, num_workers=2, num_batches=1, step_timeout=1.0) as env:
         env.reset()
-        with pytest.raises(WorkerError, match="worker 1 of 2 hangs while stepping environment 1: it gave no answer"):
+        with pytest.raises(WorkerError) as caught:
             step(env, 9)
         assert _children() == []
+    assert str(caught.value) == (
+        "env trouble: worker 1 of 2 hangs while stepping environment 1: it gave no answer for 1 s. If that is no fault "
+        "of the environment's, allow it more time (trainer.worker_timeout, or VectorEnv's step_timeout)."
+    )
+
+
+def test_an_environment_that_hangs_before_its_first_step_is_allowed_more_time_by_another_name(trouble):
+    with pytest.raises(WorkerError, match=r"hangs while building .* more time \(VectorEnv's start_timeout\)"):
+        VectorEnv(trouble(fault="hang", at="build"), 1, num_workers=1, start_timeout=1.0)
 
 
 def test_a_large_state_cannot_block_on_a_stopped_worker():
