@@ -11,6 +11,7 @@ from engram.settings import UserError
 _FRAMES = 4  # the innermost ones: where the user's code failed, not how we called it
 _OURS = str(Path(__file__).parent.parent)
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
+_FIVE = "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
 _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument")
 
 
@@ -40,12 +41,14 @@ def describe_exception(error: Exception | SystemExit) -> str:
     """The exception and the last frames of the user's own code in its traceback. A user error explains itself."""
     if isinstance(error, UserError):
         return str(error)
+    frames = _frames(error)
     if isinstance(error, SyntaxError):  # its text says where
         head = f"{type(error).__name__}: {error}"
     else:
         head = "".join(traceback.format_exception_only(error)).strip()
-    lines = (f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in _frames(error))
-    return "\n".join([head, *lines])
+    if frames and "unpack" in str(error) and all(part in (frames[-1].line or "") for part in ("truncat", "step(")):
+        head = f"{_FIVE}: {head}"
+    return "\n".join([head, *(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)])
 
 
 def concerns_arguments(error: TypeError) -> bool:

@@ -61,7 +61,8 @@ class GymBlock:
         self._changes = changes[0]
         self._steps = [env.step for env in self._envs]
         space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
-        self._check = partial(check_observation, space, settings.id)
+        self._check = partial(check_observation, space)
+        self._name = settings.id
         self._write = batch_writer(space, buffers.observations)
         self._write_final = [writer(space, row) for row in buffers.final_observations]
         self._scale = settings.reward_scale
@@ -72,7 +73,7 @@ class GymBlock:
         buffers = self._buffers
         observations = [self._next_episode(i) for i in range(len(self._envs))]
         for observation in observations:
-            self._check(observation)
+            self._check(self._name, observation)
         self._show(observations)
         buffers.rewards[:] = 0
         buffers.terminals[:] = False
@@ -92,14 +93,18 @@ class GymBlock:
         observations: list[Any] = []
         rewards: list[Any] = []
         begun: list[int] = []
-        for i, step in enumerate(self._steps):
-            observation, reward, terminated, truncated, info = step(actions[i])
-            if terminated or truncated:
-                self._end(i, observation, terminated, info)
-                begun.append(i)
-                observation = self._next_episode(i)
-            observations.append(observation)
-            rewards.append(reward)
+        try:
+            for i, step in enumerate(self._steps):
+                observation, reward, terminated, truncated, info = step(actions[i])
+                if terminated or truncated:
+                    self._end(i, observation, terminated, info)
+                    begun.append(i)
+                    observation = self._next_episode(i)
+                observations.append(observation)
+                rewards.append(reward)
+        except Exception as error:
+            error.add_note(journal.place(len(observations)))
+            raise
         self._show(observations)
         return journal.close_step(np.array(rewards, np.float64).reshape(-1), self._scale, begun)
 
@@ -122,8 +127,17 @@ class GymBlock:
             env.close()
 
     def _show(self, observations: list[Any]) -> None:
-        self._write(observations)
+        try:
+            self._write(observations)
+        except Exception:
+            for i, observation in enumerate(observations):
+                self._refuse_misfit(i, observation)
+            raise
         self._change(self._buffers.observations)
+
+    def _refuse_misfit(self, i: int, observation: Any) -> None:
+        """Looks only where an observation could not be written: at every step it would take too long."""
+        self._check(f"{self._name}: {self._journal.place(i)}", observation)
 
     def _change(self, rows: np.ndarray) -> None:
         for change in self._changes:
@@ -138,7 +152,11 @@ class GymBlock:
             self._buffers.terminals[i] = True
         else:
             self._buffers.truncations[i] = True
-            self._write_final[i](observation)
+            try:
+                self._write_final[i](observation)
+            except Exception:
+                self._refuse_misfit(i, observation)
+                raise
             self._change(self._buffers.final_observations[i])
         self._buffers.starts[i] = True
         self._journal.end(i, info)

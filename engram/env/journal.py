@@ -33,6 +33,11 @@ class Journal:
         """Seed of an environment's running episode."""
         return episode_seed(self._seed, self._env_ids[env], int(self.episodes[env]))
 
+    def place(self, env: int) -> str:
+        """Which environment it is and where in its episode, for messages about the step under way."""
+        step = 0 if self._buffers.starts[env * self._agents] else int(self.steps[env])
+        return f"environment {self._env_ids[env]}, at step {step} of the episode with seed {self.seed(env)}"
+
     def begin(self, env: int) -> int:
         """Turn to an environment's next episode, and give its seed. Its counts go on until the step is closed."""
         self.episodes[env] += 1

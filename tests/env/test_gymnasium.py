@@ -9,7 +9,9 @@ from gymnasium import spaces
 
 from engram.env import gymnasium as adapter
 from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.errors import EnvError
 from engram.env.settings import Gym
+from engram.env.vector import VectorEnv
 from engram.settings import UserError
 
 
@@ -275,14 +277,50 @@ def test_a_nan_action_is_named_as_the_cause():
 
 
 def test_an_observation_that_does_not_fit_its_space_is_refused_at_once():
-    with pytest.raises(UserError, match=r"engram-test/Walk-v0: an observation has shape \(1,\)"):
+    with pytest.raises(UserError, match=r"engram-test/Walk-v0: an observation has shape \(3,\)"):
         start(walk(bad="shape"))
 
 
-def test_an_exception_of_the_environment_passes_unchanged():
-    block, buffers = start(walk(bad="crash", bad_step=2))
-    with pytest.raises(ZeroDivisionError, match="the walker fell"):
+@pytest.mark.parametrize("length", [9, 2], ids=["on the way", "at the end"])
+def test_an_observation_that_does_not_fit_later_is_named_with_the_environment_and_the_step(length):
+    block, buffers = start(walk(bad="shape", bad_step=2, ends="truncated", length=length), range(5, 7))
+    place = f"environment 5, at step 2 of the episode with seed {episode_seed(7, 5, 0)}"
+    with pytest.raises(UserError, match=rf"^engram-test/Walk-v0: {place}: an observation has shape \(3,\)"):
         play(block, buffers, lambda: 0, 2)
+
+
+def test_an_exception_of_the_environment_passes_with_a_note_of_the_environment_and_the_step():
+    block, buffers = start(walk(bad="crash", bad_step=2, length=4), range(5, 7))
+    block._steps[0] = lambda action: (np.zeros(2), 0.0, False, False, {})
+    with pytest.raises(ZeroDivisionError, match="the walker fell") as caught:
+        play(block, buffers, lambda: 0, 2)
+    assert caught.value.__notes__ == [f"environment 6, at step 2 of the episode with seed {episode_seed(7, 6, 0)}"]
+
+
+def test_an_exception_in_the_next_reset_is_noted_with_the_seed_of_that_episode():
+    block, buffers = start(walk(length=1))
+    block._envs[1].unwrapped.reset = None
+    with pytest.raises(TypeError) as caught:
+        play(block, buffers, lambda: 0, 1)
+    assert caught.value.__notes__ == [f"environment 1, at step 0 of the episode with seed {episode_seed(7, 1, 1)}"]
+
+
+@pytest.mark.parametrize("max_steps", [None, 50], ids=["by us", "by a wrapper"])
+def test_a_step_of_the_old_gym_is_explained(max_steps):
+    settings = Gym(id="engram-test/Walk-v0", kwargs={"bad": "old", "bad_step": 1}, max_steps=max_steps)
+    with VectorEnv(settings, 2) as env:
+        env.reset()
+        batch = env.recv()
+        env.send(batch, [0, 0])
+        with pytest.raises(EnvError) as caught:
+            env.recv()
+    first, second, *_ = str(caught.value).splitlines()
+    assert first == (
+        "env gym engram-test/Walk-v0: failed while stepping environments 0-1: step must return observation, reward, "
+        "terminated, truncated and info (the old Gym had done for two of them): "
+        "ValueError: not enough values to unpack (expected 5, got 4)"
+    )
+    assert second == f"environment 0, at step 1 of the episode with seed {episode_seed(0, 0, 0)}"
 
 
 @pytest.mark.parametrize("wrappers", [["mask_velocity"], ["mask_velocity", "TimeAwareObservation"]])

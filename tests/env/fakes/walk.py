@@ -29,10 +29,12 @@ class Walk(gymnasium.Env):
         reward = np.nan if (self.bad, self.steps) == ("reward", self.bad_step) else float(action)
         if (self.bad, self.steps) == ("crash", self.bad_step):
             raise ZeroDivisionError("the walker fell")
+        if (self.bad, self.steps) == ("old", self.bad_step):
+            return self._observe(), reward, ended, info
         return self._observe(), reward, ended and self.ends != "truncated", ended and self.ends != "terminated", info
 
     def _observe(self):
-        if self.bad == "shape":
-            return np.zeros(1)
+        if self.bad == "shape" and self.bad_step in (None, self.steps):
+            return np.zeros(3)
         broken = (self.bad, self.steps) == ("observation", self.bad_step)
         return np.array([self.secret, np.nan if broken else self.steps])
