@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from engram.config.evaluation import EvalRequest, load_evaluation
+from engram.config.nearest import nearest
+from engram.settings import UserError
 from engram.training.settings import EVALUATION_SEED
 
 HELP = f"""Usage: engram eval run=NAME [SETTING=VALUE …] [--json]
@@ -38,11 +40,16 @@ Examples:
   engram eval run=fast_tmaze
   engram eval run=fast_tmaze checkpoint=best greedy=true episodes=500 --json"""
 
+FLAGS = ("--json", "--help")
+
 
 def main(words: Sequence[str]) -> int:
     if {"--help", "-h"} & {*words}:
         print(HELP)
         return 0
+    for word in words:
+        if word.startswith("-") and word not in FLAGS and (flag := nearest(word, FLAGS)):
+            raise UserError(f"engram eval: no option {word}; did you mean {flag}?")
     request = load_evaluation([word for word in words if word != "--json"])
     if "--json" in words:
         with _nobody_else_prints():

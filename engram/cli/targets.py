@@ -36,7 +36,7 @@ def targets(target: str, words: Sequence[str]) -> list[Target]:
         return [_from_settings(load([f"py_agent={target}", *words]), target)]
     if target in choices("agent") or target.endswith((".yaml", ".yml")):
         return [_from_settings(load([f"agent={target}", *words]), target)]
-    if ":" in target:
+    if ":" in target or target.endswith(".py"):
         return [_from_code(target, words)]
     return [_from_run(target, words)]
 

@@ -1,5 +1,6 @@
 """The YAML groups: what can be chosen in each, and the composition of one choice of each into a tree of values."""
 
+import ast
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -75,10 +76,21 @@ def _composed(overrides: tuple[str, ...]) -> DictConfig:
 def _own_policy(choice: str) -> dict[str, Any]:
     place, _, name = choice.rpartition(":")
     if not place or not name.isidentifier():
-        raise UserError(f"'{choice}' names no class: write {choice.rstrip(':')}:CLASS")
+        file = place if place.endswith(".py") else choice.rstrip(":")
+        raise UserError(f"'{choice}' names no class: write {file}:CLASS{_classes_of(Path(file).expanduser())}")
     if (place.endswith(".py") or "/" in place) and not Path(place).expanduser().is_file():
         raise UserError(f"there is no file {place}")
     return {"name": choice}
+
+
+def _classes_of(path: Path) -> str:
+    """The classes of a file, which is read and not run; nothing where that cannot be."""
+    try:
+        content = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    names = [part.name for part in content.body if isinstance(part, ast.ClassDef)]
+    return f", where CLASS is {' or '.join(names)}" if names else ""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

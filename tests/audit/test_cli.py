@@ -168,6 +168,8 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["mine.py:NUMBER", "env=recall"], "mine.py:NUMBER is a int: name a torch.nn.Module, or a function"),
         (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which is not known here"),
         (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: there is no 'sb4'"),
+        (["mine.py"], "'mine.py' names no class: write mine.py:CLASS, where CLASS is Mine or Wrong or Plain or "),
+        (["other.py"], "'other.py' names no class: write other.py:CLASS\n"),
         (["other.py:Mine"], "there is no file other.py"),
         (["mine.py:Unmade", "env=recall"], "cannot be built: AttributeError"),
         (["mine.py:ReturnsNothing", "env=recall"], "must return (logits, value, state), and returned a NoneType"),

@@ -82,6 +82,8 @@ def test_without_json_a_table_is_printed(runs, capsys):
     ("words", "said"),
     [
         (["run=recal_1"], "run: no run 'recal_1' in {}; did you mean recall_1?"),
+        (["run=recall_1", "--jso"], "engram eval: no option --jso; did you mean --json?"),
+        (["run=recall_1", "--greedy"], "--greedy: settings have no dashes: write greedy=VALUE"),
         (["run=empty"], "checkpoint: {}/empty has no checkpoint that can be used: give another, or train it first"),
         (["run=empty", "checkpoint=best"], "checkpoint: {}/empty has no best one yet"),
         (["run=recall_1", "checkpoint=x"], "checkpoint: there is no directory x: give that of a run"),
