@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,11 +30,16 @@ def main(words: Sequence[str]) -> int:
     if {"--help", "-h"} & {*words}:
         print(guide("train"))
         return 0
+    with ExitStack() as held:  # the run's lock, until all is done
+        return _run(words, held)
+
+
+def _run(words: Sequence[str], held: ExitStack) -> int:
     here = place()
     try:
         settings = load(words)
         make_spec(settings.env)  # if there is no such environment, no run is begun
-        directory = keep(settings) if here.rank == 0 else settings.directory
+        directory = keep(settings, held) if here.rank == 0 else settings.directory
     except UserError as error:
         if here.local_rank == 0:  # the others of this machine have found the same
             raise

@@ -1,10 +1,12 @@
 """The settings that are kept with a run: written before it starts, and compared when it is started again."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from engram.config.load import SETTINGS_FILE, dump, load_run
+from engram.config.lock import LOCK_FILE, lock
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
 
@@ -29,11 +31,17 @@ FREE = (
 )
 
 
-def keep(settings: RunSettings) -> Path:
-    """The run's directory, made if need be, with the settings in it; raises when it belongs to another run."""
+def keep(settings: RunSettings, held: ExitStack | None = None) -> Path:
+    """The run's directory, made if need be, with the settings in it; raises when it belongs to another run.
+
+    `held` gets the run's lock, which is taken before anything is compared or written.
+    """
     directory = settings.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        _check_is_a_run(directory)
+        if held is not None:
+            held.enter_context(lock(directory))
         _check_same(settings, directory)
         aside = directory / f".{SETTINGS_FILE}.{os.getpid()}"
         aside.write_text(dump(settings), encoding="utf-8")
@@ -70,12 +78,15 @@ def _shown(value: Any) -> Any:
     return "null" if value is None else value
 
 
+def _check_is_a_run(directory: Path) -> None:
+    """Or is to become one: a run that was stopped very early leaves its lock and settings half written."""
+    others = [file for file in directory.iterdir() if not file.name.startswith((f".{SETTINGS_FILE}", LOCK_FILE))]
+    if others and not (directory / SETTINGS_FILE).exists():
+        raise UserError(f"{directory} exists and is not a run of Engram's: give another run=")
+
+
 def _check_same(settings: RunSettings, directory: Path) -> None:
-    if not (directory / SETTINGS_FILE).exists():
-        if any(not file.name.startswith(f".{SETTINGS_FILE}") for file in directory.iterdir()):
-            raise UserError(f"{directory} exists and is not a run of Engram's: give another run=")
-        return
-    if not any(directory.glob("checkpoints/epoch_*")):
+    if not (directory / SETTINGS_FILE).exists() or not any(directory.glob("checkpoints/epoch_*")):
         return  # it never got anywhere: most likely its settings are being corrected
     if changed := differences(load_run(directory), settings):
         raise SettingsError([*changed, f"{directory} is another run: give another run=, or the settings it began with"])

@@ -1,13 +1,19 @@
 """`engram train` and `./tools/train.py`."""
 
 import errno
+import json
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from running import RECALL, SMALL
+from several import PATIENCE, environment
 
 from engram.cli.main import Terminated, main
 from engram.cli.train import next_steps
@@ -15,6 +21,7 @@ from engram.config.groups import GROUPS, choices
 from engram.config.load import load, load_run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+ENGRAM = [sys.executable, "-m", "engram"]
 SEEDS = ["py_agent=fast", "run=test_fast", "trainer.total_timesteps=5000", "trainer.num_workers=2", "wandb=off"]
 
 
@@ -31,6 +38,25 @@ def started(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "engram.training.run", SimpleNamespace(start=start))
     monkeypatch.chdir(tmp_path)
     return seen
+
+
+@contextmanager
+def training(*words: str) -> Iterator[subprocess.Popen]:
+    """A process that trains for as long as it is let."""
+    command = [*ENGRAM, "train", "trainer.total_timesteps=1000000000", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_training_starts_with_the_settings_that_are_kept_with_the_run(started):
@@ -62,6 +88,25 @@ def test_a_run_that_was_asked_to_end_says_so_too(started, capsys):
     started.end = Terminated()
     assert main(["train"]) == 143
     assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
+
+
+def test_a_run_that_is_being_trained_is_left_alone(tmp_path):
+    words = [*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", "trainer.num_workers=1"]
+    with training(*words) as first:
+        metrics, settings = tmp_path / "x" / "metrics.jsonl", tmp_path / "x" / "settings.yaml"
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size, first)
+        before = settings.stat().st_mtime_ns, settings.stat().st_ino
+        second = subprocess.run([*ENGRAM, "train", *words], capture_output=True, text=True, env=environment())
+        assert (second.returncode, second.stdout) == (2, "")
+        assert second.stderr == (
+            f"{tmp_path}/x is being trained by process {first.pid}: wait for it, stop it, or give another run=\n"
+        )
+        assert (settings.stat().st_mtime_ns, settings.stat().st_ino) == before
+        assert [path.name for path in (tmp_path / "x").glob(".*")] == [".lock"]
+        first.kill()
+    epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert main(["train", *words, "trainer.total_timesteps=1"]) == 0  # a killed run is nobody's
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Settings that are kept with a run."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from engram.config.load import load, load_run
@@ -72,6 +74,20 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(UserError, match=r"mine exists and is not a run of Engram's: give another run="):
         keep(load(["run=mine", f"runs_dir={tmp_path}"]))
+
+
+def test_a_directory_that_is_not_a_run_does_not_even_get_a_lock(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with ExitStack() as held, pytest.raises(UserError):
+        keep(load(["run=mine", f"runs_dir={tmp_path}"]), held)
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_with_nothing_but_a_lock_may_become_a_run(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".lock").touch()
+    assert keep(load(["run=mine", f"runs_dir={tmp_path}"]))
 
 
 def test_a_file_in_the_way_is_one_clear_line(tmp_path):

@@ -78,7 +78,7 @@ def test_two_processes_that_stopped_go_on_exactly_as_if_they_had_not(runs) -> No
 def test_only_the_first_process_writes_and_steps_are_those_of_all(runs) -> None:
     assert not (runs.directory / "nobody").exists()
     files = {path.name for path in (runs.directory / "whole").iterdir()}
-    assert files == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints"}
+    assert files == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints", ".lock"}
     assert [record["steps"] for record in running.metrics(runs.directory, "whole")] == [192, 384, 576, 768, 960]
 
 
