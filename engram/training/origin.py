@@ -18,11 +18,12 @@ log = logging.getLogger("engram")
 
 
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
-    """The newest whole checkpoint of a run's directory; those that are damaged are said aloud."""
-    checkpoint, problems = load_latest(directory / "checkpoints")
-    for problem in problems:
-        log.warning("checkpoint not usable, taking the one before: %s", problem)
-    return checkpoint
+    """The newest whole checkpoint of a run, if it has any; those that are damaged are said aloud.
+
+    A run of which none can be read is not begun anew, over what is left of it.
+    """
+    anew = "remove them to begin anew"
+    return _newest(directory, "", f"begin with the best one by init_from={{best}} run=OTHER, or {anew}", anew)
 
 
 def checkpoint_of(directory: Path, which: str) -> Checkpoint:
@@ -45,7 +46,7 @@ def find_checkpoint(path: Path, option: str) -> Checkpoint:
             return load_checkpoint(path)
         except BadCheckpointError as error:
             raise UserError(f"{option}: the checkpoint is not usable: {error}") from error
-    checkpoint = latest_checkpoint(path)
+    checkpoint = _newest(path, f"{option}: ", "give another, such as the best one, {best}", "give another")
     if checkpoint is None:
         raise UserError(f"{option}: {path} has no checkpoint that can be used: give another, or train it first")
     return checkpoint
@@ -72,6 +73,26 @@ def begin_from(path: Path, policy: PyAgent | Agent, spec: EnvSpec) -> MettaAgent
     agent = load_agent(checkpoint, policy, spec, training=True)
     log.info("began with the weights of %s", checkpoint.path)
     return agent
+
+
+def _newest(directory: Path, option: str, with_best: str, without: str) -> Checkpoint | None:
+    """The newest whole checkpoint; if none of those that are there is, what to do instead depends on the best one."""
+    where = directory / "checkpoints"
+    checkpoint, problems = load_latest(where)
+    if problems and checkpoint is None:
+        instead = with_best.format(best=where / BEST) if _is_whole(where / BEST) else without
+        raise UserError(f"{option}none of the checkpoints in {where} can be read ({problems[0]}): {instead}")
+    for problem in problems:
+        log.warning("checkpoint not usable, taking the one before: %s", problem)
+    return checkpoint
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load_checkpoint(path)
+    except BadCheckpointError:
+        return False
+    return True
 
 
 def _made_for(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:

@@ -121,3 +121,15 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(tmp_path, sourc
     assert len(said) == 1
     assert "taking the one before" in said[0]
     assert str(newest.path) in said[0]
+
+
+def test_where_no_checkpoint_can_be_read_the_best_one_is_named_if_it_can(tmp_path, source) -> None:
+    run = shutil.copytree(source / "recall", tmp_path / "run", symlinks=True)
+    for path in (run / "checkpoints").glob("epoch_*"):
+        (path / "state.json").write_text("{}")
+    says = r"init_from: none of the checkpoints in \S+ can be read \(.* has changed .*\): give another"
+    with pytest.raises(UserError, match=rf"{says}, such as the best one, {run}/checkpoints/best$"):
+        find_checkpoint(run, "init_from")
+    (run / "checkpoints" / "best").unlink()
+    with pytest.raises(UserError, match=rf"{says}$"):
+        find_checkpoint(run, "init_from")

@@ -121,6 +121,26 @@ def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_gives_the_same_en
     assert metrics(tmp_path, "whole") == metrics(tmp_path)
 
 
+@pytest.mark.parametrize("best", ["whole", "damaged"])
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew_over_what_is_left(tmp_path, best: str) -> None:
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
+    where, display = tmp_path / "x" / "checkpoints", Silent()
+    for path in [*where.glob("epoch_*"), *([where / "best"] if best == "damaged" else [])]:
+        (path / "weights.safetensors").write_bytes(b"nothing")
+    before = (tmp_path / "x" / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, *ENVIRONMENTS["recall"], epochs=5, display=display)
+    rescue = f"begin with the best one by init_from={where}/best run=OTHER, or "
+    assert str(caught.value) == (
+        f"none of the checkpoints in {where} can be read ({where}/epoch_000003/weights.safetensors has changed since "
+        f"it was written): {rescue if best == 'whole' else ''}remove them to begin anew"
+    )
+    assert (tmp_path / "x" / "metrics.jsonl").read_bytes() == before
+    assert not display.messages
+    if best == "whole":
+        assert run(tmp_path, *ENVIRONMENTS["recall"], f"init_from={where}/best", name="other", epochs=1).checkpoint
+
+
 @pytest.mark.parametrize("memory", ["carry", "reset", "off"])
 @pytest.mark.parametrize("horizon", [1, 8])
 def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: int) -> None:
