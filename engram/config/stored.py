@@ -9,6 +9,7 @@ from engram.config.load import SETTINGS_FILE, dump, load_run
 from engram.config.lock import LOCK_FILE, lock
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
+from engram.training.epochs import list_checkpoints
 
 # What may change when a run is continued: how long, where and how it is watched, not what is learned.
 FREE = (
@@ -86,7 +87,7 @@ def _check_is_a_run(directory: Path) -> None:
 
 
 def _check_same(settings: RunSettings, directory: Path) -> None:
-    if not (directory / SETTINGS_FILE).exists() or not any(directory.glob("checkpoints/epoch_*")):
+    if not (directory / SETTINGS_FILE).exists() or not list_checkpoints(directory / "checkpoints"):
         return  # it never got anywhere: most likely its settings are being corrected
     if changed := differences(load_run(directory), settings):
         raise SettingsError([*changed, f"{directory} is another run: give another run=, or the settings it began with"])

@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engram.training.epochs import list_checkpoints
+
 BEST = "best"
 
 Groups = dict[str, dict[str, Tensor]]
@@ -55,7 +57,7 @@ def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Ten
     new_link.symlink_to(target.name, target_is_directory=True)
     new_link.replace(link)
     _sync(directory)
-    for old in directory.glob("best_epoch_*"):
+    for old in list_checkpoints(directory, "best_epoch_"):
         if old != target:
             shutil.rmtree(old)
     return link
@@ -84,11 +86,6 @@ def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
         except BadCheckpointError as error:
             problems.append(str(error))
     return None, problems
-
-
-def list_checkpoints(directory: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted(directory.glob("epoch_*"), key=lambda path: int(path.name.removeprefix("epoch_")))
 
 
 def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> None:

@@ -69,6 +69,12 @@ def test_settings_of_a_run_without_a_checkpoint_can_be_corrected(tmp_path):
     assert load_run(keep(load(["run=mine", f"runs_dir={tmp_path}", "seed=7"]))).seed == 7
 
 
+def test_a_copy_of_a_checkpoint_is_no_checkpoint(tmp_path):
+    directory = keep(load(["run=mine", f"runs_dir={tmp_path}"]))
+    (directory / "checkpoints" / "epoch_000001_backup").mkdir(parents=True)
+    assert load_run(keep(load(["run=mine", f"runs_dir={tmp_path}", "seed=7"]))).seed == 7
+
+
 def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()

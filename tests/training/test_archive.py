@@ -6,7 +6,8 @@ import pytest
 import running
 
 from engram.training import archive, run
-from engram.training.checkpoint import list_checkpoints, load_checkpoint
+from engram.training.checkpoint import load_checkpoint
+from engram.training.epochs import list_checkpoints
 from engram.training.evaluate import evaluate
 
 

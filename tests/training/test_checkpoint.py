@@ -2,12 +2,14 @@
 
 import json
 import random
+import shutil
 
 import pytest
 import torch
 
 from engram.training import checkpoint as checkpoints
 from engram.training.checkpoint import BadCheckpointError, load_checkpoint, load_latest, save_best, save_checkpoint
+from engram.training.epochs import list_checkpoints
 
 GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
 
@@ -25,7 +27,7 @@ def test_what_is_saved_comes_back(tmp_path) -> None:
 def test_only_the_last_few_are_kept(tmp_path) -> None:
     for epoch in (1, 2, 10, 1_000_000):
         save(tmp_path, epoch, keep=2)
-    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == ["epoch_000010", "epoch_1000000"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch_000010", "epoch_1000000"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
@@ -81,7 +83,7 @@ def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> No
     for epoch in (1, 2, 3):
         save(tmp_path, epoch, keep=1)
     assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
-    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == ["epoch_000003"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch_000003"]
     save_best(tmp_path, 3, GROUPS, {"epoch": 3})
     assert load_checkpoint(tmp_path / "best").state == {"epoch": 3}
     assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000003", "epoch_000003"}
@@ -118,3 +120,14 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path) -> None:
                 load_checkpoint(path)
         file.write_bytes(content)
     assert load_checkpoint(path).state["epoch"] == 1
+
+
+def test_copies_of_checkpoints_are_the_users_own(tmp_path) -> None:
+    save_best(tmp_path, 1, GROUPS, {})
+    for name in ("epoch_000001_backup", "best_epoch_000001_backup"):
+        shutil.copytree(save(tmp_path, 1), tmp_path / name)
+    save_best(tmp_path, 2, GROUPS, {})
+    save(tmp_path, 2, keep=1)
+    assert load_latest(tmp_path)[0].path.name == "epoch_000002"  # type: ignore[union-attr]
+    left = {"best", "best_epoch_000002", "epoch_000002", "best_epoch_000001_backup", "epoch_000001_backup"}
+    assert {path.name for path in tmp_path.iterdir()} == left
