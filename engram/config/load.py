@@ -18,6 +18,7 @@ from engram.config.words import Word, check_name, split, value
 from engram.env.cores import available_cores
 from engram.env.settings import agents_of
 from engram.settings import SettingsError, UserError
+from engram.training.epochs import list_checkpoints
 from engram.training.launch import place
 from engram.training.sizes import SIZE_NAMES, of_each_process, resolve_sizes
 
@@ -108,7 +109,7 @@ def _as_begun(tree: DictConfig, given: dict[str, Word]) -> DictConfig:
     """What the run that is named began with, if it has a checkpoint to go on from; but groups that are given anew."""
     runs_dir = given["runs_dir"].text if "runs_dir" in given else RunSettings.model_fields["runs_dir"].default
     directory = Path(runs_dir) / given["run"].text
-    if not any(directory.glob("checkpoints/epoch_*")):
+    if not list_checkpoints(directory / "checkpoints"):
         return tree
     stored = OmegaConf.create(dump(load_run(directory)))
     policies = {"agent", "py_agent"}
