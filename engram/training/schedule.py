@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from engram.settings import Settings
+from engram.settings import Settings, UserError
 
 if TYPE_CHECKING:
     from engram.training.settings import Trainer
 
 SCHEDULABLE = ("ppo", "optimizer", "prioritized")  # the sections of the trainer whose numbers can be scheduled
+SOMETIMES = ("episode/", "evaluate/", "time/", "weights/")  # metrics that may be missing at first and come later
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -98,6 +99,8 @@ class Schedules:
 
     def observe(self, record: Mapping[str, Any], settings: "Trainer") -> None:
         """Let schedules by metric see the record of an epoch; `settings` are those of the run."""
+        if record.get("epoch") == 1:
+            self._refuse_unknown_metrics(record)
         for name, before in self.watched.items():
             section, _, key = name.partition(".")
             schedule = self.schedules[name]
@@ -105,6 +108,15 @@ class Schedules:
             measured = record.get(schedule.metric)
             if measured is not None:
                 self.watched[name] = follow(schedule, before, measured, getattr(getattr(settings, section), key))
+
+    def _refuse_unknown_metrics(self, record: Mapping[str, Any]) -> None:
+        for name, schedule in self.schedules.items():
+            if not isinstance(schedule, ByMetric) or schedule.metric in record or schedule.metric.startswith(SOMETIMES):
+                continue
+            named = [known for known in record if known.rpartition("/")[2] == schedule.metric]
+            near = named or difflib.get_close_matches(schedule.metric, record, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(record)}"
+            raise UserError(f"trainer.schedule.{name}.metric: no {schedule.metric} is measured{hint}")
 
     def state(self) -> dict[str, dict[str, Any]]:
         return {name: asdict(watched) for name, watched in self.watched.items()}

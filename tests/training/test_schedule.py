@@ -3,6 +3,7 @@
 import pytest
 from running import Silent, metrics, run
 
+from engram.settings import UserError
 from engram.training.schedule import ByMetric, Constant, Ramp, Schedules, Watched, by_dotted_name, follow, value_at
 from engram.training.settings import Trainer
 
@@ -88,6 +89,42 @@ def test_a_metric_that_was_not_measured_changes_nothing() -> None:
     assert schedules.now(settings, 0.5) == settings
     schedules.observe({"return": 1.0}, settings)
     assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
+
+
+def by_metric(metric: str) -> str:
+    return f"trainer.schedule.{RATE}={{kind:metric,metric:{metric},factor:0.5,patience:1,least:0.00001}}"
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("retrn", "; did you mean return?"),
+        ("kl", "; did you mean loss/kl?"),
+        ("loss/entrpy", "; did you mean loss/entropy?"),
+        ("xyzzy", ": there are epoch, steps, return, "),
+    ],
+)
+def test_a_metric_that_is_never_measured_stops_the_run_in_its_first_epoch(tmp_path, metric: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, by_metric(metric))
+    assert str(caught.value).startswith(f"trainer.schedule.{RATE}.metric: no {metric} is measured{hint}")
+    run(tmp_path, by_metric("return"))
+    assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("metric", ["episode/correct", "evaluate/return", "weights/norm", "time/audit_seconds"])
+def test_a_metric_that_comes_later_does_not(metric: str) -> None:
+    settings = Trainer(schedule={RATE: {"kind": "metric", "metric": metric, "factor": 0.5, "target": 1, "least": 1e-5}})
+    schedules = Schedules(settings.schedule)
+    schedules.observe({"epoch": 1}, settings)
+    schedules.observe({"epoch": 2, metric: 9.0}, settings)
+    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
+
+
+def test_a_metric_that_is_gone_later_does_not_stop_the_run() -> None:
+    settings = Trainer(schedule={RATE: {"kind": "metric", "metric": "a", "factor": 0.5, "target": 1, "least": 1e-5}})
+    for record in ({"epoch": 1, "a": None}, {"epoch": 2}):
+        Schedules(settings.schedule).observe(record, settings)
 
 
 def test_names_may_be_nested_or_dotted() -> None:
