@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
+STOPPED = "stopped; the same command goes on from the last checkpoint, if there is one"  # not in the midst of training
+
 
 def main(words: Sequence[str]) -> int:
     if {"--help", "-h"} & {*words}:
@@ -63,7 +65,7 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
         ):
             start(settings, display, *world, audit=audit)
     except KeyboardInterrupt as stop:
-        raise type(stop)("stopped; run again with the same command to go on") from None
+        raise type(stop)(*(stop.args or [STOPPED])) from None
     except OSError as error:
         if not _concerns(error, directory):
             raise

@@ -38,22 +38,22 @@ class Archive:
         """`last`: the checkpoint that the run goes on from."""
         self.directory, self.keep, self.sizes = directory, keep, sizes
         self.last = None if last is None else last.path
-        self._epoch = None if last is None else last.state["progress"]["epoch"]
+        self.epoch: int = 0 if last is None else last.state["progress"]["epoch"]  # that of the last one; 0: none yet
         self._best = _score_of_best(directory)
 
     def save(self, training: Training, record: Record) -> None:
         """Keep this moment, unless it is kept already; `record` is what was measured of it."""
         epoch = training.progress.epoch
-        if epoch == self._epoch:
+        if epoch == self.epoch:
             return
         common, state, own = snapshot(training)
         parts = training.world.gather(own)
-        self._epoch = epoch
         if training.world.main:
             groups, ranks = joined(common, parts)
             self._write(
                 epoch, groups, {**state, "ranks": ranks, "sizes": self.sizes._asdict()}, _score(training, record)
             )
+        self.epoch = epoch
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
         """The best one first: a run that is killed in between does this epoch again, and misses nothing."""

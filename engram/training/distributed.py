@@ -116,7 +116,9 @@ class World:
                     if self._store.add("causes", 0):
                         return False
                     time.sleep(0.1)
-            text = hashlib.sha256(f"{type(error).__name__}: {error}".encode()).hexdigest()
+            # How far each has come when it is interrupted may differ, and is one thing to say all the same.
+            what = "" if isinstance(error, KeyboardInterrupt) else str(error)
+            text = hashlib.sha256(f"{type(error).__name__}: {what}".encode()).hexdigest()
             return self._store.add(text, 1) == 1
         return not consequence
 

@@ -170,9 +170,26 @@ def _train(
 
     try:
         train(training, trainer, report, save, evaluate_now, audit)
+    except KeyboardInterrupt as stop:
+        raise type(stop)(_stopped(training.progress.epoch, archive.epoch, trainer.checkpoint.interval)) from None
     finally:
         for sink in sinks:
             sink.close()
+
+
+def _stopped(epoch: int, saved: int, interval: int) -> str:
+    """What is left of a run that was stopped after this epoch."""
+    if not saved:
+        every = f"trainer.checkpoint.interval is {_epochs(interval)}"
+        return f"stopped before the first checkpoint ({every}): the same command begins anew"
+    lost = epoch - saved
+    which = f"{_epochs(lost)} since the last checkpoint {'is' if lost == 1 else 'are'} lost"
+    loss = f"{which} (trainer.checkpoint.interval): " if lost else ""
+    return f"stopped; {loss}run again with the same command to go on from epoch {saved}"
+
+
+def _epochs(number: int) -> str:
+    return f"{number} epoch{'s' * (number != 1)}"
 
 
 def build(

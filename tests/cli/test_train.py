@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -78,16 +79,33 @@ def test_nothing_is_made_where_there_is_no_such_environment(started, capsys):
     assert not Path("runs").exists()
 
 
-def test_an_interrupted_run_says_how_to_go_on(started, capsys):
-    started.end = KeyboardInterrupt()
-    assert main(["train"]) == 130
-    assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_run_that_is_stopped_says_what_is_left_of_it(started, capsys, end, code):
+    started.end = end("stopped; run again with the same command to go on from epoch 3")
+    assert main(["train"]) == code
+    assert capsys.readouterr().err == "stopped; run again with the same command to go on from epoch 3\n"
 
 
-def test_a_run_that_was_asked_to_end_says_so_too(started, capsys):
-    started.end = Terminated()
-    assert main(["train"]) == 143
-    assert capsys.readouterr().err == "stopped; run again with the same command to go on\n"
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_run_that_is_stopped_before_it_trains_promises_nothing(started, capsys, end, code):
+    started.end = end()
+    assert main(["train"]) == code
+    assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint, if there is one\n"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_checkpoint_is_answered_with_what_is_so(tmp_path, sign):
+    interval = "trainer.checkpoint.interval=1000000"
+    with training(*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", interval) as process:
+        metrics = tmp_path / "x" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size, process)
+        process.send_signal(sign)
+        said = process.communicate(timeout=PATIENCE)[1].decode()
+    assert process.returncode == (130 if sign == signal.SIGINT else 143)
+    assert said == (
+        "stopped before the first checkpoint (trainer.checkpoint.interval is 1000000 epochs): "
+        "the same command begins anew\n"
+    )
 
 
 def test_a_run_that_is_being_trained_is_left_alone(tmp_path):

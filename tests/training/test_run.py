@@ -1,6 +1,7 @@
 """Whole runs, small ones: what they leave behind, that they repeat, and that they go on where they stopped."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,54 @@ def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_gives_the_same_en
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=5, display=display)
     assert any("weights.safetensors has changed" in message for message in display.messages)
     assert metrics(tmp_path, "whole") == metrics(tmp_path)
+
+
+class Interrupting(Silent):
+    """A person who has seen enough after so many epochs."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self._epoch = epoch
+
+    def update(self, record) -> None:
+        if record["epoch"] == self._epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("interval", "epoch", "said"),
+    [
+        (1, 1, "stopped before the first checkpoint (trainer.checkpoint.interval is 1 epoch): the same command"),
+        (3, 2, "stopped before the first checkpoint (trainer.checkpoint.interval is 3 epochs): the same command"),
+        (3, 4, "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run again with the"),
+        (3, 5, "stopped; 2 epochs since the last checkpoint are lost (trainer.checkpoint.interval): run again with"),
+    ],
+)
+def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, epoch: int, said: str) -> None:
+    words = (*ENVIRONMENTS["recall"], f"trainer.checkpoint.interval={interval}")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(tmp_path, *words, epochs=7, display=Interrupting(epoch))
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith("begins anew" if epoch < 3 else "to go on from epoch 3")
+    run(tmp_path, *words, epochs=7)
+    assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_run_that_is_interrupted_with_all_saved_has_lost_nothing(tmp_path, monkeypatch) -> None:
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=2)
+    monkeypatch.setattr("engram.training.rollout.Rollout.collect", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; run again with the same command to go on from epoch 2$"):
+        run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
+
+
+def test_a_run_that_is_interrupted_while_it_saves_does_not_count_on_it(tmp_path, monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=2)
+    monkeypatch.setattr("engram.training.archive.save_checkpoint", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; 1 epoch since the last .* from epoch 2$"):
+        run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
 
 
 @pytest.mark.parametrize("best", ["whole", "damaged"])
