@@ -11,7 +11,10 @@ import running
 import torch
 from several import PATIENCE, Ended, Job, environment, in_two_processes
 
+from engram.training import distributed
 from engram.training.checkpoint import load_latest
+from engram.training.distributed import World
+from engram.training.launch import Place
 from engram.training.parts import Part, joined
 from engram.training.watchdog import TrainingStoppedError
 
@@ -121,6 +124,13 @@ def test_when_one_process_ends_all_do_and_why_is_said_once(runs, run: str, said:
     assert second.code
     assert (first.error + second.error).count(said) == 1
     assert len((first.error + second.error).splitlines()) == 1
+
+
+def test_processes_that_are_interrupted_after_different_epochs_say_it_once(monkeypatch) -> None:
+    monkeypatch.setattr(distributed, "GRACE", 0.0)
+    store = torch.distributed.HashStore()
+    worlds = [World(Place(rank=rank, size=2), store) for rank in range(2)]
+    assert [world.speaks(KeyboardInterrupt(f"stopped after epoch {world.rank}")) for world in worlds] == [True, False]
 
 
 def test_when_all_goes_well_nothing_is_said(runs) -> None:
