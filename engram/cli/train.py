@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
         watched = all(each.main for each in world)
         with (
             nullcontext(sys.stdout) if watched else open(os.devnull, "w", encoding="utf-8") as stream,
-            make_display(stream, next_steps=next_steps(words, settings)) as display,
+            make_display(stream, next_steps=partial(next_steps, words, settings)) as display,
         ):
             start(settings, display, *world, audit=audit)
     except KeyboardInterrupt as stop:
@@ -72,9 +73,10 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
         raise UserError(unwritable(directory, error)) from error
 
 
-def next_steps(words: Sequence[str], settings: RunSettings) -> list[str]:
+def next_steps(words: Sequence[str], settings: RunSettings, done: int) -> list[str]:
     """Commands one may want after the run: evaluate it, train it for longer, or see what it reaches without memory."""
-    longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": 2 * settings.trainer.total_timesteps}
+    steps = 2 * max(settings.trainer.total_timesteps, done)  # more may be done than was asked: the last batch is whole
+    longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": steps}
     without: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
     changes = [longer] if settings.trainer.memory == "off" else [longer, without]
     return [_evaluation(settings), *(_command(words, change) for change in changes)]
@@ -90,12 +92,12 @@ def _program() -> str:
     if shutil.which("engram"):
         return "engram"
     path = os.path.relpath(Path(sys.executable).with_name("engram"))
-    return str(Path(path).resolve()) if path.startswith("..") else path
+    return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
 
 
 def _command(words: Sequence[str], changes: dict[str, object]) -> str:
     here, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
-    program = script or "engram train"
+    program = script or f"{_program()} train"
     if here.size > 1:
         program = f"torchrun {_launching(here)} {script or '-m engram train'}"
     same = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]

@@ -1,13 +1,13 @@
 """Plain lines for pipes, files and continuous integration: no colour, one line every few seconds, made for grep."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
 from engram.studio.figures import clock, count, number, percent, plural, score
 from engram.studio.story import PHASES, Plan, Record, Result, Story
-from engram.studio.summary import offer, summary
+from engram.studio.summary import NextSteps, nothing, offer, summary
 
 SECONDS_BETWEEN_LINES = 5.0
 FIGURES = {  # word of the line -> key of the record
@@ -26,7 +26,7 @@ class PlainDisplay:
     """A line for the first epoch and the last, and every few seconds between them."""
 
     def __init__(
-        self, stream: TextIO, next_steps: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+        self, stream: TextIO, next_steps: NextSteps = nothing, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = stream
         self._next_steps = next_steps
@@ -71,7 +71,7 @@ class PlainDisplay:
     def finish(self, result: Result) -> None:
         trained = self._story is not None and bool(self._story.record)
         self._print_epoch()
-        for line in (*summary(result, trained), *offer(self._next_steps)):
+        for line in (*summary(result, trained), *offer(self._next_steps(result.steps))):
             self.message(line)
 
     def _print_epoch(self) -> None:

@@ -1,11 +1,13 @@
 """What is said at the end of a run: how far it came, whether that takes memory, and what to do next."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engram.env.spec import EnvSpec
 from engram.studio.ceiling import beyond_luck
 from engram.studio.figures import clock, count, score
 from engram.studio.story import Result
+
+NextSteps = Callable[[int], Sequence[str]]  # the commands that may come next, after so many steps
 
 
 def summary(result: Result, trained: bool) -> list[str]:
@@ -17,6 +19,11 @@ def summary(result: Result, trained: bool) -> list[str]:
 def offer(next_steps: Sequence[str]) -> list[str]:
     """The commands that may come next, in lines."""
     return ["", "Next:", *(f"  {step}" for step in next_steps)] if next_steps else []
+
+
+def nothing(_: int) -> Sequence[str]:
+    """No commands, however many steps were done."""
+    return ()
 
 
 def verdict(mean_return: float | None, env: EnvSpec) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from threading import RLock
 from types import TracebackType
 from typing import TextIO
@@ -15,17 +15,17 @@ from rich.text import Text
 from engram.studio.panel import WIDEST, run_panel
 from engram.studio.plain import PlainDisplay
 from engram.studio.story import Ending, Plan, Record, Result, Story
-from engram.studio.summary import offer, summary
+from engram.studio.summary import NextSteps, nothing, offer, summary
 
 REFRESHES_PER_SECOND = 2  # figures that change faster cannot be read
 
 
 def make_display(
-    stream: TextIO | None = None, next_steps: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    stream: TextIO | None = None, next_steps: NextSteps = nothing, environ: Mapping[str, str] = os.environ
 ) -> "LiveDisplay | PlainDisplay":
     """The display that suits the stream (by default standard output). Use it in a `with`, which tidies up.
 
-    `next_steps` are the commands that `finish` offers.
+    `next_steps` makes the commands that `finish` offers.
     """
     stream = stream or sys.stdout
     if is_lively(stream, environ):
@@ -42,7 +42,7 @@ def is_lively(stream: TextIO, environ: Mapping[str, str]) -> bool:
 class LiveDisplay:
     """A panel that is drawn anew where it stands, with messages above it; the last one stays on the screen."""
 
-    def __init__(self, console: Console, next_steps: Sequence[str] = ()) -> None:
+    def __init__(self, console: Console, next_steps: NextSteps = nothing) -> None:
         self._console = console
         self._next_steps = next_steps
         self._lock = RLock()  # the panel is drawn by a thread of its own
@@ -77,7 +77,7 @@ class LiveDisplay:
         self._stop("done")
         for line in summary(result, trained):
             self._console.print(Text(line))
-        for line in offer(self._next_steps):
+        for line in offer(self._next_steps(result.steps)):
             self._console.print(Text(line), soft_wrap=True)  # commands must survive being copied
 
     def _stop(self, ending: Ending) -> None:

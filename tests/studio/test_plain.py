@@ -83,7 +83,7 @@ def test_letters_that_the_stream_lacks_are_escaped(plan):
 
 
 def test_the_end_has_the_verdict_and_the_next_commands(stream, plan, record, result):
-    with PlainDisplay(stream, next_steps=["./tools/train.py run=first"]) as display:
+    with PlainDisplay(stream, next_steps=lambda steps: [f"./tools/train.py after={steps}"]) as display:
         display.start(plan)
         display.update(record(245))
         display.finish(result())
@@ -93,5 +93,5 @@ def test_the_end_has_the_verdict_and_the_next_commands(stream, plan, record, res
         "Checkpoint: runs/first/checkpoints/epoch_000245",
         "",
         "Next:",
-        "  ./tools/train.py run=first",
+        "  ./tools/train.py after=1003520",
     ]

@@ -40,7 +40,7 @@ def test_colour_that_is_forced_on_a_pipe_does_not_make_it_a_terminal(monkeypatch
 
 
 def test_the_last_panel_stays_and_the_summary_follows_it(console, plan, record, result):
-    with LiveDisplay(console, next_steps=["./tools/train.py run=first " + "x" * 80]) as display:
+    with LiveDisplay(console, next_steps=lambda _: ["./tools/train.py run=first " + "x" * 80]) as display:
         display.start(plan)
         display.update(record(245, mean_return=0.93))
         display.finish(result())
