@@ -19,6 +19,7 @@ from engram.config.run import RunSettings
 from engram.config.stored import keep, unwritable
 from engram.env.registry import make_spec
 from engram.settings import UserError
+from engram.training.epochs import list_checkpoints
 from engram.training.launch import Place, place
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
         make_display = import_module("engram.studio.terminal").make_display
         audit = None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
         watched = all(each.main for each in world)
+        continued = bool(list_checkpoints(directory / "checkpoints"))
         with (
             nullcontext(sys.stdout) if watched else open(os.devnull, "w", encoding="utf-8") as stream,
-            make_display(stream, next_steps=partial(next_steps, words, settings)) as display,
+            make_display(stream, next_steps=partial(next_steps, words, settings, continued)) as display,
         ):
             start(settings, display, *world, audit=audit)
     except KeyboardInterrupt as stop:
@@ -73,12 +75,15 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
         raise UserError(unwritable(directory, error)) from error
 
 
-def next_steps(words: Sequence[str], settings: RunSettings, done: int) -> list[str]:
-    """Commands one may want after the run: evaluate it, train it for longer, or see what it reaches without memory."""
+def next_steps(words: Sequence[str], settings: RunSettings, continued: bool, done: int) -> list[str]:
+    """Commands one may want after the run: evaluate it, train it for longer, or see what it reaches without memory.
+
+    A run that was continued need not have all its settings among the words, so another cannot be made from them.
+    """
     steps = 2 * max(settings.trainer.total_timesteps, done)  # more may be done than was asked: the last batch is whole
     longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": steps}
     without: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
-    changes = [longer] if settings.trainer.memory == "off" else [longer, without]
+    changes = [longer] if settings.trainer.memory == "off" or continued else [longer, without]
     return [_evaluation(settings), *(_command(words, change) for change in changes)]
 
 
