@@ -20,23 +20,23 @@ def linear_relu(x_NI: Tensor, layer: nn.Linear) -> Tensor:
     return relu_of(x_NI, layer.weight, layer.bias)
 
 
-def relu_of(x_NI: Tensor, w_KI: Tensor, b_K: Tensor) -> Tensor:
+def relu_of(x_NI: Tensor, w_KI: Tensor, b_K: Tensor | None) -> Tensor:
     """relu(x · w + b) [N, K]."""
-    if not _suits(x_NI) or not native.suits(len(w_KI)):
+    if b_K is None or not _suits(x_NI) or not native.suits(len(w_KI)):
         return nn.functional.linear(x_NI, w_KI, b_K).relu_()
     return linear_relu_op(x_NI, w_KI, b_K) if _learning() else native.one_forward(x_NI, w_KI, b_K)
 
 
 def two_layers(x_NI: Tensor, hidden: nn.Linear, output: nn.Linear, activation: str) -> Tensor:
     """output(activation(hidden(x))) [N, O]."""
-    if not _suits(x_NI) or not native.suits(*output.weight.shape[::-1]):
+    if hidden.bias is None or not _suits(x_NI) or not native.suits(*output.weight.shape[::-1]):
         return output(ACTIVATIONS[activation](hidden(x_NI)))
     arguments = (x_NI, hidden.weight, hidden.bias, output.weight, output.bias, activation)
     return two_layers_op(*arguments)[0] if _learning() else native.two_forward(*arguments, keep=False)[0]
 
 
 def _suits(x: Tensor) -> bool:
-    return (x.device.type, x.dtype) == ("cpu", torch.float32) and not torch.is_autocast_enabled("cpu")
+    return (x.device.type, x.dtype, x.dim()) == ("cpu", torch.float32, 2) and not torch.is_autocast_enabled("cpu")
 
 
 def _learning() -> bool:

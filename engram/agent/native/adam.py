@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engram.agent.native import library
 from engram.agent.native.library import loaded
+from engram.agent.native.shapes import expect
 from engram.agent.native.threads import threads_for
 
 NUMBERS_PER_THREAD = 16384  # fewer are not worth waking one for
@@ -40,6 +41,9 @@ class Adam:
     """Steps of some parameters. It keeps where they are: make another one when they move."""
 
     def __init__(self, arrays: Arrays) -> None:
+        self._shapes = [weights.shape for weights in arrays.weights]
+        for name, tensors in arrays._asdict().items():
+            _check_shapes(name, tensors, [torch.Size()] * len(self._shapes) if name == "steps" else self._shapes)
         self.usable = all(_usable(tensor) for tensors in arrays for tensor in tensors)
         self._arrays, self._where = arrays, [weights.data_ptr() for weights in arrays.weights]
         self._count = len(arrays.weights)
@@ -56,14 +60,26 @@ class Adam:
 
         `options`: rate, beta1, beta2, eps and decay.
         """
+        if not self.usable:
+            raise ValueError("Adam: the kernels cannot step these parameters")
+        expect("Adam", {f"gradient {i}": pair for i, pair in enumerate(zip(gradients, self._shapes, strict=True))})
         threads = threads_for(self._numbers, NUMBERS_PER_THREAD)
-        sums, norms = torch.empty(threads * self._count, dtype=torch.float64), torch.empty(self._count)
+        make = self._arrays.weights[0].new_empty
+        sums, norms = make(threads * self._count, dtype=torch.float64), make(self._count)
         held = [None if each is None else each.contiguous() for each in gradients]
         pointers = _pointers([None if each is None else each.data_ptr() for each in held])
         arrays = (self._sizes, *self._pointers, pointers, sums.data_ptr(), norms.data_ptr())
         job = Job(self._count, threads, *arrays, most, *options, decoupled)
         loaded().engram_adam(ctypes.byref(job))
         return norms
+
+
+def _check_shapes(name: str, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
+    found = [tensor.shape for tensor in tensors]
+    if found != shapes:
+        raise ValueError(
+            f"Adam: {name} must be {[list(each) for each in shapes]}, got {[list(each) for each in found]}"
+        )
 
 
 def _usable(tensor: Tensor) -> bool:

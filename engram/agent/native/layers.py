@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.native.library import kernels, loaded
+from engram.agent.native.shapes import Shape, expect
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 12  # fewer are not worth waking one for
@@ -33,7 +34,11 @@ class Job(ctypes.Structure):
 def suits(hidden: int, outputs: int = 0) -> bool:
     """Whether the kernels can do layers of these sizes, and have vectors to be faster with."""
     library = kernels()
-    return library is not None and hidden % PANEL == 0 and outputs <= MOST_OUTPUTS and library.engram_kind() != b"plain"
+    return library is not None and _possible(hidden, outputs) and library.engram_kind() != b"plain"
+
+
+def _possible(hidden: int, outputs: int) -> bool:
+    return hidden % PANEL == 0 and outputs <= MOST_OUTPUTS
 
 
 def one_forward(x: Tensor, w_KI: Tensor, b_K: Tensor) -> Tensor:
@@ -80,6 +85,7 @@ def _gradients(x: Tensor, w_KI: Tensor) -> dict[str, Tensor]:
 def _run(
     direction: str, x: Tensor, hidden: int, outputs: int, activation: str, tensors: Mapping[str, Tensor | None]
 ) -> None:
+    _check(x, hidden, outputs, tensors)
     library, x = loaded(), x if x.stride(-1) == 1 else x.contiguous()
     threads = threads_for(len(x), ROWS_PER_THREAD)
     job = Job(len(x), x.shape[1], hidden, outputs, threads, activation == "relu", x.data_ptr(), x.stride(0))
@@ -88,3 +94,17 @@ def _run(
         setattr(job, name, tensor.data_ptr())
     job.scratch = scratch(getattr(library, f"engram_layers_{direction}_scratch")(ctypes.byref(job)))
     getattr(library, f"engram_layers_{direction}")(ctypes.byref(job))
+
+
+def _check(x: Tensor, hidden: int, outputs: int, tensors: Mapping[str, Tensor | None]) -> None:
+    if not _possible(hidden, outputs):
+        raise ValueError(f"layers: {hidden} units and {outputs} outputs are not sizes that the kernels can do")
+    rows, inputs = x.shape
+    weight, bias, y = (hidden, inputs), (hidden,), (rows, outputs or hidden)
+    shapes: dict[str, Shape] = {
+        "w_hidden": weight, "b_hidden": bias, "w_output": (outputs, hidden), "b_output": (outputs,),
+        "between": (rows, hidden), "y": y, "d_y": y, "d_x": (rows, inputs),
+        "d_w_hidden": weight, "d_b_hidden": bias, "d_w_output": (outputs, hidden),
+    }  # fmt: skip
+    expect("layers", {"x": (x, (rows, inputs))})
+    expect("layers", {name: (tensor, shapes[name]) for name, tensor in tensors.items()})

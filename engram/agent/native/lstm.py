@@ -5,10 +5,12 @@
 import ctypes
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from engram.agent.native import library
 from engram.agent.native.library import loaded
+from engram.agent.native.shapes import Shape, expect
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 6  # fewer are not worth waking one for
@@ -55,7 +57,7 @@ def forward(
     keep_gates: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H]; gates are empty if they are not kept."""
-    steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
+    steps, rows, hidden = x.shape[0], x.shape[1], w_hh.shape[1]
     outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
@@ -74,9 +76,10 @@ def advance(
 
     It is written to `room` if it fits there, which may be the memory before: a row's is read before it is written.
     """
-    memory, starts = _rows_contiguous(memory_BLS), starts.bool()
+    memory, starts, hidden = _rows_contiguous(memory_BLS), starts.bool(), weights[0][1].shape[1]
+    expect("LSTM", {"memory": (memory, (x.shape[1], len(weights), 2 * hidden))})
     fits = room is not None and library.usable(room) and room.shape == memory.shape and room.stride(-1) == 1
-    after, hidden = room if room is not None and fits else memory.new_empty(memory.shape), memory.shape[2] // 2
+    after = room if room is not None and fits else memory.new_empty(memory.shape)
     before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
     for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
         x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
@@ -109,13 +112,13 @@ def backward(
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
     x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
     starts = starts.bool()
-    job = _job(x, h0.shape[1], starts, held | made | {"h0": h0, "c0": c0})
+    held |= made | {"h0": h0, "c0": c0, "d_outputs": d_outputs}
+    if d_cells is not None:
+        held["d_cells"] = d_cells = _rows_contiguous(d_cells)
+    job = _job(x, w_hh.shape[1], starts, held)
     job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
-    job.d_outputs = d_outputs.data_ptr()
     job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
-        d_cells = _rows_contiguous(d_cells)
-        job.d_cells = d_cells.data_ptr()
         job.d_cells_step, job.d_cells_row = d_cells.stride()[:2]
     _run("backward", job)
     return list(made.values())
@@ -123,12 +126,28 @@ def backward(
 
 def _job(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
     steps, rows, inputs = x.shape
+    _check(x, hidden, starts, tensors)
     job = Job(steps, rows, inputs, hidden, threads_for(rows, ROWS_PER_THREAD))
     job.x, job.x_step, job.x_row = x.data_ptr(), x.stride(0), x.stride(1)
     job.starts, job.starts_step, job.starts_row = starts.data_ptr(), starts.stride(0), starts.stride(1)
     for name, tensor in tensors.items():
         setattr(job, name, tensor.data_ptr())
     return job
+
+
+def _check(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> None:
+    steps, rows, inputs = x.shape
+    memory, sequence = (rows, hidden), (steps, rows, hidden)
+    of_inputs, of_hidden, bias = (4 * hidden, inputs), (4 * hidden, hidden), (4 * hidden,)
+    shapes: dict[str, Shape] = {
+        "h0": memory, "c0": memory, "w_ih": of_inputs, "w_hh": of_hidden, "b_ih": bias, "b_hh": bias,
+        "outputs": sequence, "cells": sequence, "gates": (steps, rows, 4 * hidden),
+        "d_outputs": sequence, "d_cells": sequence, "d_x": (steps, rows, inputs), "d_h0": memory, "d_c0": memory,
+        "d_w_ih": of_inputs, "d_w_hh": of_hidden, "d_b": bias,
+    }  # fmt: skip
+    expect("LSTM", {"x": (x, (steps, rows, inputs))})
+    expect("LSTM", {"starts": (starts, (steps, rows))}, torch.bool)
+    expect("LSTM", {name: (tensor, shapes[name]) for name, tensor in tensors.items()})
 
 
 def _run(direction: str, job: Job) -> None:

@@ -3,10 +3,10 @@
 import ctypes
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from engram.agent.native.library import loaded
+from engram.agent.native.shapes import expect
 
 INPUTS = ("log_prob", "entropy", "value", "old_log_prob", "old_value", "advantages", "returns", "weights")
 OPTIONS = ("clip", "vf_clip", "value_unit", "vf_coef", "ent_coef")
@@ -34,7 +34,8 @@ class LossAndGradient(NamedTuple):
 def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGradient:
     """`inputs` and `options` as INPUTS and OPTIONS name them; `vf_clip` is negative if values are not clipped."""
     held = [each.float().contiguous() for each in inputs]
-    losses, gradients = torch.empty(6), torch.empty(len(GRADIENTS), *held[0].shape)
+    expect("the loss of PPO", {name: (each, held[0].shape) for name, each in zip(INPUTS, held, strict=True)})
+    losses, gradients = held[0].new_empty(6), held[0].new_empty(len(GRADIENTS), *held[0].shape)
     pointers, count = [tensor.data_ptr() for tensor in held], held[0].numel()
     results = [losses.data_ptr(), *(gradients.data_ptr() + i * gradients.stride(0) * 4 for i in range(len(GRADIENTS)))]
     job = Job(count, *pointers, *(float(options[name]) for name in OPTIONS), *results)

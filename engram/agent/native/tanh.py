@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.native.library import loaded
+from engram.agent.native.shapes import expect
 from engram.agent.native.threads import threads_for
 
 NUMBERS_PER_THREAD = 16384  # fewer are not worth waking one for
@@ -25,5 +26,6 @@ def backward(y: Tensor, d_y: Tensor) -> Tensor:
 
 
 def _run(name: str, *arrays: Tensor) -> None:
+    expect("tanh", {str(place): (array, arrays[0].shape) for place, array in enumerate(arrays)})
     count = arrays[0].numel()
     getattr(loaded(), name)(*(array.data_ptr() for array in arrays), count, threads_for(count, NUMBERS_PER_THREAD))

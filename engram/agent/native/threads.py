@@ -17,5 +17,5 @@ def scratch(floats: int) -> int:
     """A place for each calling thread, kept, since memory is slow when a process first touches it."""
     place: Tensor | None = getattr(_local, "place", None)
     if place is None or place.numel() < floats:
-        place = _local.place = torch.empty(floats)
+        place = _local.place = torch.empty(floats, dtype=torch.float32, device="cpu")
     return place.data_ptr()

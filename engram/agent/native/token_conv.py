@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from engram.agent.native.library import loaded
+from engram.agent.native.shapes import expect
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 32
+SIDE = 16  # cells of a window at most
+BYTES = 256  # there are so many different ones
 
 
 class Geometry(NamedTuple):
@@ -57,7 +60,7 @@ def backward(
     d_output: Tensor, tokens_NM3: Tensor, tables: tuple[Tensor, Tensor, Tensor], weight: Tensor, geometry: Geometry
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the weight and the bias."""
-    made = {"d_weight": torch.empty_like(weight), "d_bias": weight.new_empty(weight.shape[0])}
+    made = {"d_weight": weight.new_empty(weight.shape), "d_bias": weight.new_empty(weight.shape[0])}
     held = {"d_output": d_output.permute(0, 2, 3, 1)}
     _run("backward", tokens_NM3, tables, geometry, weight, held | made)
     return made["d_weight"], made["d_bias"]
@@ -73,6 +76,7 @@ def _run(
 ) -> None:
     library = loaded()
     rows, count, _ = tokens_NM3.shape
+    _check(tokens_NM3, tables, geometry, weight, tensors)
     if rows == 0:
         for tensor in tensors.values():
             tensor.zero_()
@@ -91,3 +95,22 @@ def _run(
         setattr(job, name, tensor.data_ptr())
     job.scratch = scratch(library.engram_token_conv_scratch(ctypes.byref(job)))
     getattr(library, f"engram_token_conv_{direction}")(ctypes.byref(job))
+
+
+def _check(
+    tokens_NM3: Tensor,
+    tables: tuple[Tensor, Tensor, Tensor],
+    geometry: Geometry,
+    weight: Tensor,
+    tensors: dict[str, Tensor],
+) -> None:
+    kernel, (rows, count, _), (channels, features, *_) = "convolution of tokens", tokens_NM3.shape, weight.shape
+    for window, side, stride in zip(*geometry, strict=True):
+        if not (0 < side <= window <= SIDE and stride > 0):
+            raise ValueError(f"{kernel}: {geometry} must have kernels inside windows of {SIDE} cells a side at most")
+    expect(kernel, {"tokens": (tokens_NM3, (rows, count, 3))}, torch.uint8)
+    expect(kernel, {"cell_of_location": (tables[0], (BYTES,)), "place_of_feature": (tables[1], (BYTES,))}, torch.long)
+    of_output, of_weight = (rows, *geometry.output, channels), (channels, features, *geometry.kernel)
+    shapes = {"output": of_output, "d_output": of_output, "d_weight": of_weight}
+    held = {name: (tensor, shapes.get(name, (channels,))) for name, tensor in tensors.items()}
+    expect(kernel, held | {"normalizations": (tables[2], (features,)), "weight": (weight, of_weight)})
