@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from engram.settings import UserError
+
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of each layer
 FORGET = 1  # the place of the forget gate among an LSTM's
 
@@ -92,6 +94,11 @@ class Core(nn.Module):
         `state`: h and c [L, B, ...], or both as they are stored, [B, L, S]. In that case the memory may be written to
         `room`, which may be `state` itself, and is `room` then; where that saves nothing it is a new tensor.
         """
+        if inputs_TBI.dim() != 3 or inputs_TBI.shape[2] != self.input_size:
+            raise UserError(
+                f"{type(self).__name__}: inputs are {list(inputs_TBI.shape)}, and it was made for [T, B, "
+                f"{self.input_size}]: make it with the input_size that it is given"
+            )
         steps, rows, _ = inputs_TBI.shape
         if starts_TB is None:
             starts_TB, self._pending_starts = self._pending_starts, None

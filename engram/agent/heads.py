@@ -9,6 +9,7 @@ from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.layers import two_layers
 from engram.agent.tanh import tanh
+from engram.settings import UserError
 
 
 class Critic(nn.Module):
@@ -20,6 +21,7 @@ class Critic(nn.Module):
         self.value = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor) -> Tensor:
+        check_width(self, features_NI, self.hidden.in_features)
         return two_layers(features_NI, self.hidden, self.value, "tanh")
 
 
@@ -90,6 +92,7 @@ class BilinearActor(nn.Module):
         self.scores = BilinearScores(hidden_size, embedding_size)
 
     def forward(self, features_NI: Tensor) -> Tensor:
+        check_width(self, features_NI, self.hidden.in_features)
         query_NE = two_layers(features_NI, self.hidden, self.scores.query, "relu")
         return self.scores.meet(query_NE, self.embedding())
 
@@ -104,4 +107,14 @@ class GaussianActor(nn.Module):
         self.output = initialise(nn.Linear(hidden_size, 2 * dimensions), initialisation="max_0_01")
 
     def forward(self, features_NI: Tensor) -> Tensor:
+        check_width(self, features_NI, self.hidden.in_features)
         return two_layers(features_NI, self.hidden, self.output, "relu")
+
+
+def check_width(head: nn.Module, features_NI: Tensor, width: int) -> None:
+    """Raises unless the features have as many numbers as the head was made for."""
+    if features_NI.shape[-1] != width:
+        raise UserError(
+            f"{type(head).__name__}: it was made for features [N, {width}] and got {list(features_NI.shape)}: "
+            "give it the size of what it reads when it is made, such as the policy's hidden_size"
+        )

@@ -2,7 +2,7 @@
 
 # B rows, T steps, N = B * T, L layers, H hidden size, C cell size
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from engram.agent.cores import CORES
 from engram.agent.lstm import LSTM
 from engram.agent.memory import MemoryStore
 from engram.agent.policies.policy import Policy, call_shape, warn_of_unused
+from engram.agent.policies.shapes import check_features, check_pair
 from engram.agent.recurrence import recall, remember_and_run, starts_of
+from engram.settings import UserError
 
 Memory = tuple[dict[int, Tensor], dict[int, Tensor]]
 
@@ -49,25 +51,29 @@ class LSTMWrapper(Policy):
 
     def encode_observations(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] to features [N, input_size]."""
-        if self.policy is None:
-            raise NotImplementedError(f"{type(self).__name__} must define encode_observations(observations)")
-        return self.policy.encode_observations(observations)
+        return self._of_policy("encode_observations")(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The core's outputs [N, hidden_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
-        if self.policy is None:
-            raise NotImplementedError(f"{type(self).__name__} must define decode_actions(hidden)")
-        return self.policy.decode_actions(hidden)
+        return self._of_policy("decode_actions")(hidden)
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
         self.set_shape_fields(td, rows, steps)
         features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
+        check_features(type(self).__name__, features, rows * steps, self.lstm.input_size)
         hidden = remember_and_run(self.lstm, self.memory, "lstm", features, td, rows, steps)
-        logits, value = self.decode_actions(hidden)
+        logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
         if action is None:
             return self.forward_inference(td, logits, value)
         return self.forward_training(td, action, logits, value)
+
+    def _of_policy(self, method: str) -> Callable[[Tensor], Any]:
+        found = getattr(self.policy, method, None)
+        if found is None:
+            owner = self if self.policy is None else self.policy
+            raise UserError(f"{type(owner).__name__} must define {method}, as engram/agent/policies/example.py does")
+        return found
 
     # For policies that write their own forward.
 

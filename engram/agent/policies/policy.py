@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from engram.agent.actions import make_actions
 from engram.agent.core import Core
 from engram.agent.memory import MemoryStore
+from engram.agent.policies.shapes import check_outputs
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.spec import EnvSpec
 
@@ -108,6 +109,7 @@ class Policy(nn.Module):
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td: what to do, how likely it was, and the value."""
+        self._check(logits, value, td.batch_size.numel(), 1)
         noise = td.get("action_noise", None)
         if noise is None:
             noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
@@ -121,6 +123,7 @@ class Policy(nn.Module):
     def forward_training(self, td: TensorDictBase, action: Tensor, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in a learning td, [B, T] or flattened, for the actions that were taken. Returned as [B, T]."""
         rows, steps = self._learning_shape(td, action)
+        self._check(logits, value, rows, steps)
         evaluation = self.action_space.evaluate(logits, action)
         if td.batch_dims != 2:
             td = td.reshape(rows, steps)
@@ -137,6 +140,9 @@ class Policy(nn.Module):
         make = torch.full if compiling else _filled
         td["bptt"] = make(td.batch_size, steps, device=observations.device)
         td["batch"] = make(td.batch_size, rows, device=observations.device)
+
+    def _check(self, logits: Tensor, value: Tensor, rows: int, steps: int) -> None:
+        check_outputs(type(self).__name__, self.env_spec, self.action_space.logits, logits, value, rows, steps)
 
     def _learning_shape(self, td: TensorDictBase, action: Tensor) -> tuple[int, int]:
         if td.batch_dims == 2:
