@@ -41,9 +41,10 @@ class Adam:
     """Steps of some parameters. It keeps where they are: make another one when they move."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self._shapes = [weights.shape for weights in arrays.weights]
+        shapes = [weights.shape for weights in arrays.weights]
         for name, tensors in arrays._asdict().items():
-            _check_shapes(name, tensors, [torch.Size()] * len(self._shapes) if name == "steps" else self._shapes)
+            _check_shapes(name, tensors, [torch.Size()] * len(shapes) if name == "steps" else shapes)
+        self._of_gradients = {f"gradient {place}": shape for place, shape in enumerate(shapes)}
         self.usable = all(_usable(tensor) for tensors in arrays for tensor in tensors)
         self._arrays, self._where = arrays, [weights.data_ptr() for weights in arrays.weights]
         self._count = len(arrays.weights)
@@ -62,7 +63,7 @@ class Adam:
         """
         if not self.usable:
             raise ValueError("Adam: the kernels cannot step these parameters")
-        expect("Adam", {f"gradient {i}": pair for i, pair in enumerate(zip(gradients, self._shapes, strict=True))})
+        expect("Adam", dict(zip(self._of_gradients, gradients, strict=True)), self._of_gradients)
         threads = threads_for(self._numbers, NUMBERS_PER_THREAD)
         make = self._arrays.weights[0].new_empty
         sums, norms = make(threads * self._count, dtype=torch.float64), make(self._count)

@@ -56,9 +56,9 @@ def _check(index: Tensor, of_choices: dict[str, Tensor], of_rows: dict[str, Tens
     rows, width = next(iter(of_choices.values())).shape
     if not width:
         raise ValueError("choices: there must be a logit at least")
-    expect("choices", {"index": (index, (rows,))}, torch.long)
-    expect("choices", {name: (each, (rows, width)) for name, each in of_choices.items()})
-    expect("choices", {name: (each, (rows,)) for name, each in of_rows.items()})
+    expect("choices", {"index": index}, {"index": (rows,)}, torch.long)
+    expect("choices", of_choices, dict.fromkeys(of_choices, (rows, width)))
+    expect("choices", of_rows, dict.fromkeys(of_rows, (rows,)))
 
 
 def _run(name: str, tensors: list[Tensor | None], logits: Tensor) -> int:

@@ -102,9 +102,9 @@ def _check(x: Tensor, hidden: int, outputs: int, tensors: Mapping[str, Tensor | 
     rows, inputs = x.shape
     weight, bias, y = (hidden, inputs), (hidden,), (rows, outputs or hidden)
     shapes: dict[str, Shape] = {
+        "x": (rows, inputs),
         "w_hidden": weight, "b_hidden": bias, "w_output": (outputs, hidden), "b_output": (outputs,),
         "between": (rows, hidden), "y": y, "d_y": y, "d_x": (rows, inputs),
         "d_w_hidden": weight, "d_b_hidden": bias, "d_w_output": (outputs, hidden),
     }  # fmt: skip
-    expect("layers", {"x": (x, (rows, inputs))})
-    expect("layers", {name: (tensor, shapes[name]) for name, tensor in tensors.items()})
+    expect("layers", {"x": x, **tensors}, shapes)

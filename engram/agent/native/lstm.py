@@ -77,7 +77,7 @@ def advance(
     It is written to `room` if it fits there, which may be the memory before: a row's is read before it is written.
     """
     memory, starts, hidden = _rows_contiguous(memory_BLS), starts.bool(), weights[0][1].shape[1]
-    expect("LSTM", {"memory": (memory, (x.shape[1], len(weights), 2 * hidden))})
+    expect("LSTM", {"memory": memory}, {"memory": (x.shape[1], len(weights), 2 * hidden)})
     fits = room is not None and library.usable(room) and room.shape == memory.shape and room.stride(-1) == 1
     after = room if room is not None and fits else memory.new_empty(memory.shape)
     before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
@@ -140,14 +140,14 @@ def _check(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -
     memory, sequence = (rows, hidden), (steps, rows, hidden)
     of_inputs, of_hidden, bias = (4 * hidden, inputs), (4 * hidden, hidden), (4 * hidden,)
     shapes: dict[str, Shape] = {
+        "x": (steps, rows, inputs),
         "h0": memory, "c0": memory, "w_ih": of_inputs, "w_hh": of_hidden, "b_ih": bias, "b_hh": bias,
         "outputs": sequence, "cells": sequence, "gates": (steps, rows, 4 * hidden),
         "d_outputs": sequence, "d_cells": sequence, "d_x": (steps, rows, inputs), "d_h0": memory, "d_c0": memory,
         "d_w_ih": of_inputs, "d_w_hh": of_hidden, "d_b": bias,
     }  # fmt: skip
-    expect("LSTM", {"x": (x, (steps, rows, inputs))})
-    expect("LSTM", {"starts": (starts, (steps, rows))}, torch.bool)
-    expect("LSTM", {name: (tensor, shapes[name]) for name, tensor in tensors.items()})
+    expect("LSTM", {"starts": starts}, {"starts": (steps, rows)}, torch.bool)
+    expect("LSTM", {"x": x, **tensors}, shapes)
 
 
 def _run(direction: str, job: Job) -> None:

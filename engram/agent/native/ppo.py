@@ -34,7 +34,7 @@ class LossAndGradient(NamedTuple):
 def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGradient:
     """`inputs` and `options` as INPUTS and OPTIONS name them; `vf_clip` is negative if values are not clipped."""
     held = [each.float().contiguous() for each in inputs]
-    expect("the loss of PPO", {name: (each, held[0].shape) for name, each in zip(INPUTS, held, strict=True)})
+    expect("the loss of PPO", dict(zip(INPUTS, held, strict=True)), dict.fromkeys(INPUTS, held[0].shape))
     losses, gradients = held[0].new_empty(6), held[0].new_empty(len(GRADIENTS), *held[0].shape)
     pointers, count = [tensor.data_ptr() for tensor in held], held[0].numel()
     results = [losses.data_ptr(), *(gradients.data_ptr() + i * gradients.stride(0) * 4 for i in range(len(GRADIENTS)))]

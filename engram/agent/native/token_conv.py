@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.native.library import loaded
-from engram.agent.native.shapes import expect
+from engram.agent.native.shapes import Shape, expect
 from engram.agent.native.threads import scratch, threads_for
 
 ROWS_PER_THREAD = 32
@@ -108,9 +108,12 @@ def _check(
     for window, side, stride in zip(*geometry, strict=True):
         if not (0 < side <= window <= SIDE and stride > 0):
             raise ValueError(f"{kernel}: {geometry} must have kernels inside windows of {SIDE} cells a side at most")
-    expect(kernel, {"tokens": (tokens_NM3, (rows, count, 3))}, torch.uint8)
-    expect(kernel, {"cell_of_location": (tables[0], (BYTES,)), "place_of_feature": (tables[1], (BYTES,))}, torch.long)
+    expect(kernel, {"tokens": tokens_NM3}, {"tokens": (rows, count, 3)}, torch.uint8)
+    indices = {"cell_of_location": tables[0], "place_of_feature": tables[1]}
+    expect(kernel, indices, dict.fromkeys(indices, (BYTES,)), torch.long)
     of_output, of_weight = (rows, *geometry.output, channels), (channels, features, *geometry.kernel)
-    shapes = {"output": of_output, "d_output": of_output, "d_weight": of_weight}
-    held = {name: (tensor, shapes.get(name, (channels,))) for name, tensor in tensors.items()}
-    expect(kernel, held | {"normalizations": (tables[2], (features,)), "weight": (weight, of_weight)})
+    shapes: dict[str, Shape] = dict.fromkeys(tensors, (channels,)) | {
+        "output": of_output, "d_output": of_output, "weight": of_weight, "d_weight": of_weight,
+        "normalizations": (features,),
+    }  # fmt: skip
+    expect(kernel, tensors | {"normalizations": tables[2], "weight": weight}, shapes)
