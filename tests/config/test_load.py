@@ -183,10 +183,13 @@ def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
     assert (anew.env.kind, anew.agent, anew.policy.name, anew.seed) == ("small", None, "fast", 7)
 
 
-def test_a_run_that_was_moved_goes_on_where_it_is_now(tmp_path):
-    began = load(["run=mine", f"runs_dir={tmp_path / 'before'}", "seed=7"])
+def test_a_run_that_was_moved_goes_on_where_it_is_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    began = load(["run=mine", "runs_dir=before", "seed=7"])
     keep(began)
     (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
-    (tmp_path / "before").rename(tmp_path / "now")
-    moved = load(["run=mine", f"runs_dir={tmp_path / 'now'}"])
-    assert (moved.seed, moved.runs_dir) == (7, str(tmp_path / "now"))
+    for now, words in (("elsewhere", ["runs_dir=elsewhere"]), ("runs", [])):
+        began.directory.parent.rename(now)
+        moved = load(["run=mine", *words])
+        assert (moved.seed, moved.runs_dir) == (7, now)
+        began = moved
