@@ -22,6 +22,9 @@ class Command(IntEnum):
         return ("building", "resetting", "stepping", "saving", "restoring")[self]
 
 
+Done = tuple[int, list[Any]]  # a group and the answer of each of its shares
+
+
 class Pool(Protocol):
     """Steps the environments of each group, here or in other processes. A group is held in shares, in order of ids.
 
@@ -33,8 +36,8 @@ class Pool(Protocol):
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
         """Ask every share of a group for something; `arguments` has one for each share."""
 
-    def finish(self, group: int) -> list[Any]:
-        """Wait for what was asked of a group: the answer of each share. Groups finish in the order they started."""
+    def finish(self, group: int | None = None) -> Done:
+        """Wait for what was asked of this group, or of the one that is done first."""
 
     def close(self) -> None: ...
 
@@ -53,9 +56,11 @@ class LocalPool:
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
         self._asked[group] = (command, arguments[0] if arguments else None)
 
-    def finish(self, group: int) -> list[Any]:
+    def finish(self, group: int | None = None) -> Done:
+        if group is None:
+            group = next(iter(self._asked))
         command, argument = self._asked.pop(group)
-        return [self._guarded(command, group, perform, self._blocks[group], command, argument)]
+        return group, [self._guarded(command, group, perform, self._blocks[group], command, argument)]
 
     def close(self) -> None:
         if not self.closed:

@@ -1,7 +1,6 @@
 """The vectorised environment: many environments as rows, in batches that step while the policy looks at others."""
 
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,12 @@ import numpy as np
 
 from engram.env import state as states
 from engram.env.block import Buffers, Ended, Episodes
-from engram.env.commands import Command
+from engram.env.commands import Command, Done
 from engram.env.pool import open_here, open_workers, split
 from engram.env.registry import make_spec
 from engram.settings import UserError
 
+_PASSES = 64  # so often the oldest batch may be passed over; then it is waited for, and noticed if it hangs
 _Finished = tuple[int, int, Ended | Episodes]  # the step in which they ended; the first row of those who tell
 
 
@@ -35,10 +35,10 @@ class VectorEnv:
                 batch = env.recv()
                 env.send(batch, act(batch.buffers.observations))
 
-    A batch is shared out over all workers, or over some of them, and batches come back in the order they were sent. So
-    a row's data, the order of batches and the order of episodes follow from the seed and the actions alone, not from
-    timing; and what a row sees does not even depend on the number of workers and batches. Two batches keep the workers
-    busy while the policy thinks; without workers one is enough, and `recv` steps it in this process.
+    A batch is shared out over all workers, or over some of them, and handed over when they are done with it. What a row
+    sees follows from the seed and its actions alone, not from timing, nor from the number of workers and batches; the
+    order of batches does so too if they are received in order. Two batches keep the workers busy while the policy
+    thinks; without workers one is enough, and `recv` steps it in this process.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class VectorEnv:
         self._firsts = [ids.start for ids in groups]
         self.batches = [batch.rows for batch in self._batches]
         self._number = {(rows.start, rows.stop): group for group, rows in enumerate(self.batches)}
-        self._sent: deque[int] = deque()  # groups that step or are ready, oldest first
+        self._sent: dict[int, None] = {}  # groups that step or are ready, oldest first
+        self._passed = 0  # how often others were handed over before the oldest
         self._ready: dict[int, list[Any]] = {}  # answers of those that were waited for already
         self._held: dict[int, None] = {}  # groups that the caller has, in the order it got them
         self._steps = [0] * len(groups)
@@ -84,20 +85,19 @@ class VectorEnv:
         for group in list(self._sent):
             self._finished += self._ended(group, self._ready.pop(group))
         self._held.clear()
-        self._sent = deque(range(len(self._batches)))
+        self._sent = dict.fromkeys(range(len(self._batches)))
         for group in self._sent:
             self._pool.start(Command.RESET, group)
 
-    def recv(self) -> Batch:
-        """The batch that was sent first, when it has stepped."""
+    def recv(self, in_order: bool = False) -> Batch:
+        """A batch that has stepped: the first that is done or, in order, the one that was sent first."""
         self._check_open()
         if not self._sent:
             raise RuntimeError(
                 "nothing to receive: every batch was received; send() one" if self._held else "reset() first"
             )
-        group = self._sent[0]
-        answers = self._ready.pop(group) if group in self._ready else self._pool.finish(group)
-        self._sent.popleft()
+        group, answers = self._finish(in_order)
+        del self._sent[group]
         self._held[group] = None
         if any(answers):
             self._finished += self._ended(group, answers)
@@ -111,7 +111,7 @@ class VectorEnv:
         del self._held[group]
         self._steps[group] += 1
         self._pool.start(Command.STEP, group)
-        self._sent.append(group)
+        self._sent[group] = None
 
     def drain_episodes(self) -> Episodes:
         """What ended in batches received since the last call: by the step of its batch, then by row."""
@@ -164,7 +164,7 @@ class VectorEnv:
         finished, steps = states.to_episodes(states.under("episodes", state)), state["ended"]
         self._finished = [(int(step), 0, finished.select(steps == step)) for step in np.unique(steps)]
         for group in np.argsort(state["line"][self._firsts], kind="stable").tolist():
-            self._sent.append(group)
+            self._sent[group] = None
             self._ready[group] = []
         return True
 
@@ -186,17 +186,26 @@ class VectorEnv:
         if self._pool.closed:
             raise RuntimeError("this VectorEnv is closed")
 
+    def _finish(self, in_order: bool) -> Done:
+        if self._ready:
+            group = next(iter(self._ready))  # older than those that step
+            return group, self._ready.pop(group)
+        oldest = next(iter(self._sent))
+        done = self._pool.finish(oldest if in_order or self._passed == _PASSES else None)
+        self._passed = 0 if done[0] == oldest else self._passed + 1
+        return done
+
     def _wait_for_all(self) -> None:
         self._check_open()
         for group in self._sent:
             if group not in self._ready:
-                self._ready[group] = self._pool.finish(group)
+                self._ready[group] = self._pool.finish(group)[1]
 
     def _ask_all(self, command: Command, arguments: Sequence[Sequence[Any]] | None = None) -> list[list[Any]]:
         groups = range(len(self._batches))
         for group in groups:
             self._pool.start(command, group, None if arguments is None else arguments[group])
-        return [self._pool.finish(group) for group in groups]
+        return [self._pool.finish(group)[1] for group in groups]
 
     def _ended(self, group: int, answers: list[Any]) -> list[_Finished]:
         """What ended, by the answers of a group."""

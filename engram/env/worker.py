@@ -1,6 +1,6 @@
 """A worker process: holds a block for each group it has a share of, and does what it is told over its channel.
 
-Started as a fresh interpreter that inherits three file descriptors, and not by `multiprocessing`: that would import the
+Started as a fresh interpreter that inherits four file descriptors, and not by `multiprocessing`: that would import the
 user's main module (and so torch) into every worker, demand a main guard of it, and leave a resource tracker running.
 """
 
@@ -14,8 +14,10 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from engram.env.answers import tell
 from engram.env.block import Block, Buffers
 from engram.env.channel import Channel
 from engram.env.commands import perform
@@ -41,37 +43,38 @@ class Job:
 
 
 def main() -> None:
-    channel_file, memory_file, lifeline = map(int, sys.argv[1:])
+    number, channel_file, answers, memory_file, lifeline = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer, which then closes us
-    for file in (channel_file, memory_file, lifeline):
+    for file in (channel_file, answers, memory_file, lifeline):
         os.set_inheritable(file, False)
     _die_with_parent(lifeline)
     channel = Channel(socket.socket(fileno=channel_file), awake=_AWAKE)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed its end, or died: leave quietly
-        _serve(channel, pickle.loads(channel.receive()[2]), memory_file)
+        _serve(channel, partial(tell, answers, number), memory_file)
 
 
-def _serve(channel: Channel, job: Job, memory_file: int) -> None:
+def _serve(channel: Channel, report: Callable[..., None], memory_file: int) -> None:
+    _, group, job = channel.receive()
     blocks: dict[int, Block] = {}
     try:
-        going = _answer(channel, 0, _build, blocks, job, memory_file)
+        going = _answer(report, group, _build, blocks, pickle.loads(job), memory_file)
         while going:
             command, group, payload = channel.receive()
             argument = pickle.loads(payload) if payload else None
-            going = _answer(channel, group, perform, blocks[group], command, argument)
+            going = _answer(report, group, perform, blocks[group], command, argument)
     finally:
         for block in blocks.values():
             block.close()
 
 
-def _answer(channel: Channel, group: int, work: Callable[..., Any], *arguments: Any) -> bool:
+def _answer(report: Callable[..., None], group: int, work: Callable[..., Any], *arguments: Any) -> bool:
     """Do the work and tell; False if it failed."""
     try:
         answer = work(*arguments)
     except Exception as error:
-        channel.send(FAILED, group, describe_exception(error).encode())
+        report(FAILED, group, describe_exception(error).encode())
         return False
-    channel.send(DONE, group, b"" if answer is None else pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+    report(DONE, group, b"" if answer is None else pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
     return True
 
 

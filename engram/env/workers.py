@@ -7,17 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from engram.env.answers import SLICE, Answer, Answers
 from engram.env.channel import Channel
-from engram.env.commands import Command
+from engram.env.commands import Command, Done
 from engram.env.errors import EnvError, describe
 from engram.env.worker import FAILED, Job
 
 _PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
+_ALL = -1  # the group of all workers
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # Many small environments lie on many pages. Other C libraries ignore it.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -34,7 +35,6 @@ class _Worker:
     process: subprocess.Popen
     channel: Channel
     lifeline: int  # our end of a pipe: when it closes, the kernel kills the worker
-    asked: deque[tuple[Command, int]] = field(default_factory=deque)  # and not answered yet, oldest first
 
 
 class WorkerPool:
@@ -47,26 +47,54 @@ class WorkerPool:
     def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
         self._environment = environment
         self._timeouts = [step_timeout if command == Command.STEP else start_timeout for command in Command]
+        self._inbox = Answers()
         self._workers: list[_Worker] = []
+        self._asked: dict[int, Command] = {}  # by group, oldest first
+        self._answers: dict[int, dict[int, Any]] = {}  # by group and worker: those to what was asked last
+        self._kept: dict[int, list[Any]] = {}  # by group: the answers of those done while another was waited for
         self.closed = False
         try:
-            for job in jobs:
-                self._workers.append(_launch(len(self._workers), job.shares, memory, step_timeout))
-                self._ask(self._workers[-1], Command.BUILD, 0, pickle.dumps(job))
-            for worker in self._workers:
-                self._answer(worker)
+            try:
+                for number, job in enumerate(jobs):
+                    files = self._inbox.theirs.fileno(), memory
+                    self._workers.append(_launch(number, job.shares, *files, step_timeout))
+            finally:
+                self._inbox.theirs.close()
+            groups = {group for job in jobs for group in job.shares}
+            self._holders = {group: self._holders_of(group) for group in groups}
+            self._holders[_ALL] = {worker.number: worker for worker in self._workers}
+            self.start(Command.BUILD, _ALL, jobs)
+            self.finish(_ALL)
         except BaseException:
             self.close()
             raise
-        groups = {group for job in jobs for group in job.shares}
-        self._holders = {group: self._holders_of(group) for group in groups}
 
     def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
-        for place, worker in enumerate(self._holders[group]):
-            self._ask(worker, command, group, b"" if arguments is None else pickle.dumps(arguments[place]))
+        self._asked[group], self._answers[group] = command, {}
+        for place, worker in enumerate(self._holders[group].values()):
+            try:
+                worker.channel.send(command, group, b"" if arguments is None else pickle.dumps(arguments[place]))
+            except BlockingIOError:
+                raise self._hung(worker, self._timeouts[Command.STEP]) from None
+            except OSError:
+                raise self._lost(worker) from None
 
-    def finish(self, group: int) -> list[Any]:
-        return [self._answer(worker) for worker in self._holders[group]]
+    def finish(self, group: int | None = None) -> Done:
+        kept = next(iter(self._kept), None) if group is None else group
+        if kept in self._kept:
+            return kept, self._kept.pop(kept)
+        while True:
+            number, code, answered, payload = self._inbox.receive() or self._late_answer(group)
+            if code == FAILED:
+                raise self._failed(self._workers[number], payload)
+            answers, holders = self._answers[answered], self._holders[answered]
+            answers[number] = pickle.loads(payload) if payload else None
+            if len(answers) == len(holders):
+                del self._asked[answered]
+                done = answered, [*map(answers.__getitem__, holders)]
+                if group is None or group == answered:
+                    return done
+                self._kept.update([done])
 
     def close(self) -> None:
         """End every worker: ask, then insist. Also those that hang or are stopped."""
@@ -75,6 +103,7 @@ class WorkerPool:
         self.closed = True
         for worker in self._workers:
             worker.channel.close()
+        self._inbox.close()
         processes = [worker.process for worker in self._workers]
         for insist in (None, signal.SIGTERM, signal.SIGKILL):
             for process in processes:
@@ -84,41 +113,32 @@ class WorkerPool:
         for worker in self._workers:
             os.close(worker.lifeline)
 
-    def _holders_of(self, group: int) -> list[_Worker]:
+    def _holders_of(self, group: int) -> dict[int, _Worker]:
+        """By number, in the order of their shares."""
         holders = [worker for worker in self._workers if group in worker.shares]
-        return sorted(holders, key=lambda worker: worker.shares[group].start)
+        return {worker.number: worker for worker in sorted(holders, key=lambda worker: worker.shares[group].start)}
 
-    def _ask(self, worker: _Worker, command: Command, group: int, payload: bytes) -> None:
-        worker.asked.append((command, group))
-        try:
-            worker.channel.send(command, group, payload)
-        except BlockingIOError:
-            raise self._hung(worker, self._timeouts[Command.STEP]) from None
-        except OSError:
-            raise self._lost(worker) from None
+    def _late_answer(self, group: int | None) -> Answer:
+        """Waited for in slices: who is stopped for a while (Ctrl-Z and fg) loses no more than one of them."""
+        group = next(iter(self._asked)) if group is None else group
+        timeout = self._timeouts[self._asked[group]]
+        for _ in range(round(timeout / SLICE)):
+            dead = next((worker for worker in self._workers if worker.process.poll() is not None), None)
+            answer = self._inbox.receive()
+            if answer is not None:
+                return answer
+            if dead is not None:
+                raise self._lost(dead)
+        raise self._hung(next(self._late(group)), timeout)
 
-    def _answer(self, worker: _Worker) -> Any:
-        """A worker's next answer, which is to what it was asked first."""
-        timeout = self._timeouts[worker.asked[0][0]]
-        try:
-            worker.channel.limit_receiving(timeout)
-            code, _, payload = worker.channel.receive()
-        except BlockingIOError:
-            raise self._hung(worker, timeout) from None
-        except (EOFError, OSError):
-            raise self._lost(worker) from None
-        if code == FAILED:
-            raise self._failed(worker, payload)
-        worker.asked.popleft()
-        return pickle.loads(payload) if payload else None
+    def _late(self, group: int) -> Iterator[_Worker]:
+        """Those who have not answered what the group was asked."""
+        return (worker for number, worker in self._holders[group].items() if number not in self._answers[group])
 
     def _failed(self, worker: _Worker, payload: bytes | bytearray) -> WorkerError:
         return self._error(worker, "failed", payload.decode())
 
     def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
-        dead = next((other for other in self._workers if other.process.poll() is not None), None)
-        if dead is not None:
-            return self._lost(dead)
         worker.process.kill()  # it would not listen to close()
         stepping = timeout == self._timeouts[Command.STEP]
         setting = "trainer.worker_timeout, or VectorEnv's step_timeout" if stepping else "VectorEnv's start_timeout"
@@ -126,32 +146,30 @@ class WorkerPool:
         return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")
 
     def _lost(self, worker: _Worker) -> WorkerError:
-        """The error of a worker whose channel broke, with its last words if there are any."""
-        try:
-            while True:
-                code, _, payload = worker.channel.receive()
-                if code == FAILED:
-                    return self._failed(worker, payload)
-        except (EOFError, OSError):
-            _wait_for([worker.process], _PATIENCE)
+        """The error of a worker that is gone, or the last words of one that failed."""
+        while (answer := self._inbox.receive()) is not None:
+            number, code, _, payload = answer
+            if code == FAILED:
+                return self._failed(self._workers[number], payload)
+        _wait_for([worker.process], _PATIENCE)
         return self._error(worker, "died", _cause_of_death(worker.process.poll()))
 
     def _error(self, worker: _Worker, verb: str, what: str) -> WorkerError:
-        command, group = worker.asked[0] if worker.asked else (None, None)
-        ids = list(worker.shares.values()) if group is None or command == Command.BUILD else [worker.shares[group]]
-        doing = "waiting with" if command is None else command.doing
+        group = next((group for group in self._asked if worker in self._late(group)), _ALL)  # what it was asked first
+        doing = self._asked[group].doing if group in self._asked else "waiting with"
+        ids = list(worker.shares.values()) if group == _ALL else [worker.shares[group]]
         who = f"worker {worker.number} of {len(self._workers)} {verb}"
         self.close()
         return WorkerError(describe(self._environment, who, doing, ids, what))
 
 
-def _launch(number: int, shares: dict[int, range], memory: int, timeout: float) -> _Worker:
+def _launch(number: int, shares: dict[int, range], answers: int, memory: int, timeout: float) -> _Worker:
     ours, theirs = socket.socketpair()
     lifeline_end, lifeline = os.pipe()
-    files = (theirs.fileno(), memory, lifeline_end)
+    files = (theirs.fileno(), answers, memory, lifeline_end)
     boot = f"import sys; sys.path[:] = {[str(path) for path in sys.path]}; from engram.env.worker import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", boot, *map(str, files)],
+        [sys.executable, "-P", "-c", boot, *map(str, (number, *files))],
         pass_fds=files,
         env=_HUGE_PAGES | os.environ | dict.fromkeys(_THREADS, "1"),
         stdin=subprocess.DEVNULL,

@@ -40,13 +40,6 @@ def test_the_end_is_noticed_while_waiting(ends):
         theirs.receive()
 
 
-def test_patience_ends(ends):
-    _, theirs = ends
-    theirs.limit_receiving(0.02)
-    with pytest.raises(BlockingIOError):
-        theirs.receive()
-
-
 def test_who_waits_long_sleeps_and_the_next_time_does_not_even_look():
     ours, theirs = socket.socketpair()
     channel, looks = Channel(theirs, awake=100e-6), []

@@ -21,13 +21,13 @@ SEEN = ("observations", "rewards", "terminals", "truncations", "starts", "alive"
 class Played:
     """Plays an environment with actions that depend on row and time only, and keeps what every row saw."""
 
-    def __init__(self, env, count=None, first=0):
-        self.env, self.first = env, first
+    def __init__(self, env, count=None, first=0, in_order=True):
+        self.env, self.first, self.in_order = env, first, in_order
         self.count = np.zeros(env.rows, int) if count is None else count.copy()
         self.seen = [[] for _ in range(env.rows)]
 
     def turn(self):
-        batch = self.env.recv()
+        batch = self.env.recv(self.in_order)
         rows = np.arange(batch.rows.start, batch.rows.stop)
         for place, row in enumerate(rows):
             data = b"".join(getattr(batch.buffers, name)[place].tobytes() for name in SEEN)
@@ -135,12 +135,36 @@ def test_a_truncated_row_has_its_true_last_observation_beside_the_first_of_the_n
         assert buffers.starts.tolist() == [False, True]
 
 
-def test_batches_may_be_sent_in_any_order_and_come_back_in_that_order():
+def test_batches_may_be_sent_in_any_order_and_come_back_in_that_order_if_asked_to():
     with started(RECALL, 6, num_workers=2, num_batches=3) as env:
-        first, second, third = env.recv(), env.recv(), env.recv()
-        for batch in (third, first, second):
-            env.send(batch.rows, np.zeros(2, np.int64))
-        assert [env.recv().rows.start for _ in range(3)] == [4, 0, 2]
+        batches = [env.recv(in_order=True) for _ in range(3)]
+        assert [batch.rows.start for batch in batches] == [0, 2, 4]
+        for number in (2, 0, 1):
+            env.send(batches[number].rows, np.zeros(2, np.int64))
+        assert [env.recv(in_order=True).rows.start for _ in range(3)] == [4, 0, 2]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_batch_whose_workers_are_done_first_comes_first_unless_in_order(in_order, trouble, monkeypatch):
+    monkeypatch.setattr("engram.env.pool.available_cores", lambda: 1)  # workers of its own for each batch
+    with started(trouble(fault="slow", env=0, after=0), 4, num_workers=2, num_batches=2) as env:
+        for _ in range(2):
+            env.send(env.recv(in_order=True), [0, 0])
+        came = []
+        for _ in range(4):
+            batch = env.recv(in_order)
+            came.append(batch.rows.start)
+            env.send(batch, [0, 0])
+        assert came == ([0, 2, 0, 2] if in_order else [2, 2, 2, 2])
+
+
+def test_what_rows_see_does_not_depend_on_who_is_done_first(trouble, monkeypatch):
+    monkeypatch.setattr("engram.env.pool.available_cores", lambda: 1)
+    settings = trouble(fault="slow", env=0, after=3, agents=2)
+    with started(settings, 4, num_workers=2) as env, started(settings, 4) as alone:
+        played, expected = Played(env, in_order=False).play(20).seen, Played(alone).play(40).seen
+        assert len(played[0]) < 20 < len(played[-1])
+        assert all(seen == row[: len(seen)] for seen, row in zip(played, expected, strict=True))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -92,6 +92,11 @@ def test_an_environment_that_exits_is_named_with_its_exit_code(trouble):
             step(env, 9)
 
 
+def test_the_only_worker_may_exit_too(trouble):
+    with pytest.raises(WorkerError, match=r"worker 0 of 1 died while stepping environment.*: it exited with code 3"):
+        play(trouble(fault="exit"), num_workers=1)
+
+
 def test_an_environment_that_raises_is_named_with_the_place(trouble):
     with VectorEnv(trouble(fault="raise", env=2), 3, num_workers=2) as env:
         env.reset()
@@ -134,7 +139,7 @@ def test_a_stopped_worker_is_noticed_and_ended():
         step(env, 2)
         os.kill(_children()[0], signal.SIGSTOP)
         with pytest.raises(WorkerError, match=r"worker 0 of 2 hangs while stepping .* no answer for 1 s.*step_timeout"):
-            step(env, 9)
+            step(env, 99)  # the other one's batches come a while longer
         assert _children() == []
 
 
