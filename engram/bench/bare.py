@@ -1,6 +1,6 @@
 """Environments stepped with random actions: by the layer, and by bare loops with nothing around the simulators.
 
-Run as `python -m engram.bench.bare` it is a bare loop that is measured from outside.
+Run as `python -m engram.bench.bare` it is one of them, and is measured from outside.
 """
 
 import json
@@ -115,7 +115,8 @@ def _table(choices: int, rows: int) -> np.ndarray:
 def main() -> None:
     asked, meter = json.loads(sys.argv[1]), Meter()
     settings: Any = TypeAdapter(EnvSettings).validate_python(asked["settings"])
-    with open_bare(settings, asked["envs"]) as step:
+    workers = asked.get("workers")
+    with open_bare(settings, asked["envs"]) if workers is None else layer(settings, asked["envs"], workers) as step:
         while True:
             meter.iteration(int(step()))
 

@@ -1,6 +1,7 @@
-"""The environment layer against bare loops: in this process, and in two processes.
+"""The environment layer against bare loops: without workers, and with two.
 
 Two bare loops at once are the ceiling for two workers: where processors are shared or uneven, less than twice one.
+Everybody has processes of his own: simulators that lie between those of another have more of memory to go through.
 """
 
 import json
@@ -9,12 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from engram.bench.bare import layer, open_bare
 from engram.bench.options import Options
 from engram.bench.process import TURN_TIMEOUT, opened
 from engram.bench.race import Contestant, Measure, Slice, run_race
 from engram.bench.result import Bar, Result
-from engram.bench.stepping import repeating
 from engram.env.settings import Arena, Gym, Navigation, Recall, Small, TMaze
 
 BARE, TWO_BARE, HERE, WORKERS = "bare loop", "two bare loops at once", "0 workers", "2 workers"
@@ -56,23 +55,23 @@ def _measure(
 
 
 def _contestants(settings: Any, envs: int, bare: bool) -> Sequence[Contestant]:
+    asked = {"settings": settings.model_dump(mode="json"), "envs": envs}
     ours = [
-        Contestant(HERE, repeating(lambda: layer(settings, envs, 0), 1)),
-        Contestant(WORKERS, repeating(lambda: layer(settings, envs, 2), 1)),
+        Contestant(HERE, lambda: _at_once([asked | {"workers": 0}])),
+        Contestant(WORKERS, lambda: _at_once([asked | {"workers": 2}])),
     ]
     if not bare:
         return ours
-    one = Contestant(BARE, repeating(lambda: open_bare(settings, envs), 1))
-    return [one, Contestant(TWO_BARE, lambda: _at_once(settings, envs // 2, 2)), *ours]
+    two = [asked | {"envs": envs // 2}] * 2
+    return [Contestant(BARE, lambda: _at_once([asked])), Contestant(TWO_BARE, lambda: _at_once(two)), *ours]
 
 
 @contextmanager
-def _at_once(settings: Any, envs: int, number: int) -> Iterator[Measure]:
-    """So many bare loops, a process each, all at the same time."""
-    asked = json.dumps({"settings": settings.model_dump(mode="json"), "envs": envs})
-    command = [sys.executable, "-m", "engram.bench.bare", asked]
+def _at_once(everything_asked: Sequence[dict[str, Any]]) -> Iterator[Measure]:
+    """A process for each, all at the same time."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(opened(command, {})) for _ in range(number)]
+        commands = [[sys.executable, "-m", "engram.bench.bare", json.dumps(asked)] for asked in everything_asked]
+        processes = [stack.enter_context(opened(command, {})) for command in commands]
 
         def measure_all(seconds: float) -> Slice:
             for process in processes:
