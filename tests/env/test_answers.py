@@ -31,6 +31,13 @@ def test_answers_come_in_the_order_they_are_told(answers):
     assert [answers.receive() for _ in range(3)] == [(2, 0, 9, bytes(2)), (0, 0, 7, b""), (1, 0, 8, bytes(1))]
 
 
+def test_answers_that_wait_are_whole_wherever_reading_cuts_them(answers):
+    payloads = [os.urandom(3000) for _ in range(40)]  # more than is read at once
+    for group, payload in enumerate(payloads):
+        tell(answers.theirs.fileno(), 0, 0, group, payload)
+    assert [answers.receive() for _ in payloads] == [(0, 0, group, payload) for group, payload in enumerate(payloads)]
+
+
 def test_large_answers_of_many_are_not_mixed(answers):
     payloads = {who: bytes([who]) * (50 * _ROOM + who) for who in range(4)}
     threads = [
