@@ -1,6 +1,5 @@
 """Policies from settings: ours by name, the user's by `file.py:Class` or `module:Class`, or a graph from YAML."""
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -12,6 +11,7 @@ from engram.agent.policies.policy import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.env.errors import explained
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 
@@ -30,15 +30,14 @@ def find_class(name: str) -> type[Policy]:
     """The class behind a name. Running a user's file is what the user asked for by naming it."""
     place, _, class_name = POLICIES.get(name, name).rpartition(":")
     if not place:
-        nearest = difflib.get_close_matches(name, POLICIES, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(POLICIES)}"
-        raise UserError(f"py_agent: no policy is called {name}; {hint} Your own: py_agent=path/to/file.py:ClassName")
+        hint = suggestion(name, POLICIES, otherwise=f"; there are {', '.join(POLICIES)}.")
+        raise UserError(f"py_agent: no policy is called {name}{hint} Your own: py_agent=path/to/file.py:ClassName")
     module = load_module(place)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        nearest = difflib.get_close_matches(class_name, classes, n=1) or classes[:5]
-        raise UserError(f"py_agent: {place} has no class {class_name}; it has {', '.join(nearest) or 'none'}")
+        hint = suggestion(class_name, classes, otherwise=f"; it has {', '.join(classes[:5]) or 'none'}")
+        raise UserError(f"py_agent: {place} has no class {class_name}{hint}")
     if not issubclass(found, Policy):
         raise UserError(f"py_agent: {class_name} in {place} must be a subclass of engram.LSTMWrapper to be trained")
     return found

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -28,6 +27,7 @@ from engram.audit.result import (
 )
 from engram.audit.table import as_text
 from engram.audit.target import build
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 
@@ -103,9 +103,7 @@ def chosen(only: Sequence[str]) -> list[Check]:
     names = [name.strip().replace("-", "_").replace(" ", "_") for name in only if name.strip()]
     for name in names:
         if name not in CHECKS:
-            near = get_close_matches(name, CHECKS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"--only: there is no check '{name}'{hint} ({', '.join(CHECKS)})")
+            raise UserError(f"--only: there is no check '{name}'{suggestion(name, CHECKS)} ({', '.join(CHECKS)})")
     return [check for name, check in CHECKS.items() if name in names or not names]
 
 

@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from engram.agent.make import load_module
 from engram.audit.keeping import copy_of
 from engram.audit.result import CannotAuditError
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 ROWS = 256  # that a policy may make room for
@@ -60,8 +60,8 @@ def find_object(place: str) -> Any:
         raise CannotAuditError(str(error).removeprefix("py_agent: ")) from None
     if name not in vars(module):
         candidates = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        near = get_close_matches(name, candidates, n=1) or candidates[:5]
-        raise CannotAuditError(f"{module_name} has no {name}; it has {', '.join(near) or 'nothing to audit'}")
+        hint = suggestion(name, candidates, otherwise=f"; it has {', '.join(candidates[:5]) or 'nothing to audit'}")
+        raise CannotAuditError(f"{module_name} has no {name}{hint}")
     return vars(module)[name]
 
 

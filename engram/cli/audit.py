@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engram.config.nearest import suggestion
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from engram.bench.catalogue import PEERS
 from engram.bench.options import DEFAULT_VENVS, Options
-from engram.config.nearest import suggestion
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 VERBS = {

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from engram.config.evaluation import EvalRequest, load_evaluation
-from engram.config.nearest import nearest
+from engram.nearest import nearest
 from engram.settings import UserError
 from engram.training.settings import EVALUATION_SEED
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from engram import __version__
 from engram.cli.sharing import share_the_machine
-from engram.config.nearest import suggestion
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 # name -> module with `main(words) -> exit code`; its first line says what the verb does. Loaded only when called.

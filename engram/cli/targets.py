@@ -13,10 +13,10 @@ from engram.audit.result import CannotAuditError
 from engram.audit.target import Target, find_object, target_of
 from engram.config.groups import choices
 from engram.config.load import SETTINGS_FILE, load, load_run
-from engram.config.nearest import suggestion
 from engram.config.run import RunSettings
 from engram.env.registry import make_spec
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 from engram.training.origin import find_checkpoint, load_agent
 
 ALL = (

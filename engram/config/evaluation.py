@@ -11,9 +11,9 @@ from engram.config import names
 from engram.config.explain import explain
 from engram.config.groups import compose_groups, own_choice
 from engram.config.load import SETTINGS_FILE, load_run
-from engram.config.nearest import suggestion
 from engram.config.run import RunSettings
 from engram.config.words import Word, check_name, split, value
+from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 

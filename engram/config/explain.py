@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from engram.config import names
-from engram.config.nearest import suggestion
+from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
 
 Sentence = Callable[[str, dict[str, Any]], str]  # (what was given, the error's details) -> what is wrong with it

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from engram.config.nearest import suggestion
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 HERE = Path(__file__).resolve().parent

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from engram.agent.settings import POLICIES, Agent, PyAgent
-from engram.config.nearest import suggestion
 from engram.env.settings import EnvSettings, Gym, MettagridFile, PettingZoo
+from engram.nearest import suggestion
 from engram.settings import Settings
 from engram.training.settings import Trainer, Wandb
 

@@ -8,7 +8,7 @@ from hydra.errors import HydraException
 
 from engram.config import names
 from engram.config.groups import GROUPS, HYDRA_KEYS, choices, refuse_more_than_data
-from engram.config.nearest import nearest, suggestion
+from engram.nearest import nearest, suggestion
 from engram.settings import UserError
 
 NAME = re.compile(r"\w+(\.\w+)*")

@@ -2,7 +2,6 @@
 
 import pkgutil
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -17,6 +16,7 @@ from engram.env.flatten import check_observation, policy_action_space, reader, r
 from engram.env.journal import Journal
 from engram.env.settings import PettingZoo
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 
@@ -225,10 +225,9 @@ def _shared_space(space_of: Callable[[Any], gymnasium.Space], agents: list[Any],
 
 def _nearest(module_name: str) -> str:
     """The module most like this one in the same package."""
-    package, _, last = module_name.rpartition(".")
+    package = module_name.rpartition(".")[0]
     try:
         names = [module.name for module in pkgutil.iter_modules(import_module(package).__path__)] if package else []
     except (ImportError, AttributeError):
         return ""
-    near = get_close_matches(last, names, n=1)
-    return f"; did you mean {package}.{near[0]}?" if near else ""
+    return suggestion(module_name, [f"{package}.{name}" for name in names])

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from engram.env.errors import explained
+from engram.nearest import suggestion
 from engram.settings import UserError
 
 
@@ -94,9 +94,8 @@ def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Callable[[np.nd
 def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
     if name in WRAPPERS:
         return WRAPPERS[name]
-    near = get_close_matches(name, WRAPPERS, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(WRAPPERS)}"
-    raise UserError(f"env.wrappers: no wrapper is called {name}; {hint} (your own is written package.module:Class)")
+    hint = suggestion(name, WRAPPERS, otherwise=f"; there are {', '.join(WRAPPERS)}")
+    raise UserError(f"env.wrappers: no wrapper is called {name}{hint} (your own is written package.module:Class)")
 
 
 def _own(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:

@@ -3,7 +3,6 @@
 Light to import: settings are checked before torch is loaded.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from engram.nearest import suggestion
 from engram.settings import Settings, UserError
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ class Schedules:
         for name, schedule in self.schedules.items():
             if not isinstance(schedule, ByMetric) or schedule.metric in record or schedule.metric.startswith(SOMETIMES):
                 continue
-            named = [known for known in record if known.rpartition("/")[2] == schedule.metric]
-            near = named or difflib.get_close_matches(schedule.metric, record, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(record)}"
+            hint = suggestion(schedule.metric, record, otherwise=f": there are {', '.join(record)}")
             raise UserError(f"trainer.schedule.{name}.metric: no {schedule.metric} is measured{hint}")
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -174,8 +172,7 @@ def problems(schedules: Mapping[str, Schedule], sections: Mapping[str, Settings]
     found = []
     for name, schedule in schedules.items():
         if name not in numbers:
-            near = difflib.get_close_matches(name, numbers, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(numbers)}"
+            hint = suggestion(name, numbers, otherwise=f": there are {', '.join(numbers)}")
             hint = f": give trainer.{name} a value first" if name in values and values[name] is None else hint
             found.append(f"no number {name} to schedule{hint}")
             continue

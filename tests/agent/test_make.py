@@ -153,7 +153,7 @@ def test_what_cannot_be_found_is_said_with_what_can(tmp_path: Path) -> None:
         ("fasst", "did you mean fast"),
         ("nothing like it", "there are fast, latent_attn_tiny"),
         (f"{tmp_path / 'gone.py'}:Mine", r"there is no file .*gone\.py"),
-        (f"{path}:Mime", "has no class Mime; it has Mine"),
+        (f"{path}:Mime", "has no class Mime; did you mean Mine"),
         (f"{broken}:Mine", r"broken\.py could not be loaded: ModuleNotFoundError"),
         (f"{plain}:Plain", "must be a subclass of engram.LSTMWrapper"),
         ("no.such.module:Mine", "no.such.module could not be imported"),

@@ -164,7 +164,7 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["fast", "env=recall", "--only", "repaly"], "no check 'repaly'; did you mean replay?"),
         (["fast", "env=nowhere"], "env: no choice 'nowhere'"),
         (["nothing.yaml"], "there is no file nothing.yaml"),
-        (["mine.py:Mien", "env=recall"], "mine.py has no Mien; it has Mine"),
+        (["mine.py:Mien", "env=recall"], "mine.py has no Mien; did you mean Mine"),
         (["mine.py:NUMBER", "env=recall"], "mine.py:NUMBER is a int: name a torch.nn.Module, or a function"),
         (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which is not known here"),
         (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: there is no 'sb4'"),

@@ -14,7 +14,8 @@ from pydantic_core import ErrorDetails
 
 from engram.agent.components.kind import Kind
 from engram.agent.components.kinds import KINDS
-from engram.agent.components.problems import Problems, hint, nearest
+from engram.agent.components.problems import Problems
+from engram.nearest import nearest, suggestion
 
 Need = Literal["tokens", "vector", "image", "discrete", "continuous"]  # observations and actions of an environment
 
@@ -82,7 +83,7 @@ def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[S
 
 def _read_need(name: str, given: Any, problems: Problems) -> Need | None:
     if given is not None and given not in NEEDS:
-        problems.note(f"{name}.for", f"{given!r} is not one of {', '.join(NEEDS)}{hint(str(given), NEEDS)}")
+        problems.note(f"{name}.for", f"{given!r} is not one of {', '.join(NEEDS)}{suggestion(str(given), NEEDS)}")
         given = nearest(str(given), NEEDS)
     return given
 
@@ -94,7 +95,7 @@ def _read_kind(name: str, given: object, problems: Problems) -> str | None:
     if given in KINDS:
         return given
     there = f": one of {', '.join(KINDS)}"
-    problems.note(f"{name}.kind", f"no kind '{given}'{hint(given, KINDS, there)}")
+    problems.note(f"{name}.kind", f"no kind '{given}'{suggestion(given, KINDS, otherwise=there)}")
     return nearest(given, KINDS)
 
 
@@ -103,7 +104,7 @@ def _read_options(name: str, kind: str, options: dict[str, Any], problems: Probl
     unknown = [option for option in options if option not in known]
     for option in unknown:
         there = f": it has {', '.join(known) or 'none'}"
-        problems.note(f"{name}.{option}", f"{kind} has no such option{hint(option, known, there)}")
+        problems.note(f"{name}.{option}", f"{kind} has no such option{suggestion(option, known, otherwise=there)}")
     meant = {nearest(option, known) or "": options[option] for option in unknown}
     meant |= {option: value for option, value in options.items() if option in known}
     meant.pop("", None)

@@ -11,7 +11,8 @@ from engram.agent.components.component import Component, read_component
 from engram.agent.components.head_kinds import ActionEmbedding, Recurrent
 from engram.agent.components.kind import Kind
 from engram.agent.components.kinds import KINDS
-from engram.agent.components.problems import Problems, hint, nearest
+from engram.agent.components.problems import Problems
+from engram.nearest import nearest, suggestion
 
 OBSERVATION = "_obs_"
 OUTPUTS = ("_action_", "_value_")
@@ -89,8 +90,8 @@ def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
         return None
     if name.startswith("_") and name not in ROLES:
         free = [role for role in ROLES if role not in given]
-        otherwise = ": give it another name"
-        problems.note(name, f"only {', '.join(ROLES)} begin with an underscore{hint(name, free, otherwise)}")
+        hint = suggestion(name, free, otherwise=": give it another name")
+        problems.note(name, f"only {', '.join(ROLES)} begin with an underscore{hint}")
         return nearest(name, free) or name
     return name
 
@@ -102,7 +103,7 @@ def _check_sources(graph: Graph) -> None:
         others = [other for other in there if other != name]
         for source in component.sources:
             if source.name not in there and source.name not in REQUIRED:  # missing ones are noted themselves
-                known = hint(source.name, others, f": there are {', '.join(others)}")
+                known = suggestion(source.name, others, otherwise=f": there are {', '.join(others)}")
                 graph.problems.note(f"{name}.sources", f"there is no component '{source.name}'{known}")
         meant = [s if s.name in there else replace(s, name=nearest(s.name, others) or "") for s in component.sources]
         sources = tuple(source for source in meant if source.name)

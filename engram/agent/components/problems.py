@@ -1,7 +1,4 @@
-"""The mistakes found in a graph, a line each, and the name that a mistyped one most likely meant."""
-
-import difflib
-from collections.abc import Iterable
+"""The mistakes found in a graph, a line each."""
 
 
 class Problems:
@@ -15,13 +12,3 @@ class Problems:
         line = f"agent.components.{name}: {problem}" if name else f"agent.components: {problem}"
         if line not in self.lines:
             self.lines.append(line)
-
-
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(names), n=1)), None)
-
-
-def hint(word: str, names: Iterable[str], otherwise: str = "") -> str:
-    """What to add to a message about `word`: the nearest name, or something else if none is near."""
-    name = nearest(word, names)
-    return f"; did you mean {name}?" if name else otherwise

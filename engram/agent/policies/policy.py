@@ -2,7 +2,6 @@
 
 # B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
 
-import difflib
 import inspect
 import math
 import warnings
@@ -20,6 +19,7 @@ from engram.agent.memory import MemoryStore
 from engram.agent.policies.shapes import check_outputs
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 
 
 class Policy(nn.Module):
@@ -187,8 +187,7 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in ("self", "env", "args")
     }
     for name in arguments:
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        hint = suggestion(name, known)
         if name in known:  # by a base class, to which it is not handed on
             hint = "; let __init__ take **kwargs and give them to super().__init__"
         warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)

@@ -7,20 +7,20 @@ LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 
 def nearest(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str | None:
-    """The name most like `word`. Dotted names are compared whole and by their last part, whichever is closer."""
+    """The name most like `word`. Names of parts are compared whole and by their last part, whichever is closer."""
     scored = [(_likeness(word, name), name) for name in names]
     score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
     return name if score >= likeness else None
 
 
-def suggestion(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str:
-    """What to add to a message about `word`: "; did you mean NAME?", or nothing."""
+def suggestion(word: str, names: Iterable[str], likeness: float = LIKENESS, otherwise: str = "") -> str:
+    """What to add to a message about `word`: "; did you mean NAME?", or something else if no name is near."""
     name = nearest(word, names, likeness)
-    return f"; did you mean {name}?" if name else ""
+    return f"; did you mean {name}?" if name else otherwise
 
 
 def _likeness(word: str, name: str) -> float:
-    word, name = word.lower(), name.lower()
+    word, name = (text.lower().replace("/", ".") for text in (word, name))  # settings are a.b, metrics a/b
     last_word, last_name = word.rpartition(".")[2], name.rpartition(".")[2]
     whole, last = _ratio(word, name), _ratio(last_word, last_name)
     # The last part says most (`trainer.learning_rte`), the rest tells equal last parts apart (`env.agents`).

@@ -1,6 +1,6 @@
 """Which real name a mistyped one means."""
 
-from engram.config.nearest import nearest, suggestion
+from engram.nearest import nearest, suggestion
 
 NAMES = [
     "seed",
@@ -15,6 +15,10 @@ NAMES = [
 def test_the_last_part_of_a_name_finds_the_whole():
     assert nearest("learning_rate", NAMES) == "trainer.optimizer.learning_rate"
     assert nearest("trainer.Learning_Rte", NAMES) == "trainer.optimizer.learning_rate"
+
+
+def test_parts_may_be_written_as_metrics_are():
+    assert nearest("kl", ["loss/policy", "loss/kl"]) == "loss/kl"
 
 
 def test_initials_find_a_name_of_several_words():
