@@ -133,7 +133,7 @@ RATE = "trainer.schedule.optimizer.learning_rate"
     [
         ("trainer.schedule.optimizer.learning_rte={kind:linear,to:0}",
          "trainer.schedule: no number optimizer.learning_rte to schedule; did you mean optimizer.learning_rate?"),
-        ("trainer.schedule={lr:{kind:linear,to:0}}", "trainer.schedule: no number lr to schedule; did you mean optimizer.l"),
+        ("trainer.schedule={lr:{kind:linear,to:0}}", "trainer.schedule: no number lr to schedule; did you mean"),
         ("trainer.schedule={xyzzy:{kind:linear,to:0}}", "trainer.schedule: no number xyzzy to schedule: there are"),
         ("trainer.schedule.ppo.norm_adv={kind:linear,to:0}", "trainer.schedule: no number ppo.norm_adv to schedule"),
         ("trainer.schedule.ppo.target_kl={kind:linear,to:1}",
