@@ -23,7 +23,8 @@ class Terminal(io.TextIOWrapper):
 
 @pytest.fixture
 def console() -> Console:
-    return Console(file=io.StringIO(), width=80, height=30, force_terminal=True, force_interactive=True)
+    able = {"TERM": "xterm"}  # whatever the tests run in
+    return Console(file=io.StringIO(), width=80, height=30, force_terminal=True, force_interactive=True, _environ=able)
 
 
 def test_a_terminal_gets_the_panel_and_all_else_plain_lines():
