@@ -170,13 +170,14 @@ def test_what_rows_see_does_not_depend_on_who_is_done_first(trouble, monkeypatch
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_batch_stays_as_it_is_while_others_go_on(num_workers):
     with started(RECALL, 6, num_workers=num_workers, num_batches=3) as env:
-        held = env.recv()
+        held = env.recv(in_order=True)
         before = {name: getattr(held.buffers, name).copy() for name in SEEN}
         for _ in range(20):
             env.send(env.recv(), np.zeros(2, np.int64))
+        assert held.rows.start == 0
         assert all((getattr(held.buffers, name) == before[name]).all() for name in SEEN)
         env.send(held, np.zeros(2, np.int64))
-        assert [env.recv().rows.start for _ in range(3)][-1] == 0
+        assert [env.recv(in_order=True).rows.start for _ in range(3)][-1] == 0
 
 
 def test_reset_in_the_middle_begins_new_episodes_everywhere(trouble):
