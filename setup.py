@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("engram") / "agent" / "native"
+NATIVE = Path("engram") / "native"
 builder = runpy.run_path(str(NATIVE / "build.py"))  # not imported: that would bring torch
 
 
@@ -17,6 +17,6 @@ class BuildKernels(build_ext):
 
 
 setup(
-    ext_modules=[Extension("engram.agent.native.kernels", sources=[str(NATIVE / "kernels.c")], optional=True)],
+    ext_modules=[Extension("engram.native.kernels", sources=[str(NATIVE / "kernels.c")], optional=True)],
     cmdclass={"build_ext": BuildKernels},
 )

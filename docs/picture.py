@@ -10,11 +10,11 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 
 from engram.agent.metta_agent import MettaAgent
 from engram.config.load import load_run
-from engram.env.cores import available_cores
+from engram.cores import available_cores
+from engram.display.panel import run_panel
+from engram.display.story import Story
+from engram.display.summary import summary
 from engram.env.registry import make_spec
-from engram.studio.panel import run_panel
-from engram.studio.story import Story
-from engram.studio.summary import summary
 from engram.training.run import Plan, Result, choose_device
 from engram.training.sizes import resolve_sizes
 

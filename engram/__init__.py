@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 # Names are loaded on first use: environment workers and the settings check must not wait for torch.
 _HOME = {
-    "LSTMWrapper": "engram.agent.policies.base",
+    "LSTMWrapper": "engram.agent.policies.lstm_wrapper",
     "Fast": "engram.agent.policies.fast",
     "LatentAttnTiny": "engram.agent.policies.latent_attn",
     "LatentAttnSmall": "engram.agent.policies.latent_attn",
@@ -37,10 +37,10 @@ __all__ = [
 if TYPE_CHECKING:
     from engram.agent.components.policy import ComponentPolicy
     from engram.agent.metta_agent import MettaAgent
-    from engram.agent.policies.base import LSTMWrapper
     from engram.agent.policies.example import Example
     from engram.agent.policies.fast import Fast
     from engram.agent.policies.latent_attn import LatentAttnMed, LatentAttnSmall, LatentAttnTiny
+    from engram.agent.policies.lstm_wrapper import LSTMWrapper
     from engram.env.spec import EnvSpec
     from engram.env.vector import VectorEnv
     from engram.training.experience import Experience

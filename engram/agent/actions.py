@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from engram.agent.choice import evaluate_choice, sample_choice
+from engram.agent.categorical import evaluate_choice, sample_choice
 from engram.env.spec import EnvSpec
 
 

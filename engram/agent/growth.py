@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from engram.agent.feature_map import PADDING, unknown_features
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 

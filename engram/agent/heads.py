@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from engram.agent.actions import ActionSpace, Gaussian
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.layers import two_layers
-from engram.agent.tanh import tanh
+from engram.agent.recurrent.tanh import tanh
 from engram.settings import UserError
 
 

@@ -8,9 +8,9 @@ By native kernels what lies between stays in cache, and a row has the same bits 
 import torch
 from torch import Tensor, nn
 
-from engram.agent.native import layers as native
-from engram.agent.operator import Operator
-from engram.agent.tanh import tanh
+from engram.agent.recurrent.operator import Operator
+from engram.agent.recurrent.tanh import tanh
+from engram.native import layers as native
 
 ACTIVATIONS = {"tanh": tanh, "relu": torch.relu}
 

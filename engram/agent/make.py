@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from engram.agent.policies.policy import Policy, warn_of_unused
+from engram.agent.policies.base import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.env.errors import explained
 from engram.env.spec import EnvSpec

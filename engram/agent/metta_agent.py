@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, Flat
 from engram.agent.binding import check_fits
-from engram.agent.core import Core
 from engram.agent.feature_map import FeatureMap, Features, make_feature_map, read_features, unknown_features
 from engram.agent.growth import load_weights, with_room_for
 from engram.agent.make import make_policy
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
+from engram.agent.recurrent.core import Core
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError

@@ -10,7 +10,7 @@ from torch import nn
 
 from engram.agent.actions import Gaussian
 from engram.agent.components.policy import ComponentPolicy
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 
 PLACES = {  # component of our YAML policies -> where the same module is in the Python ones
     "cnn1": "encoder.conv1",

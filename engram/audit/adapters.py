@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.audit.foreign import Foreign, one_each
 from engram.audit.plain import PlainModule
 from engram.audit.states import State, leaves

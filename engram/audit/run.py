@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.audit.checks import CHEAP, CHECKS
 from engram.audit.context import Audit, describe
 from engram.audit.environment import spec_of

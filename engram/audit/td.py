@@ -12,7 +12,7 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.audit.keeping import copy_of, restore_kept
 from engram.audit.states import leaves
 from engram.audit.subject import Answer, CallError, Moment, Segment, Subject

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from engram.bench.runners.meter import Meter
+from engram.env.mettagrid.simulators import Simulations
+from engram.env.mettagrid.worlds import world
 from engram.env.settings import EnvSettings, Gym, MettagridWorld
-from engram.env.simulation import Simulations
 from engram.env.vector import VectorEnv
-from engram.env.worlds import world
 
 Step = Callable[[], float]
 TABLE = 64  # rows of random actions, drawn beforehand

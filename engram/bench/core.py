@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import nn
 
-from engram.agent.core import State
-from engram.agent.lstm import LSTM
-from engram.agent.native.library import kernels, without_kernels
+from engram.agent.recurrent.core import State
+from engram.agent.recurrent.lstm import LSTM
 from engram.bench.options import Options
 from engram.bench.race import Contestant, Race, run_race
 from engram.bench.result import Bar, Result
 from engram.bench.stepping import Step, repeating
+from engram.native.library import kernels, without_kernels
 
 TORCH, NATIVE, PURE = "nn.LSTM", "native", "pure PyTorch"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from engram import __version__
-from engram.env.cores import available_cores
+from engram.cores import available_cores
 
 
 def describe() -> dict[str, str | int | float]:

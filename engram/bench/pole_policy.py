@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from engram.agent.encoders.vector import VectorEncoder
 from engram.agent.initialisation import initialise
-from engram.agent.policies.base import LSTMWrapper
+from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
 class PolePolicy(LSTMWrapper):

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from engram.env.mettagrid.worlds import world
 from engram.env.registry import make_spec
 from engram.env.settings import Arena
-from engram.env.worlds import world
 
 POLE: dict[str, Any] = {
     "name": "pole",

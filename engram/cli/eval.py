@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
             result = play(request)
         print(json.dumps(result))
         return 0
-    import_module("engram.studio.evaluation").show(play(request))
+    import_module("engram.display.evaluation").show(play(request))
     return 0
 
 
@@ -65,8 +65,8 @@ def play(request: EvalRequest) -> dict[str, Any]:
     # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
     from engram.agent.feature_map import unknown_features
     from engram.env.registry import make_spec
+    from engram.training.checkpoint.origin import checkpoint_of, load_agent
     from engram.training.evaluate import evaluate
-    from engram.training.origin import checkpoint_of, load_agent
     from engram.training.run import choose_device
 
     directory, how, run = request

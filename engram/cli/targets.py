@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from engram.agent.make import make_policy
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.audit.result import CannotAuditError
 from engram.audit.target import Target, find_object, target_of
@@ -17,7 +17,7 @@ from engram.config.run import RunSettings
 from engram.env.registry import make_spec
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
-from engram.training.origin import find_checkpoint, load_agent
+from engram.training.checkpoint.origin import find_checkpoint, load_agent
 
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),

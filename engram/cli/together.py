@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def together(here: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
     """Train with the other processes and return the exit code."""
-    meet = import_module("engram.training.meeting").meet
+    meet = import_module("engram.training.rendezvous").meet
     device = import_module("engram.training.device").choose_device(settings.device, here)
     world = meet(here, device, settings.trainer.peer_timeout)
     try:

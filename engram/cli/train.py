@@ -19,7 +19,7 @@ from engram.config.run import RunSettings
 from engram.config.stored import keep, unwritable
 from engram.env.registry import make_spec
 from engram.settings import UserError
-from engram.training.epochs import list_checkpoints
+from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world:
     try:
         # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
         start = import_module("engram.training.run").start
-        make_display = import_module("engram.studio.terminal").make_display
+        make_display = import_module("engram.display.terminal").make_display
         audit = None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
         watched = all(each.main for each in world)
         continued = bool(list_checkpoints(directory / "checkpoints"))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from engram.cli.guide import guide
 from engram.config.load import dump, load
-from engram.env.cores import available_cores
+from engram.cores import available_cores
 from engram.env.registry import make_spec
 from engram.training.sizes import resolve_sizes
 

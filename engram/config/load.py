@@ -14,11 +14,11 @@ from engram.config.explain import explain
 from engram.config.groups import GROUPS, compose_groups, own_choice, read_yaml
 from engram.config.run import RunSettings
 from engram.config.words import Word, check_name, split, value
-from engram.env.cores import available_cores
+from engram.cores import available_cores
 from engram.env.settings import agents_of
 from engram.nearest import suggestion
 from engram.settings import SettingsError, UserError
-from engram.training.epochs import list_checkpoints
+from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import place
 from engram.training.sizes import SIZE_NAMES, of_each_process, resolve_sizes
 

@@ -9,7 +9,7 @@ from engram.config.load import SETTINGS_FILE, dump, load_run
 from engram.config.lock import LOCK_FILE, lock
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
-from engram.training.epochs import list_checkpoints
+from engram.training.checkpoint.listing import list_checkpoints
 
 # What may change when a run is continued: how long, where and how it is watched, not what is learned.
 FREE = (

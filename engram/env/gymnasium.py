@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.block import Buffers, Ended
+from engram.env.episode_log import Journal
 from engram.env.errors import concerns_arguments, explained
 from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
-from engram.env.journal import Journal
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
 from engram.env.wrappers import unwrap_rows, wrap

@@ -11,9 +11,9 @@ import numpy as np
 from pettingzoo import ParallelEnv
 
 from engram.env.block import Buffers, Ended
+from engram.env.episode_log import Journal
 from engram.env.errors import concerns_arguments, explained
 from engram.env.flatten import check_observation, policy_action_space, reader, row_space, writer
-from engram.env.journal import Journal
 from engram.env.settings import PettingZoo
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion

@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.env.block import Buffers, Ended
-from engram.env.randomness import below, fold, uniform
 from engram.env.settings import Recall
 from engram.env.spec import EnvSpec
+from engram.env.splitmix import below, fold, uniform
 
 _CUE, _DELAY, _CUT, _DISTRACT, _WHICH = range(5)  # what a random number is drawn for
 

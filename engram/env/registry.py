@@ -9,11 +9,11 @@ from engram.settings import UserError
 
 # Kind to module path. Modules are imported on first use: nobody waits for a simulator that is not used.
 ADAPTERS: dict[str, str] = {
-    "tmaze": "engram.env.mettagrid",
-    "small": "engram.env.mettagrid",
-    "arena": "engram.env.mettagrid",
-    "navigation": "engram.env.mettagrid",
-    "mettagrid": "engram.env.mettagrid",
+    "tmaze": "engram.env.mettagrid.adapter",
+    "small": "engram.env.mettagrid.adapter",
+    "arena": "engram.env.mettagrid.adapter",
+    "navigation": "engram.env.mettagrid.adapter",
+    "mettagrid": "engram.env.mettagrid.adapter",
     "gym": "engram.env.gymnasium",
     "pettingzoo": "engram.env.pettingzoo",
     "recall": "engram.env.recall",

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from engram.env import state as states
+from engram.env import snapshot as states
 from engram.env.block import Buffers, Ended, Episodes
-from engram.env.commands import Command, Done
-from engram.env.pool import open_here, open_workers, split
 from engram.env.registry import make_spec
+from engram.env.workers.commands import Command, Done
+from engram.env.workers.pool import open_here, open_workers, split
 from engram.settings import UserError
 
 _PASSES = 64  # so often the oldest batch may be passed over; then it is waited for, and noticed if it hangs

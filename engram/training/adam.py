@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.agent.native import adam as native
-from engram.agent.native import library
+from engram.native import adam as native
+from engram.native import library
 
 
 class Adam(torch.optim.Adam):

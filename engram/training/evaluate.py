@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.env.randomness import fold, uniform
+from engram.env.splitmix import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
 from engram.training.evaluation import Evaluation, Tally

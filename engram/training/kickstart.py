@@ -16,8 +16,8 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
+from engram.training.checkpoint.origin import find_checkpoint, load_agent
 from engram.training.experience import Minibatch
-from engram.training.origin import find_checkpoint, load_agent
 from engram.training.ppo import Losses
 from engram.training.schedule import Ramp
 from engram.training.settings import Kickstart, Trainer

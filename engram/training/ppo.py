@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram.agent.native import ppo as native
-from engram.agent.native.library import usable
+from engram.native import ppo as native
+from engram.native.library import usable
 from engram.training.distributed import ALONE, World
 from engram.training.settings import PPO
 

@@ -12,14 +12,17 @@ from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
-from engram.env.cores import available_cores
+from engram.cores import available_cores
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
-from engram.training.archive import Archive
-from engram.training.checkpoint import Checkpoint
+from engram.training.checkpoint.files import Checkpoint
+from engram.training.checkpoint.origin import begin_from, latest_checkpoint, load_agent
+from engram.training.checkpoint.ranks import cut
+from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
+from engram.training.checkpoint.retention import Archive
 from engram.training.device import choose_device
 from engram.training.distributed import ALONE, World
 from engram.training.evaluate import evaluate
@@ -29,13 +32,10 @@ from engram.training.kickstart import annealing, load_teacher
 from engram.training.loop import Training, train
 from engram.training.metrics import EpisodeLog, MetricsFile, Record
 from engram.training.optimizer import make_optimizer
-from engram.training.origin import begin_from, latest_checkpoint, load_agent
-from engram.training.parts import cut
 from engram.training.progress import Progress
-from engram.training.randomness import number, stream
-from engram.training.resume import EXACT, restore, sizes_of_run
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
+from engram.training.seeding import number, stream
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_processes

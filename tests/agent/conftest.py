@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engram.agent.native import library
+from engram.native import library
 
 
 @pytest.fixture(params=library.kinds())

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from playing import vector_env
+from support.playing import vector_env
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from engram import EnvSpec
 from engram.agent.actions import ActionSpace, Flat, TypeAndParameter, make_actions
-from engram.agent.choice import choose
+from engram.agent.categorical import choose
 
 
 def actions_of(space: spaces.Space, max_params: tuple[int, ...] | None = None) -> ActionSpace:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from playing import token_spec
-from properties import (
+from support.playing import token_spec
+from support.properties import (
     check_boundaries,
     check_clipping,
     check_log_probs,
@@ -22,15 +22,15 @@ from properties import (
 )
 
 from engram import Example, LSTMWrapper
-from engram.agent import recurrence
 from engram.agent.actions import Flat
-from engram.agent.core import Core
-from engram.agent.cores import CORES
 from engram.agent.encoders import tokens
-from engram.agent.memory import MemoryStore
 from engram.agent.policies import base
 from engram.agent.policies import policy as policy_module
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
+from engram.agent.recurrent import memory_call as recurrence
+from engram.agent.recurrent.core import Core
+from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent.store import MemoryStore
 from engram.config.load import load
 from engram.settings import UserError
 from engram.training.experience import Experience

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from playing import Segment, play, replay, replay_difference, token_spec
-from properties import ROWS, act, answers
+from support.playing import Segment, play, replay, replay_difference, token_spec
+from support.properties import ROWS, act, answers
 from torch import Tensor, nn
 
 from engram import MettaAgent
-from engram.agent.cores import CORES
 from engram.agent.make import make_policy
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
+from engram.agent.recurrent.cores import CORES
 from engram.agent.settings import POLICIES, PyAgent
 
 # Machine code for all policies with one core and one policy with all; the other pairs are traced and run in eager mode.

@@ -5,17 +5,17 @@ import copy
 import numpy as np
 import pytest
 import torch
-from designs import DESIGNS, changed, design
 from gymnasium import spaces
-from playing import play, random_observations, replay_difference, token_spec, vector_env
+from support.designs import DESIGNS, changed, design
+from support.playing import play, random_observations, replay_difference, token_spec, vector_env
 from tensordict import TensorDict
 
 from engram import ComponentPolicy, EnvSpec
 from engram.agent.components.kinds import KINDS
 from engram.agent.components.library import BUILDERS
-from engram.agent.cores import CORES
 from engram.agent.encoders.attention import EmbeddedTokens
 from engram.agent.encoders.tokens import Tokens
+from engram.agent.recurrent.cores import CORES
 
 VECTOR = EnvSpec.of(vector_env())
 SMALL = {  # two memories, one after the other

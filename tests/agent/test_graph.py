@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from designs import DESIGNS, changed, design
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import token_spec, vector_env
+from support.designs import DESIGNS, changed, design
+from support.playing import token_spec, vector_env
 
 from engram import ComponentPolicy, EnvSpec
 from engram.agent.components.graph import OBSERVATION, read_graph

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from playing import token_spec
+from support.playing import token_spec
 from torch import nn
 
 from engram import Fast, LSTMWrapper

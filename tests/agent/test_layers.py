@@ -6,8 +6,8 @@ from torch import nn
 
 from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
 from engram.agent.layers import ACTIVATIONS, linear_relu, linear_relu_op, two_layers, two_layers_op
-from engram.agent.native.layers import MOST_OUTPUTS, one_forward, suits, two_forward
-from engram.agent.native.library import kernels, without_kernels
+from engram.native.layers import MOST_OUTPUTS, one_forward, suits, two_forward
+from engram.native.library import kernels, without_kernels
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
 ROWS = [0, 1, 7, 132, 133, 700]

@@ -6,11 +6,11 @@ from textwrap import dedent
 
 import pytest
 import torch
-from playing import play, replay_difference, token_spec, vector_env
+from support.playing import play, replay_difference, token_spec, vector_env
 
 from engram import EnvSpec, MettaAgent
 from engram.agent.make import find_class, make_policy
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.agent.settings import POLICIES, PyAgent
 from engram.settings import UserError
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from designs import DESIGNS, design
 from gymnasium import spaces
-from playing import play, random_observations, replay, replay_difference, token_spec, vector_env
+from support.designs import DESIGNS, design
+from support.playing import play, random_observations, replay, replay_difference, token_spec, vector_env
 from tensordict import TensorDict
 from torch import Tensor
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from designs import PAIRS, changed, design
 from gymnasium import spaces
-from playing import Segment, play, replay, token_spec, vector_env
+from support.designs import PAIRS, changed, design
+from support.playing import Segment, play, replay, token_spec, vector_env
 
 from engram import ComponentPolicy, EnvSpec
 from engram.agent.make import make_policy
 from engram.agent.parity import copy_weights, python_parameters
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.agent.settings import PyAgent
 
 SPECS = {

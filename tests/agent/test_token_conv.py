@@ -6,11 +6,11 @@ from copy import deepcopy
 
 import pytest
 import torch
-from playing import random_observations, token_spec
+from support.playing import random_observations, token_spec
 from torch import Tensor
 
 from engram.agent.encoders.box import TokenConv2d, conv_shape
-from engram.agent.native import library
+from engram.native import library
 
 WAYS = [*library.kinds(), "pure"]
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 from gymnasium import spaces
-from playing import vector_env
+from support.playing import vector_env
 from torch import nn
 from torch.distributions import Categorical, Normal
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from audit.broken.wrapper import DoesNotTellTheCore, OwnForward
-from playing import play, vector_env
-from running import BATCH, RECALL, SMALL, Silent, metrics, run
+from support.playing import play, vector_env
+from support.running import BATCH, RECALL, SMALL, Silent, metrics, run
 
 from engram import MettaAgent
 from engram.audit import MemoryWrongError, cheap_checks, stop_if_wrong

@@ -10,7 +10,7 @@ import pytest
 import torch
 from audit.broken.memory import ClearedAtTheFirstStepOnly, NothingStored
 from audit.broken.wrapper import Small
-from playing import vector_env
+from support.playing import vector_env
 
 from engram.audit import Report, run_audit
 from engram.audit.page import page

@@ -8,14 +8,14 @@ from audit.broken.alone import Alone
 from audit.broken.calls import AveragedOverChoices
 from audit.broken.case import SEVERAL, TOKENS
 from audit.broken.wrapper import OwnForward, Small, Tokens
-from designs import DESIGNS, design
 from gymnasium import spaces
-from playing import image_env, token_spec, vector_env
+from support.designs import DESIGNS, design
+from support.playing import image_env, token_spec, vector_env
 from torch import nn
 
 from engram import ComponentPolicy, Fast, LSTMWrapper
-from engram.agent.cores import CORES
 from engram.agent.make import find_class
+from engram.agent.recurrent.cores import CORES
 from engram.agent.settings import POLICIES, Agent
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS

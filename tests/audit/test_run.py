@@ -6,7 +6,7 @@ import pytest
 import torch
 from audit.broken.memory import StoredWithItsGraph, TruncationIgnored
 from audit.broken.wrapper import OwnForward, Small
-from playing import play, vector_env
+from support.playing import play, vector_env
 
 from engram import MettaAgent
 from engram.audit import AuditError, assert_memory_is_right, cheap_checks, check, run_audit

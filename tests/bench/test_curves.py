@@ -3,7 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 
-from running import SMALL, Silent
+from support.running import SMALL, Silent
 
 from engram.bench.curves import main
 from engram.config.load import load

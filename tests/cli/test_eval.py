@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import running
+from support import running
 
 from engram.cli import eval as verb
 from engram.cli.main import main

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from running import RECALL, SMALL
-from several import PATIENCE, environment
+from support.running import RECALL, SMALL
+from support.several import PATIENCE, environment
 
 from engram.cli.main import Terminated, main
 from engram.cli.train import next_steps

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from engram.env.block import Buffers, Episodes
-from engram.env.randomness import below, fold, uniform
 from engram.env.recall import block, spec
 from engram.env.settings import Recall
+from engram.env.splitmix import below, fold, uniform
 
 
 def play(settings, ids=range(64), steps=60, seed=0, act=lambda block, buffers: buffers.actions * 0):

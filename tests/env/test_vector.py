@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.env.errors import EnvError
-from engram.env.pool import share_out, split
 from engram.env.settings import Recall
 from engram.env.vector import VectorEnv
+from engram.env.workers.pool import share_out, split
 from engram.settings import UserError
 
 RECALL = Recall(delay=2, delay_jitter=2, distractors=0.3, truncate=0.1)
@@ -146,7 +146,7 @@ def test_batches_may_be_sent_in_any_order_and_come_back_in_that_order_if_asked_t
 
 @pytest.mark.parametrize("in_order", [False, True])
 def test_a_batch_whose_workers_are_done_first_comes_first_unless_in_order(in_order, trouble, monkeypatch):
-    monkeypatch.setattr("engram.env.pool.available_cores", lambda: 1)  # workers of its own for each batch
+    monkeypatch.setattr("engram.env.workers.pool.available_cores", lambda: 1)  # workers of its own for each batch
     with started(trouble(fault="slow", env=0, after=0), 4, num_workers=2, num_batches=2) as env:
         for _ in range(2):
             env.send(env.recv(in_order=True), [0, 0])
@@ -159,7 +159,7 @@ def test_a_batch_whose_workers_are_done_first_comes_first_unless_in_order(in_ord
 
 
 def test_what_rows_see_does_not_depend_on_who_is_done_first(trouble, monkeypatch):
-    monkeypatch.setattr("engram.env.pool.available_cores", lambda: 1)
+    monkeypatch.setattr("engram.env.workers.pool.available_cores", lambda: 1)
     settings = trouble(fault="slow", env=0, after=3, agents=2)
     with started(settings, 4, num_workers=2) as env, started(settings, 4) as alone:
         played, expected = Played(env, in_order=False).play(20).seen, Played(alone).play(40).seen

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engram.agent.native import library
+from engram.native import library
 from engram.training.adam import Adam, clip_gradient
 
 SHAPES = [(), (1,), (3, 5), (7,), (130, 65), (513,), (300, 300)]

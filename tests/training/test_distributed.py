@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import running
 import torch
-from several import PATIENCE, Ended, Job, environment, in_two_processes
+from support import running
+from support.several import PATIENCE, Ended, Job, environment, in_two_processes
 
 from engram.training import distributed
-from engram.training.checkpoint import load_latest
+from engram.training.checkpoint.files import load_latest
+from engram.training.checkpoint.ranks import Part, joined
 from engram.training.distributed import World
 from engram.training.launch import Place
-from engram.training.parts import Part, joined
 from engram.training.watchdog import TrainingStoppedError
 
 FAKES = Path(__file__).parent / "fakes" / "mortal.py"

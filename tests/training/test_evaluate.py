@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import running
 import torch
+from support import running
 from tensordict import TensorDict
 
 from engram import LSTMWrapper

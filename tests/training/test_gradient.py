@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from running import metrics, run
+from support.running import metrics, run
 from tensordict import TensorDict
 from torch import nn
 

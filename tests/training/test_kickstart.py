@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from running import Silent, metrics, run
+from support.running import Silent, metrics, run
 
 from engram.settings import UserError
 from engram.training.kickstart import imitation

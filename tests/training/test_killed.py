@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from several import PATIENCE, ROOT, environment
+from support.several import PATIENCE, ROOT, environment
 
 
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path) -> None:

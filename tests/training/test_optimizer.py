@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from running import metrics, run
+from support.running import metrics, run
 from torch import nn
 
 from engram.agent.metta_agent import MettaAgent

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from engram.agent.native.library import kernels, without_kernels
+from engram.native.library import kernels, without_kernels
 from engram.training.ppo import normalise, ppo_loss, typical_size
 from engram.training.settings import PPO
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import BATCH, SMALL, Silent
+from support.running import BATCH, SMALL, Silent
 
 from engram.config.load import load
 from engram.config.stored import keep
@@ -14,7 +14,7 @@ from engram.env.registry import make_spec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
 from engram.training import gradient
-from engram.training.checkpoint import load_latest
+from engram.training.checkpoint.files import load_latest
 from engram.training.device import choose_device
 from engram.training.ppo import normalise, ppo_loss
 from engram.training.run import start
@@ -174,7 +174,7 @@ def test_a_run_that_is_interrupted_while_it_saves_does_not_count_on_it(tmp_path,
         raise KeyboardInterrupt
 
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=2)
-    monkeypatch.setattr("engram.training.archive.save_checkpoint", interrupt)
+    monkeypatch.setattr("engram.training.checkpoint.retention.save_checkpoint", interrupt)
     with pytest.raises(KeyboardInterrupt, match=r"^stopped; 1 epoch since the last .* from epoch 2$"):
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
 

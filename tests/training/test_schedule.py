@@ -1,7 +1,7 @@
 """Hyper-parameters that change during a run."""
 
 import pytest
-from running import Silent, metrics, run
+from support.running import Silent, metrics, run
 
 from engram.settings import UserError
 from engram.training.schedule import ByMetric, Constant, Ramp, Schedules, Watched, by_dotted_name, follow, value_at

@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from running import Silent, metrics, run
+from support.running import Silent, metrics, run
 
 from engram.settings import UserError
 from engram.training.sinks import numbers

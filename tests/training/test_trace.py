@@ -3,7 +3,7 @@
 import json
 
 import torch
-from running import metrics, run
+from support.running import metrics, run
 from tensordict import TensorDict
 
 from engram.training.trace import Trace, describe

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from running import metrics, run
+from support.running import metrics, run
 from torch import nn
 
 from engram.settings import UserError

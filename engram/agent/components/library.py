@@ -10,10 +10,10 @@ from engram.agent import heads
 from engram.agent.components import encoder_kinds, head_kinds, layer_kinds
 from engram.agent.components.plan import Step
 from engram.agent.components.shapes import Shape, Target
-from engram.agent.cores import CORES
 from engram.agent.encoders import attention, box, tokens, vector
 from engram.agent.encoders.convolution import Conv2d
 from engram.agent.initialisation import INITIALISATIONS, initialise
+from engram.agent.recurrent.cores import CORES
 
 Builder = Callable[[Any, Sequence[Shape], Target], nn.Module]  # (options, shapes of the inputs, what it is for)
 

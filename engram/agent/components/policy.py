@@ -17,13 +17,13 @@ from engram.agent.components.layer_kinds import Merge
 from engram.agent.components.library import build
 from engram.agent.components.plan import make_plan
 from engram.agent.components.shapes import Target
-from engram.agent.core import Core
-from engram.agent.memory import MemoryStore
-from engram.agent.policies.base import Memory, join_memory, split_memory
-from engram.agent.policies.policy import Policy, call_shape
-from engram.agent.recurrence import remember_and_run
+from engram.agent.policies.base import Policy, call_shape
+from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
+from engram.agent.recurrent.core import Core
+from engram.agent.recurrent.memory_call import remember_and_run
+from engram.agent.recurrent.store import MemoryStore
+from engram.agent.recurrent.tanh import tanh
 from engram.agent.settings import Agent
-from engram.agent.tanh import tanh
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError
 

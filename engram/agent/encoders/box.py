@@ -12,9 +12,9 @@ from engram.agent.encoders.token_conv import convolve
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
 from engram.agent.layers import linear_relu
-from engram.agent.native.library import available
-from engram.agent.native.token_conv import Geometry
 from engram.env.spec import EnvSpec
+from engram.native.library import available
+from engram.native.token_conv import Geometry
 
 
 class TokensToBox(nn.Module):

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram.agent.encoders.tokens import decode
-from engram.agent.native import token_conv as native
-from engram.agent.native.library import available
-from engram.agent.native.token_conv import Geometry
-from engram.agent.operator import Operator
+from engram.agent.recurrent.operator import Operator
 from engram.env.spec import EMPTY_LOCATION
+from engram.native import token_conv as native
+from engram.native.library import available
+from engram.native.token_conv import Geometry
 
 ROWS_AT_ONCE = 512  # in PyTorch: what is computed of them stays in cache
 

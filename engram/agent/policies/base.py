@@ -1,145 +1,193 @@
-"""LSTMWrapper: the base of recurrent policies. A subclass says how to encode and decode; memory is handled here."""
+"""Policy: what every recurrent policy has, however it is built: fields of the td, memory by name, and weight tools."""
 
-# B rows, T steps, N = B * T, L layers, H hidden size, C cell size
+# B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
 
-from collections.abc import Callable, Mapping
+import inspect
+import math
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.core import Core, State
-from engram.agent.cores import CORES
-from engram.agent.lstm import LSTM
-from engram.agent.memory import MemoryStore
-from engram.agent.policies.policy import Policy, call_shape, warn_of_unused
-from engram.agent.policies.shapes import check_features, check_pair
-from engram.agent.recurrence import recall, remember_and_run, starts_of
-from engram.settings import UserError
-
-Memory = tuple[dict[int, Tensor], dict[int, Tensor]]
+from engram.agent.actions import make_actions
+from engram.agent.policies.shapes import check_outputs
+from engram.agent.recurrent.core import Core
+from engram.agent.recurrent.store import MemoryStore
+from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
+from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 
 
-class LSTMWrapper(Policy):
-    """A policy with memory: `encode_observations`, a recurrent core, `decode_actions`.
+class Policy(nn.Module):
+    """The base of `LSTMWrapper` and `ComponentPolicy`. Their forward computes logits and values; this does the rest."""
 
-    The two methods are the subclass's own, or those of the module given as `policy`.
-    """
-
-    lstm: Core
-    memory: MemoryStore
-
-    def __init__(
-        self,
-        env: object,
-        policy: Any = None,
-        input_size: int = 128,
-        hidden_size: int = 128,
-        num_layers: int = 2,
-        clip_range: float = 0,
-        analyze_weights_interval: int = 300,
-        core: str = "lstm",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(env, clip_range, analyze_weights_interval)
-        self.policy = policy
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.lstm = CORES[core](input_size, hidden_size, num_layers)
-        self.unused_arguments = kwargs
-        warn_of_unused(type(self), kwargs)
-
-    def encode_observations(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] to features [N, input_size]."""
-        return self._of_policy("encode_observations")(observations)
-
-    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The core's outputs [N, hidden_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
-        return self._of_policy("decode_actions")(hidden)
-
-    def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
-        rows, steps = call_shape(td, action)
-        self.set_shape_fields(td, rows, steps)
-        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
-        check_features(type(self).__name__, features, rows * steps, self.lstm.input_size)
-        hidden = remember_and_run(self.lstm, self.memory, "lstm", features, td, rows, steps)
-        logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
-        if action is None:
-            return self.forward_inference(td, logits, value)
-        return self.forward_training(td, action, logits, value)
-
-    def _of_policy(self, method: str) -> Callable[[Tensor], Any]:
-        found = getattr(self.policy, method, None)
-        if found is None:
-            owner = self if self.policy is None else self.policy
-            raise UserError(f"{type(owner).__name__} must define {method}, as engram/agent/policies/example.py does")
-        return found
-
-    # For policies that write their own forward.
-
-    def _manage_lstm_state(
-        self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """h [L, B, H], c [L, B, C] and the ids to store the next ones under (None: nothing is to be stored).
-
-        The call of `self.lstm` that follows knows where episodes start inside the segment.
-        """
-        memory, ids = recall(self.memory, "lstm", td, B, TT)
-        starts = starts_of(td, B, TT)
-        self.lstm.expect(starts)
-        self.segment_shape = (B, TT)
-        h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
-        if isinstance(ids, slice):
-            ids = torch.arange(ids.start, ids.stop, device=device)
-        return h.contiguous(), c.contiguous(), ids
-
-    def _store_lstm_state(self, lstm_h: Tensor, lstm_c: Tensor, env_id: Tensor | int | None) -> None:
-        """Keep the memory of these rows, detached."""
-        if env_id is None:
-            return
-        if isinstance(env_id, int):
-            env_id = torch.arange(env_id, env_id + lstm_h.shape[1], device=lstm_h.device)
-        self.memory.write(env_id, self.lstm.pack(State(lstm_h, lstm_c)))
-
-    # The memory interface.
+    def __init__(self, env: object, clip_range: float = 0, analyze_weights_interval: int = 300) -> None:
+        super().__init__()
+        self.env_spec = EnvSpec.of(env)
+        self.action_space = make_actions(self.env_spec)
+        self.clip_range = clip_range
+        self.analyze_weights_interval = analyze_weights_interval
+        self.segment_shape = (0, 0)  # of the call at hand, where a forward of its own says so
+        self.unused_arguments: dict[str, Any] = {}  # accepted and kept, but nothing reads them
+        self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
+        self.l2_init = L2Init()
 
     def stores(self) -> Mapping[str, MemoryStore]:
-        return {"lstm": self.memory}
+        """Everything that remembers, by name."""
+        raise NotImplementedError
 
-    def get_memory(self) -> Memory:
-        """Copies of h [L, H] and c [L, C], each by environment id."""
-        return split_memory(self.memory, self.lstm.hidden_size)
+    def get_memory(self) -> Any:
+        """A copy of all memory, by environment id."""
+        raise NotImplementedError
 
-    def set_memory(self, memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
-        self.memory.load(join_memory(memory))
+    def set_memory(self, memory: Any) -> None:
+        """Replace all memory by what `get_memory` gave."""
+        raise NotImplementedError
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # A subclass may bring an nn.LSTM of its own under this name: it keeps its weights and learns to forget.
-        if name == "lstm":
-            if isinstance(value, nn.LSTM):
-                value = LSTM.from_torch(value)
-            super().__setattr__("memory", MemoryStore(*value.state_shape))
-        super().__setattr__(name, value)
+    # Memory as a value, for whoever carries it: rollouts, checkpoints, evaluation.
+
+    def memory_shapes(self) -> dict[str, tuple[int, int]]:
+        """Layers and floats per layer of one row's memory, by name."""
+        return {name: (store.memory_NLS.shape[1], store.memory_NLS.shape[2]) for name, store in self.stores().items()}
+
+    def memory_of(self, ids_B: Tensor) -> dict[str, Tensor]:
+        """Copies of these rows' memory, [B, L, S] by name: what a td's `memory` field takes."""
+        return {name: store.read(ids_B) for name, store in self.stores().items()}
+
+    def reserve_memory(self, rows: int) -> None:
+        """Make room for ids below `rows` at once, so that no call has to look."""
+        for store in self.stores().values():
+            store.reserve(rows)
+
+    def reset_memory(self) -> None:
+        """Forget everything."""
+        for store in self.stores().values():
+            store.clear()
+
+    def reset_env_memory(self, env_id: int) -> None:
+        """Forget one environment row; no error if it is not known."""
+        for store in self.stores().values():
+            store.clear(env_id)
+
+    def has_memory(self) -> bool:
+        return bool(self.stores())
+
+    # Weights.
+
+    def clip_weights(self) -> None:
+        """After every optimiser step: weights and biases, the recurrent ones too, back into the clip range."""
+        if self.clip_range > 0:
+            clip_weights(self.weight_layers(), self.clip_range)
+
+    def l2_init_loss(self) -> Tensor:
+        """How far the weights are from where they began."""
+        return self.l2_init.loss(self.weight_layers())
+
+    def update_l2_init_weight_copy(self) -> None:
+        self.l2_init.update_copy(self.weight_layers())
+
+    def compute_weight_metrics(self) -> dict[str, float]:
+        return weight_metrics(self.weight_layers())
+
+    def weight_layers(self) -> list[WeightLayer]:
+        return weight_layers(self, self.weight_options)
+
+    def recurrent_parameters(self) -> list[nn.Parameter]:
+        return [p for module in self.modules() if isinstance(module, Core) for p in module.parameters()]
+
+    # The td, as the table of the policy call says.
+
+    def get_agent_experience_spec(self) -> TensorDict:
+        """What a policy wants to find again when it learns: one row's worth of each field."""
+        space = self.env_spec.single_observation_space
+        dtype = torch.from_numpy(space.low.ravel()[:1].astype(space.dtype)).dtype
+        return TensorDict({"env_obs": torch.zeros(space.shape, dtype=dtype)}, batch_size=[])
+
+    def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
+        """Fill in an acting td: what to do, how likely it was, and the value."""
+        self._check(logits, value, td.batch_size.numel(), 1)
+        noise = td.get("action_noise", None)
+        if noise is None:
+            noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
+        sample = self.action_space.sample(logits, noise)
+        td["actions"] = sample.actions
+        td["act_log_prob"] = sample.log_prob
+        td["values"] = value.reshape(-1).to(sample.log_prob.dtype)
+        td["full_log_probs"] = sample.full_log_probs
+        return td
+
+    def forward_training(self, td: TensorDictBase, action: Tensor, logits: Tensor, value: Tensor) -> TensorDictBase:
+        """Fill in a learning td, [B, T] or flattened, for the actions that were taken. Returned as [B, T]."""
+        rows, steps = self._learning_shape(td, action)
+        self._check(logits, value, rows, steps)
+        evaluation = self.action_space.evaluate(logits, action)
+        if td.batch_dims != 2:
+            td = td.reshape(rows, steps)
+        td["act_log_prob"] = evaluation.log_prob.view(rows, steps)
+        td["entropy"] = evaluation.entropy.view(rows, steps)
+        td["value"] = value.reshape(rows, steps).to(evaluation.log_prob.dtype)
+        td["full_log_probs"] = evaluation.full_log_probs.view(rows, steps, -1)
+        return td
+
+    def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
+        """`bptt` and `batch`, for code that reads them; ours uses shapes."""
+        observations = td["env_obs"]
+        compiling = torch.compiler.is_compiling() or type(observations) is not Tensor  # but a compiler's stand-in
+        make = torch.full if compiling else _filled
+        td["bptt"] = make(td.batch_size, steps, device=observations.device)
+        td["batch"] = make(td.batch_size, rows, device=observations.device)
+
+    def _check(self, logits: Tensor, value: Tensor, rows: int, steps: int) -> None:
+        check_outputs(type(self).__name__, self.env_spec, self.action_space.logits, logits, value, rows, steps)
+
+    def _learning_shape(self, td: TensorDictBase, action: Tensor) -> tuple[int, int]:
+        if td.batch_dims == 2:
+            return td.batch_size[0], td.batch_size[1]
+        per_action = len(self.env_spec.single_action_space.shape)
+        if action.dim() == per_action + 2:
+            return action.shape[0], action.shape[1]
+        if math.prod(self.segment_shape) == td.batch_size.numel():
+            return self.segment_shape
+        raise ValueError(
+            f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
+            "one of the two must still be [B, T], or the shape of the segment is lost"
+        )
 
 
-def split_memory(store: MemoryStore, hidden_size: int) -> Memory:
-    """What a store holds as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...]."""
-    ids = store.known_ids()
-    rows = store.memory_NLS.detach()[ids].clone()
-    h, c = rows[..., :hidden_size], rows[..., hidden_size:]
-    return dict(zip(ids, h, strict=True)), dict(zip(ids, c, strict=True))
+@lru_cache(maxsize=64)
+def _filled(shape: torch.Size, number: int, device: torch.device) -> Tensor:
+    """As `torch.full`, made once for all calls: a view of one number, which nobody can write to."""
+    return torch.tensor(number, device=device).expand(shape)
 
 
-def join_memory(memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> dict[int, Tensor]:
-    """The opposite. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
-    h, c = memory
-    if h.keys() != c.keys():
-        raise ValueError(f"h and c must have the same environment ids; only one has {sorted(h.keys() ^ c.keys())}")
-    rows: dict[int, Tensor] = {}
-    for first, h_value in h.items():
-        both = torch.cat([h_value, c[first]], dim=-1)
-        if both.dim() == 2:
-            rows[first] = both
-        else:
-            rows.update((first + i, row) for i, row in enumerate(both.unbind(1)))
-    return rows
+def call_shape(td: TensorDictBase, action: Tensor | None) -> tuple[int, int]:
+    """Rows and steps of a call: acting is [B], learning [B, T]."""
+    if action is None and td.batch_dims == 1:
+        return td.batch_size[0], 1
+    if action is not None and td.batch_dims == 2:
+        return td.batch_size[0], td.batch_size[1]
+    if action is None:
+        raise ValueError(
+            f"acting takes a td of batch size [B], got {list(td.batch_size)}; to replay a segment, give the actions too"
+        )
+    raise ValueError(f"learning takes a td of batch size [B, T], got {list(td.batch_size)}")
+
+
+def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
+    """One warning for each option that nothing uses, with the nearest one that something does."""
+    known = {
+        name
+        for base in policy.__mro__
+        if issubclass(base, nn.Module)
+        for name, parameter in inspect.signature(base.__init__).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in ("self", "env", "args")
+    }
+    for name in arguments:
+        hint = suggestion(name, known)
+        if name in known:  # by a base class, to which it is not handed on
+            hint = "; let __init__ take **kwargs and give them to super().__init__"
+        warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)

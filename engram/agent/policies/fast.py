@@ -6,7 +6,7 @@ from torch import Tensor
 
 from engram.agent.encoders import make_encoder
 from engram.agent.heads import Critic, make_actor
-from engram.agent.policies.base import LSTMWrapper
+from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
 class Fast(LSTMWrapper):

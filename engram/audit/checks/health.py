@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from engram.agent.core import Core
+from engram.agent.recurrent.core import Core
 from engram.audit.context import Audit
 from engram.audit.learning import train_briefly
 from engram.audit.result import Check, Verdict

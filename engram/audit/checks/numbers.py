@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.audit.context import Audit, describe, worst
 from engram.audit.places import short
 from engram.audit.playing import Story, live

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.agent.policies.policy import Policy
+from engram.agent.policies.base import Policy
 from engram.agent.weights import weight_layers
 from engram.audit.context import Audit
 from engram.audit.keeping import copy_of

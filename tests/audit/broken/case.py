@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gymnasium import spaces
-from playing import token_spec, vector_env
+from support.playing import token_spec, vector_env
 
 
 class Case(NamedTuple):

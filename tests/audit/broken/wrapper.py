@@ -5,8 +5,8 @@ from audit.broken.case import TOKENS, Case
 from torch import nn
 
 from engram import LSTMWrapper
-from engram.agent.core import State
-from engram.agent.recurrence import row_ids
+from engram.agent.recurrent.core import State
+from engram.agent.recurrent.memory_call import row_ids
 
 
 class Small(LSTMWrapper):

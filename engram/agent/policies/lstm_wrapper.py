@@ -1,0 +1,145 @@
+"""LSTMWrapper: the base of recurrent policies. A subclass says how to encode and decode; memory is handled here."""
+
+# B rows, T steps, N = B * T, L layers, H hidden size, C cell size
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from engram.agent.policies.base import Policy, call_shape, warn_of_unused
+from engram.agent.policies.shapes import check_features, check_pair
+from engram.agent.recurrent.core import Core, State
+from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent.lstm import LSTM
+from engram.agent.recurrent.memory_call import recall, remember_and_run, starts_of
+from engram.agent.recurrent.store import MemoryStore
+from engram.settings import UserError
+
+Memory = tuple[dict[int, Tensor], dict[int, Tensor]]
+
+
+class LSTMWrapper(Policy):
+    """A policy with memory: `encode_observations`, a recurrent core, `decode_actions`.
+
+    The two methods are the subclass's own, or those of the module given as `policy`.
+    """
+
+    lstm: Core
+    memory: MemoryStore
+
+    def __init__(
+        self,
+        env: object,
+        policy: Any = None,
+        input_size: int = 128,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        clip_range: float = 0,
+        analyze_weights_interval: int = 300,
+        core: str = "lstm",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(env, clip_range, analyze_weights_interval)
+        self.policy = policy
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.lstm = CORES[core](input_size, hidden_size, num_layers)
+        self.unused_arguments = kwargs
+        warn_of_unused(type(self), kwargs)
+
+    def encode_observations(self, observations: Tensor) -> Tensor:
+        """Observations [N, ...] to features [N, input_size]."""
+        return self._of_policy("encode_observations")(observations)
+
+    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The core's outputs [N, hidden_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
+        return self._of_policy("decode_actions")(hidden)
+
+    def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
+        rows, steps = call_shape(td, action)
+        self.set_shape_fields(td, rows, steps)
+        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
+        check_features(type(self).__name__, features, rows * steps, self.lstm.input_size)
+        hidden = remember_and_run(self.lstm, self.memory, "lstm", features, td, rows, steps)
+        logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
+        if action is None:
+            return self.forward_inference(td, logits, value)
+        return self.forward_training(td, action, logits, value)
+
+    def _of_policy(self, method: str) -> Callable[[Tensor], Any]:
+        found = getattr(self.policy, method, None)
+        if found is None:
+            owner = self if self.policy is None else self.policy
+            raise UserError(f"{type(owner).__name__} must define {method}, as engram/agent/policies/example.py does")
+        return found
+
+    # For policies that write their own forward.
+
+    def _manage_lstm_state(
+        self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """h [L, B, H], c [L, B, C] and the ids to store the next ones under (None: nothing is to be stored).
+
+        The call of `self.lstm` that follows knows where episodes start inside the segment.
+        """
+        memory, ids = recall(self.memory, "lstm", td, B, TT)
+        starts = starts_of(td, B, TT)
+        self.lstm.expect(starts)
+        self.segment_shape = (B, TT)
+        h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
+        if isinstance(ids, slice):
+            ids = torch.arange(ids.start, ids.stop, device=device)
+        return h.contiguous(), c.contiguous(), ids
+
+    def _store_lstm_state(self, lstm_h: Tensor, lstm_c: Tensor, env_id: Tensor | int | None) -> None:
+        """Keep the memory of these rows, detached."""
+        if env_id is None:
+            return
+        if isinstance(env_id, int):
+            env_id = torch.arange(env_id, env_id + lstm_h.shape[1], device=lstm_h.device)
+        self.memory.write(env_id, self.lstm.pack(State(lstm_h, lstm_c)))
+
+    # The memory interface.
+
+    def stores(self) -> Mapping[str, MemoryStore]:
+        return {"lstm": self.memory}
+
+    def get_memory(self) -> Memory:
+        """Copies of h [L, H] and c [L, C], each by environment id."""
+        return split_memory(self.memory, self.lstm.hidden_size)
+
+    def set_memory(self, memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
+        self.memory.load(join_memory(memory))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A subclass may bring an nn.LSTM of its own under this name: it keeps its weights and learns to forget.
+        if name == "lstm":
+            if isinstance(value, nn.LSTM):
+                value = LSTM.from_torch(value)
+            super().__setattr__("memory", MemoryStore(*value.state_shape))
+        super().__setattr__(name, value)
+
+
+def split_memory(store: MemoryStore, hidden_size: int) -> Memory:
+    """What a store holds as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...]."""
+    ids = store.known_ids()
+    rows = store.memory_NLS.detach()[ids].clone()
+    h, c = rows[..., :hidden_size], rows[..., hidden_size:]
+    return dict(zip(ids, h, strict=True)), dict(zip(ids, c, strict=True))
+
+
+def join_memory(memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> dict[int, Tensor]:
+    """The opposite. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
+    h, c = memory
+    if h.keys() != c.keys():
+        raise ValueError(f"h and c must have the same environment ids; only one has {sorted(h.keys() ^ c.keys())}")
+    rows: dict[int, Tensor] = {}
+    for first, h_value in h.items():
+        both = torch.cat([h_value, c[first]], dim=-1)
+        if both.dim() == 2:
+            rows[first] = both
+        else:
+            rows.update((first + i, row) for i, row in enumerate(both.unbind(1)))
+    return rows

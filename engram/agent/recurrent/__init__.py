@@ -1,0 +1,1 @@
+"""Recurrent cores with exact episode boundaries, and the memory store."""

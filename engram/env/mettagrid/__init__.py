@@ -1,0 +1,1 @@
+"""mettagrid worlds as environments."""

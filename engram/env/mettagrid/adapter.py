@@ -1,0 +1,93 @@
+"""mettagrid worlds, ready-made or from a file, as environments."""
+
+import numpy as np
+from gymnasium import spaces
+from mettagrid.config.mettagrid_config import MettaGridConfig
+from mettagrid.policy.policy_env_interface import PolicyEnvInterface
+
+from engram.env.block import Buffers
+from engram.env.mettagrid.block import MettagridBlock
+from engram.env.mettagrid.tags import TAG, Tags
+from engram.env.mettagrid.token_budget import most_tokens_seen, with_room
+from engram.env.mettagrid.world_file import read_world
+from engram.env.mettagrid.worlds import tokens_in_view, world
+from engram.env.settings import MettagridFile, MettagridWorld, TMaze
+from engram.env.spec import EnvSpec, Feature, box
+from engram.settings import UserError
+
+
+def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
+    config = _config(settings)
+    _check_budget(settings, config)
+    interface = PolicyEnvInterface.from_mg_cfg(config)
+    tmaze = settings if isinstance(settings, TMaze) else None
+    return EnvSpec(
+        name=config.label,
+        single_observation_space=box(interface.observation_shape, np.dtype(np.uint8)),
+        single_action_space=spaces.Discrete(len(interface.action_names)),
+        observation_kind="tokens",
+        agents=config.game.num_agents,
+        window=(interface.obs_height, interface.obs_width),
+        features=_features(interface, config),
+        action_names=tuple(interface.action_names),
+        # Without memory the choice of a goal is a coin toss; where that costs something it is best to choose none.
+        memoryless_ceiling=max(0.0, (tmaze.right_reward + tmaze.wrong_reward) / 2) if tmaze else None,
+        mean_return_goal=tmaze.right_reward if tmaze else None,
+    )
+
+
+def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, buffers: Buffers) -> MettagridBlock:
+    return MettagridBlock(_config(settings), env_ids, seed, buffers, _budget_option(settings))
+
+
+def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[Feature, ...]:
+    """Features with the largest value each can have in this world, where that is known; else mettagrid's own figure.
+
+    Its figures are the same for all worlds: 256 for an inventory that never holds more than 3 would hide it.
+    """
+    largest = {
+        "last_action": len(interface.action_names) - 1,
+        "agent_id": config.game.num_agents - 1,
+    }
+    for limit in config.game.agent.inventory.limits.values():
+        largest |= {f"inv:{resource}": limit.max if limit.modifiers else limit.base for resource in limit.resources}
+    quantities = tuple(
+        Feature(f.id, f.name, float(min(max(largest[f.name], 1), 255)) if f.name in largest else f.normalization)
+        for f in interface.obs_features
+        if f.name != TAG
+    )
+    return quantities + Tags.of(config.game).features()
+
+
+def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
+    return read_world(settings.path) if isinstance(settings, MettagridFile) else world(settings)
+
+
+def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
+    return f"{settings.path}: game.obs.num_tokens" if isinstance(settings, MettagridFile) else "env.num_tokens"
+
+
+def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
+    """An observation that outgrows its tokens stops the run, perhaps after hours: refuse what is too few now.
+
+    For a ready world the most that can come into view is known. One from a file is played a little, which also shows
+    whether it can be played at all.
+    """
+    tokens = config.game.obs.num_tokens
+    if isinstance(settings, MettagridWorld):
+        needed = enough = tokens_in_view(settings)
+        reason = f"an observation can have {needed}"
+    else:
+        needed = _tokens_in_play(settings, config)
+        enough = with_room(needed)
+        reason = f"an observation in random play had {needed}"
+    if tokens < needed:
+        raise UserError(f"{_budget_option(settings)}: {tokens} is too few, {reason}: use {enough} or more")
+
+
+def _tokens_in_play(settings: MettagridFile, config: MettaGridConfig) -> int:
+    try:
+        return most_tokens_seen(config)
+    except Exception as error:  # whatever a map builder or the simulator has to say of a configuration
+        cause = f"{type(error).__name__}: {error}"
+        raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error

@@ -1,0 +1,1 @@
+"""Checkpoints: written, read, retained, resumed from."""

@@ -1,0 +1,176 @@
+"""What a checkpoint holds of a run, and how a run goes on from one."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.settings import UserError
+from engram.training.checkpoint.files import Checkpoint, Groups
+from engram.training.checkpoint.ranks import Part, processes_of
+from engram.training.loop import Training
+from engram.training.seeding import number
+from engram.training.settings import Trainer
+from engram.training.sizes import Sizes, of_each_process, resolve_sizes
+
+CHOSEN = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes that settings leave to the machine
+EXACT = "resume: exact"
+KEPT = (*CHOSEN, "rows", "horizon", "segments")
+
+log = logging.getLogger("engram")
+
+
+def sizes_of_run(
+    trainer: Trainer, checkpoint: Checkpoint | None, agents: int, device: str, cores: int, processes: int = 1
+) -> Sizes:
+    """The sizes that a run began with, whatever machine it goes on with; if it begins, those that fit this one.
+
+    If it goes on with another number of processes, sizes may change too.
+    """
+    trainer = of_each_process(trainer, processes)
+    here = resolve_sizes(trainer, agents, device, cores)
+    if checkpoint is None or processes_of(checkpoint) != processes:
+        return here
+    stored: Mapping[str, int] = checkpoint.state["sizes"]
+    given = {name: stored[name] for name in CHOSEN if getattr(trainer, name) is None}
+    sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
+    if changed := _differences(sizes, stored, KEPT):
+        raise UserError(f"{checkpoint.path} is of a run with other sizes ({', '.join(changed)}): start another run")
+    if changed := _differences(here, stored, CHOSEN):
+        log.info("sizes are those the run began with, not what would be chosen here: %s", ", ".join(changed))
+    return sizes
+
+
+def snapshot(training: Training) -> tuple[Groups, dict[str, Any], Part]:
+    """Everything that changes while training: the tensors and the JSON that all processes have in common, and the part
+    that is this one's own."""
+    common: Groups = {
+        "weights": dict(training.agent.state_dict()),
+        "optimizer": _optimizer_tensors(training.optimizer),
+    }
+    state = {
+        "progress": {name: getattr(training.progress, name) for name in ("steps", "epoch", "seconds")},
+        "recent_returns": list(training.episodes.recent),
+        "schedules": training.schedules.state(),
+        "explosion": training.explosion.state(),
+        "env_spec": training.agent.env_spec.to_json(),
+        "policy_spec": training.agent.policy.env_spec.to_json(),
+    }
+    return common, state, _own_part(training, common["weights"])
+
+
+def restore(training: Training, checkpoint: Checkpoint) -> str:
+    """Put a run back to where a checkpoint was taken; returns how exactly that was possible."""
+    groups, state = checkpoint.groups, checkpoint.state
+    training.agent.load_state_dict(groups["weights"])
+    _load_optimizer(training.optimizer, groups["optimizer"])
+    for name, value in state["progress"].items():
+        setattr(training.progress, name, value)
+    training.episodes.recent.extend(state["recent_returns"])
+    training.schedules.load_state(state["schedules"])
+    training.explosion.load_state(state["explosion"])
+    if "own" not in state:
+        _begin_anew(training)
+        now, before = training.world.size, processes_of(checkpoint)
+        return (
+            f"resume: with {now} process{'es' * (now > 1)}, not {before}: weights, optimiser, counters and schedules "
+            "are kept; environments, memory and random numbers begin anew"
+        )
+    _load_random(training, groups["random"])
+    if state["own"]["has_env_state"]:
+        dtypes = state["own"]["env_dtypes"]
+        arrays = {name: _to_array(tensor, dtypes[name]) for name, tensor in groups["environment"].items()}
+        if training.env.restore(arrays):
+            training.agent.load_stored_memory(groups["memory"])
+            if training.rollout.teacher is not None:
+                training.rollout.teacher.agent.load_stored_memory(groups["teacher"])
+            return EXACT
+    training.env.reset()
+    training.agent.reset_memory()
+    return "resume: environments reset (this kind cannot be put back to where it was), memory cleared with them"
+
+
+def _own_part(training: Training, weights: Mapping[str, Tensor]) -> Part:
+    env_state, teacher = training.env.state(), training.rollout.teacher
+    state: dict[str, Any] = {"has_env_state": env_state is not None}
+    groups: Groups = {"memory": _on_cpu(training.agent.stored_memory()), "random": _random_states(training)}
+    if teacher is not None:
+        groups["teacher"] = _on_cpu(teacher.agent.stored_memory())
+    if env_state is not None:
+        groups["environment"] = {name: _to_tensor(array) for name, array in env_state.items()}
+        state["env_dtypes"] = {name: str(array.dtype) for name, array in env_state.items()}
+    return Part(groups, state, fingerprint(weights) if training.world.size > 1 else "")
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Equal for tensors that are equal to the bit."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _random_states(training: Training) -> dict[str, Tensor]:
+    return {
+        "actions": training.rollout.generator.get_state(),
+        "segments": training.generator.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+
+
+def _load_random(training: Training, states: Mapping[str, Tensor]) -> None:
+    training.rollout.generator.set_state(states["actions"])
+    training.generator.set_state(states["segments"])
+    torch.set_rng_state(states["torch"])
+
+
+def _begin_anew(training: Training) -> None:
+    """Environments and memory; and random numbers that are none of those used before."""
+    seed, epoch, rank = training.env.seed, training.progress.epoch, training.world.rank
+    training.rollout.generator.manual_seed(number(seed, "actions", epoch))
+    training.generator.manual_seed(number(seed, "segments", rank, epoch))
+    torch.manual_seed(number(seed, "policy", rank, epoch))
+    training.env.reset()
+    training.agent.reset_memory()
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def _differences(sizes: Sizes, stored: Mapping[str, int], names: tuple[str, ...]) -> list[str]:
+    now = sizes._asdict()
+    return [f"{name} {stored[name]}, not {now[name]}" for name in names if stored[name] != now[name]]
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    states = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": torch.as_tensor(v) for index, state in states.items() for name, v in state.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        states.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+# safetensors has no dtype for some of NumPy's: unsigned integers wider than a byte travel as their bytes.
+
+
+def _to_tensor(array: np.ndarray) -> Tensor:
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.view(f"i{array.dtype.itemsize}")
+    return torch.from_numpy(array)
+
+
+def _to_array(tensor: Tensor, dtype: str) -> np.ndarray:
+    array = tensor.numpy()
+    return array if str(array.dtype) == dtype else array.view(dtype)

@@ -1,0 +1,219 @@
+"""What a policy's two methods give is compared with what the core and the actions need, and the mistake is named."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from gymnasium import spaces
+from support.playing import play, random_observations, replay_difference, vector_env
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from engram import LSTMWrapper, MettaAgent
+from engram.agent.heads import Critic, make_actor
+from engram.agent.recurrent.cores import CORES
+from engram.native.library import without_kernels
+from engram.settings import UserError
+
+ROWS, STEPS = 6, 2
+
+
+@pytest.fixture(autouse=True, params=["kernels", "PyTorch"])
+def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "kernels":
+        yield
+    else:
+        with without_kernels():
+            yield
+
+
+class Sized(LSTMWrapper):
+    """Each of its parts is as large as it is told."""
+
+    def __init__(self, env, features=64, logits=None, values=1, **kwargs) -> None:
+        super().__init__(env, input_size=64, hidden_size=32, num_layers=1, **kwargs)
+        self.encoder = nn.Linear(self.env_spec.single_observation_space.shape[0], features)
+        self.actor = nn.Linear(32, self.action_space.logits if logits is None else logits)
+        self.critic = nn.Linear(32, values)
+
+    def encode_observations(self, observations):
+        return self.encoder(observations)
+
+    def decode_actions(self, hidden):
+        return self.actor(hidden), self.critic(hidden)
+
+
+class OwnForward(Sized):
+    def forward(self, td, state=None, action=None):
+        B, TT = td.batch_size[0], 1 if action is None else td.batch_size[1]
+        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
+        h, c, ids = self._manage_lstm_state(td, B, TT, features.device)
+        hidden, (h, c) = self.lstm(features.view(B, TT, -1).transpose(0, 1), (h, c))
+        self._store_lstm_state(h, c, ids)
+        logits, value = self.decode_actions(hidden.transpose(0, 1).reshape(B * TT, -1))
+        if action is None:
+            return self.forward_inference(td, logits, value)
+        return self.forward_training(td, action, logits, value)
+
+
+def act(policy: nn.Module, spec, grad: bool = False) -> TensorDict:
+    observations = random_observations(spec, (ROWS,), torch.Generator().manual_seed(0))
+    with torch.set_grad_enabled(grad):
+        return policy(TensorDict({"env_obs": observations}, [ROWS]))
+
+
+def learn(policy: LSTMWrapper) -> TensorDict:
+    spec = policy.env_spec
+    observations = random_observations(spec, (ROWS // STEPS, STEPS), torch.Generator().manual_seed(0))
+    shape = (ROWS // STEPS, STEPS, *spec.single_action_space.shape)
+    return policy(TensorDict({"env_obs": observations}, shape[:2]), action=torch.zeros(shape, dtype=torch.long))
+
+
+def assert_refused(policy: LSTMWrapper, message: str) -> None:
+    for call in (
+        lambda: act(policy, policy.env_spec),
+        lambda: act(policy, policy.env_spec, grad=True),
+        lambda: act(MettaAgent(vector_env(), policy), policy.env_spec),
+        lambda: learn(policy),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("features", [3, 63, 65, 6400])
+def test_features_of_another_width_than_the_core_was_made_for_are_named(features: int, core: str) -> None:
+    message = rf"Sized: encode_observations gave \[6, {features}\], .* made for \[6, 64\] \(input_size=64\)"
+    assert_refused(Sized(vector_env(), features, core=core), message)
+    message = rf"inputs are \[\d, \d, {features}\], and it was made for \[T, B, 64\]"
+    assert_refused(OwnForward(vector_env(), features, core=core), message)
+
+
+class Reshaped(Sized):
+    """Gives whatever is made of its features."""
+
+    def encode_observations(self, observations):
+        return self.change(self.encoder(observations))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda features: features.reshape(3, 128), r"\[3, 128\]"),
+        (lambda features: features.reshape(1, 384), r"\[1, 384\]"),
+        (lambda features: features[1:], r"\[5, 64\]"),
+        (lambda features: features.detach().numpy(), "a ndarray"),
+        (lambda features: None, "a NoneType"),
+    ],
+)
+def test_features_that_are_not_a_row_for_each_observation_are_named(change, said: str) -> None:
+    policy = Reshaped(vector_env())
+    policy.change = change
+    assert_refused(policy, f"encode_observations gave {said}")
+
+
+def test_features_of_several_sides_are_taken_as_one_row() -> None:
+    policy = Reshaped(vector_env())
+    policy.change = lambda features: features.view(-1, 4, 4, 4)
+    assert replay_difference(policy, play(policy, 5, 8, 0.1)) < 1e-5
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("shape", [(2, 8, 65), (2, 8, 63), (8, 64), (1, 2, 8, 64)])
+def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"made for \[T, B, 64\]"):
+        CORES[core](64, 128, 1)(torch.ones(shape))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("size", [127, 129, 32])
+def test_heads_made_for_another_size_say_so(grad: bool, size: int) -> None:
+    spec = Sized(vector_env())
+    continuous = Sized(vector_env(actions=spaces.Box(-1, 1, (2,))))
+    for head in (Critic(128), make_actor(spec.action_space, 128), make_actor(continuous.action_space, 128)):
+        with (
+            torch.set_grad_enabled(grad),
+            pytest.raises(UserError, match=rf"\[N, 128\] and got \[5, {size}\]"),
+        ):
+            head(torch.rand(5, size))
+
+
+@pytest.mark.parametrize("kind", [Sized, OwnForward])
+@pytest.mark.parametrize("logits", [1, 3, 5, 9])
+def test_another_number_of_logits_is_named(logits: int, kind: type[Sized]) -> None:
+    message = rf"{kind.__name__}: decode_actions gave logits \[6, {logits}\], and 4 actions need \[6, 4\]"
+    assert_refused(kind(vector_env(), logits=logits), message)
+
+
+@pytest.mark.parametrize(
+    ("actions", "needs"),
+    [
+        (spaces.MultiDiscrete([3, 2]), r"choices among 3 x 2 need \[6, 5\]"),
+        (spaces.Box(-1, 1, (2,)), r"continuous actions of 2 need \[6, 4\]"),
+    ],
+    ids=str,
+)
+def test_the_logits_of_every_kind_of_actions_are_counted(actions: spaces.Space, needs: str) -> None:
+    with pytest.raises(UserError, match=rf"gave logits \[6, 6\], and {needs}"):
+        learn(Sized(vector_env(actions=actions), logits=6))
+
+
+@pytest.mark.parametrize("kind", [Sized, OwnForward])
+@pytest.mark.parametrize("values", [2, 4])
+def test_values_that_are_not_one_for_each_row_are_named(values: int, kind: type[Sized]) -> None:
+    message = rf"decode_actions gave values \[6, {values}\], .* \[6\] or \[6, 1\]"
+    assert_refused(kind(vector_env(), values=values), message)
+
+
+class Decoding(Sized):
+    """Gives whatever is made of its logits and values."""
+
+    def decode_actions(self, hidden):
+        return self.change(*super().decode_actions(hidden))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda logits, value: logits, r"gave \[6, 4\]"),
+        (lambda logits, value: (logits, value, value), "gave a tuple"),
+        (lambda logits, value: (logits, None), "gave a tuple"),
+        (lambda logits, value: None, "gave a NoneType"),
+        (lambda logits, value: (logits, value[1:]), r"gave values \[5, 1\]"),
+        (lambda logits, value: (logits, value.mean()), r"gave values \[\]"),
+        (lambda logits, value: (logits[1:], value), r"gave logits \[5, 4\]"),
+        (lambda logits, value: (value, logits), r"gave logits \[6, 1\]"),
+    ],
+)
+def test_what_is_not_a_pair_of_logits_and_values_is_named(change, said: str) -> None:
+    policy = Decoding(vector_env())
+    policy.change = change
+    assert_refused(policy, f"Decoding: decode_actions .*{said}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda value: value.squeeze(1), lambda value: value.view(-1, STEPS)],
+    ids=["[N]", "[B, T]"],
+)
+def test_values_may_have_a_side_of_one_or_none(change) -> None:
+    policy = Decoding(vector_env())
+    policy.change = lambda logits, value: (logits, value)
+    expected = learn(policy)["value"]
+    policy.change = lambda logits, value: (logits, change(value))
+    assert torch.equal(learn(policy)["value"], expected)
+
+
+class Empty(LSTMWrapper):
+    pass
+
+
+class OnlyEncodes(Empty):
+    def encode_observations(self, observations: Tensor) -> Tensor:
+        return torch.zeros(len(observations), self.input_size)
+
+
+def test_a_method_that_is_missing_is_named() -> None:
+    assert_refused(Empty(vector_env()), "Empty must define encode_observations")
+    assert_refused(OnlyEncodes(vector_env()), "OnlyEncodes must define decode_actions")
+    assert_refused(LSTMWrapper(vector_env(), policy=nn.Linear(2, 2)), "Linear must define encode_observations")

@@ -1,0 +1,28 @@
+"""Keeps tests off instructions that this machine announces but cannot run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BFLOAT16 = """
+import torch
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    torch.nn.Linear(64, 64)(torch.zeros(64, 64))
+"""
+
+
+def _limit_onednn() -> None:
+    """Some virtual machines report AMX without enabling it, and oneDNN's bfloat16 kernels die of it."""
+    if "ONEDNN_MAX_CPU_ISA" in os.environ or not _reports_amx():
+        return
+    if subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True).returncode < 0:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+
+
+def _reports_amx() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "amx_tile" in cpuinfo.read_text(encoding="utf-8")
+
+
+_limit_onednn()

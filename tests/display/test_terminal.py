@@ -1,0 +1,107 @@
+"""The display in a terminal: chosen where it can be seen, drawn in place, and tidy however a run ends."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from engram.display.plain import PlainDisplay
+from engram.display.terminal import LiveDisplay, make_display
+
+SHOW_CURSOR, HIDE_CURSOR, CLEAR = "\x1b[?25h", "\x1b[?25l", "\x1b[2J"
+
+
+class Terminal(io.TextIOWrapper):
+    def __init__(self, encoding: str = "utf-8", is_terminal: bool = True) -> None:
+        super().__init__(io.BytesIO(), encoding=encoding)
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.fixture
+def console() -> Console:
+    able = {"TERM": "xterm"}  # whatever the tests run in
+    return Console(file=io.StringIO(), width=80, height=30, force_terminal=True, force_interactive=True, _environ=able)
+
+
+def test_a_terminal_gets_the_panel_and_all_else_plain_lines():
+    assert isinstance(make_display(Terminal(), environ={"TERM": "xterm"}), LiveDisplay)
+    assert isinstance(make_display(Terminal(is_terminal=False), environ={"TERM": "xterm"}), PlainDisplay)
+    assert isinstance(make_display(Terminal(), environ={"TERM": "dumb"}), PlainDisplay)
+    assert isinstance(make_display(Terminal(), environ={"TERM": "xterm", "CI": "true"}), PlainDisplay)
+    assert isinstance(make_display(Terminal("latin-1"), environ={"TERM": "xterm"}), PlainDisplay)
+
+
+def test_colour_that_is_forced_on_a_pipe_does_not_make_it_a_terminal(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(make_display(Terminal(is_terminal=False)), PlainDisplay)
+
+
+def test_the_last_panel_stays_and_the_summary_follows_it(console, plan, record, result):
+    with LiveDisplay(console, next_steps=lambda _: ["./tools/train.py run=first " + "x" * 80]) as display:
+        display.start(plan)
+        display.update(record(245, mean_return=0.93))
+        display.finish(result())
+    output = console.file.getvalue()
+    last_panel = output.rindex("1,003,520 of 1,000,000 steps")
+    assert output.index("Return 0.93: above what any policy without memory can reach") > last_panel
+    assert "./tools/train.py run=first " + "x" * 80 in output  # unbroken, for copying
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_the_cursor_and_the_streams_come_back_when_a_run_breaks(console, plan, record, error):
+    def train() -> None:
+        with LiveDisplay(console) as display:
+            display.start(plan)
+            display.update(record(3))
+            raise error
+
+    streams = sys.stdout, sys.stderr
+    with pytest.raises(error):
+        train()
+    output = console.file.getvalue()
+    assert output.rindex(SHOW_CURSOR) > output.rindex(HIDE_CURSOR)
+    assert "12,288 of 1,000,000 steps" in output
+    assert "stopped" in output
+    assert (sys.stdout, sys.stderr) == streams
+
+
+def test_messages_appear_before_during_and_after_the_panel_as_they_are(console, plan, record, result):
+    with LiveDisplay(console) as display:
+        display.message("before [bold]")
+        display.start(plan)
+        display.message("during [/]")
+        print("printed by a library")
+        display.update(record(1))
+        display.finish(result())
+        display.message("after")
+    output = console.file.getvalue()
+    places = [output.index(text) for text in ("before [bold]", "during [/]", "printed by a library", "after")]
+    assert places == sorted(places)
+
+
+def test_a_run_that_fails_before_it_starts_leaves_nothing_behind(console):
+    with LiveDisplay(console):
+        pass
+    assert console.file.getvalue() == ""
+
+
+def test_a_terminal_that_becomes_narrower_is_cleared_of_wrapped_lines(console, plan, record, result):
+    with LiveDisplay(console) as display:
+        display.start(plan)
+        display.update(record(1))
+        assert CLEAR not in console.file.getvalue()
+        console.width = 50
+        display.finish(result())
+    assert console.file.getvalue().count(CLEAR) == 1
+
+
+def test_a_complete_run_that_is_started_again_says_so(console, plan, result):
+    plan.steps_done = plan.total_timesteps
+    with LiveDisplay(console) as display:
+        display.start(plan)
+        display.finish(result())
+    assert "Nothing left to train" in console.file.getvalue()

@@ -1,0 +1,233 @@
+"""No tensor of a wrong shape or kind gets to the kernels, which would read and write beside it: it is an error."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engram.agent.layers import linear_relu, two_layers
+from engram.native import adam, choice, layers, library, lstm, ppo, tanh, token_conv
+
+if library.kernels() is None:
+    pytest.skip("there is no compiler, or the kernels are switched off", allow_module_level=True)
+
+STEPS, ROWS, INPUTS, HIDDEN, OUTPUTS, LAYERS = 3, 4, 5, 64, 2, 2
+SIZES = token_conv.Geometry((5, 5), (3, 3), (1, 1))
+
+
+class Call(NamedTuple):
+    """A kernel with tensors that fit; and what of them may be of another size, or of another kind."""
+
+    run: Callable[..., Any]
+    tensors: dict[str, Tensor]
+    free: frozenset[tuple[str, int]] = frozenset()
+    of_any_dtype: frozenset[str] = frozenset()
+
+
+def tensors(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    return {name: torch.rand(shape) for name, shape in shapes.items()}
+
+
+SEQUENCE, WEIGHT = (STEPS, ROWS, HIDDEN), (HIDDEN, INPUTS)
+STARTS = {"starts": torch.zeros(STEPS, ROWS, dtype=torch.bool)}
+WEIGHTS = tensors(w_ih=(4 * HIDDEN, INPUTS), w_hh=(4 * HIDDEN, HIDDEN), b_ih=(4 * HIDDEN,), b_hh=(4 * HIDDEN,))
+DEEPER = tensors(v_ih=(4 * HIDDEN, HIDDEN), v_hh=(4 * HIDDEN, HIDDEN), c_ih=(4 * HIDDEN,), c_hh=(4 * HIDDEN,))
+LSTM = tensors(x=(STEPS, ROWS, INPUTS), h0=(ROWS, HIDDEN), c0=(ROWS, HIDDEN)) | STARTS
+GRADIENTS = tensors(d_outputs=SEQUENCE, d_cells=SEQUENCE)
+KEPT = tensors(outputs=SEQUENCE, cells=SEQUENCE, gates=(STEPS, ROWS, 4 * HIDDEN))
+PAIR = tensors(w_KI=WEIGHT, b_K=(HIDDEN,), w_OK=(OUTPUTS, HIDDEN), b_O=(OUTPUTS,))
+INDEX = {"index": torch.zeros(ROWS, 1, dtype=torch.long)}
+TOKENS = {
+    "tokens": torch.zeros(ROWS, 7, 3, dtype=torch.uint8),
+    "cells": torch.full((256,), -1),
+    "places": torch.full((256,), -1),
+    **tensors(normalizations=(6,), weight=(8, 6, 3, 3)),
+}
+ADAM = tensors(weights=(3, 4), means=(3, 4), squares=(3, 4), steps=(), gradients=(3, 4))
+
+
+def advance(x: Tensor, memory: Tensor, starts: Tensor, *weights: Tensor) -> object:
+    return lstm.advance(x, memory, starts, [weights[:4], weights[4:]])
+
+
+def convolve(tokens: Tensor, *rest: Tensor) -> object:
+    *tables, weight, bias = rest
+    return token_conv.forward(tokens, tuple(tables), weight, bias, SIZES)
+
+
+def convolve_backward(tokens: Tensor, *rest: Tensor) -> object:
+    *tables, weight, d_output = rest
+    return token_conv.backward(d_output, tokens, tuple(tables), weight, SIZES)
+
+
+def adam_step(*tensors: Tensor) -> object:
+    *arrays, gradient = tensors
+    step = adam.Adam(adam.Arrays(*([each] for each in arrays)))
+    return step.step([gradient], 1.0, 1e-3, 0.9, 0.999, 1e-8, 0.0, decoupled=False)
+
+
+def loss(*inputs: Tensor) -> object:
+    return ppo.loss_and_gradient(*inputs, **dict.fromkeys(ppo.OPTIONS, 1.0))
+
+
+def two(activation: str, *, keep: bool) -> Callable[..., Any]:
+    return lambda *tensors: layers.two_forward(*tensors, activation, keep=keep)
+
+
+ANY = frozenset({"starts"})
+CALLS = {
+    "an LSTM's layer": Call(lstm.forward, LSTM | WEIGHTS, of_any_dtype=ANY),
+    "an LSTM's layers": Call(
+        advance,
+        {"x": LSTM["x"], **tensors(memory=(ROWS, LAYERS, 2 * HIDDEN)), **STARTS, **WEIGHTS, **DEEPER},
+        of_any_dtype=ANY,
+    ),
+    "an LSTM's gradient": Call(
+        lstm.backward,
+        {**GRADIENTS, **LSTM, "w_ih": WEIGHTS["w_ih"], "w_hh": WEIGHTS["w_hh"], **KEPT},
+        of_any_dtype=ANY,
+    ),
+    "one layer": Call(
+        layers.one_forward,
+        tensors(x=(ROWS, INPUTS), w_KI=WEIGHT, b_K=(HIDDEN,)),
+        frozenset({("x", 0)}),
+    ),
+    "one layer's gradient": Call(
+        lambda *tensors: layers.one_backward(*tensors, of_x=True),
+        tensors(d_y=(ROWS, HIDDEN), x=(ROWS, INPUTS), w_KI=WEIGHT, y=(ROWS, HIDDEN)),
+    ),
+    "two layers": Call(two("tanh", keep=False), tensors(x=(ROWS, INPUTS)) | PAIR, frozenset({("x", 0)})),
+    "two layers, kept": Call(two("relu", keep=True), tensors(x=(ROWS, INPUTS)) | PAIR, frozenset({("x", 0)})),
+    "two layers' gradient": Call(
+        lambda *tensors: layers.two_backward(*tensors, "tanh"),
+        tensors(
+            d_y=(ROWS, OUTPUTS), x=(ROWS, INPUTS), w_KI=WEIGHT, w_OK=(OUTPUTS, HIDDEN), between=(ROWS, HIDDEN)
+        ),
+    ),
+    "a convolution of tokens": Call(convolve, TOKENS | tensors(bias=(8,)), frozenset({("tokens", 0), ("tokens", 1)})),
+    "its gradient": Call(convolve_backward, TOKENS | tensors(d_output=(ROWS, 8, 3, 3)), frozenset({("tokens", 1)})),
+    "tanh": Call(tanh.forward, tensors(x=(ROWS,)), frozenset({("x", 0), ("x", -1)})),
+    "the gradient of tanh": Call(tanh.backward, tensors(y=(ROWS, 3), d_y=(ROWS, 3))),
+    "choices": Call(choice.evaluate, tensors(logits=(ROWS, 3)) | INDEX, frozenset({("logits", 1), ("index", -1)})),
+    "choices by noise": Call(
+        choice.sample,
+        tensors(logits=(ROWS, 3), noise=(ROWS, 1)),
+        frozenset({("logits", 1), ("noise", -1)}),
+        frozenset({"noise"}),
+    ),
+    "the gradient of choices": Call(
+        choice.backward,
+        INDEX | tensors(entropy=(ROWS,), log_probs=(ROWS, 3), probs=(ROWS, 3), d_log_prob=(ROWS,), d_entropy=(ROWS,)),
+        frozenset({("index", -1)}),
+    ),
+    "Adam": Call(adam_step, ADAM),
+    "the loss of PPO": Call(
+        loss, tensors(**dict.fromkeys(ppo.INPUTS, (ROWS, STEPS))), of_any_dtype=frozenset(ppo.INPUTS)
+    ),
+}  # fmt: skip
+
+
+def others(name: str, tensor: Tensor, call: Call) -> list[Tensor]:
+    """The tensor with one number more and one less a side, with a dimension more, of another kind and elsewhere."""
+    found = [torch.zeros_like(tensor, device="meta")]
+    for side in range(tensor.dim()):
+        if (name, side) not in call.free:
+            found += [tensor.repeat_interleave(2, side).narrow(side, 0, tensor.shape[side] + 1)]
+            found += [tensor.narrow(side, 0, tensor.shape[side] - 1)]
+    if (name, -1) not in call.free:
+        found += [tensor.unsqueeze(0).repeat(2, *(1 for _ in tensor.shape))]
+    if name not in call.of_any_dtype:
+        found += [tensor.double(), tensor.to(torch.int32)]
+    return found
+
+
+def is_refused(call: Call, tensors: dict[str, Tensor]) -> bool:
+    try:
+        call.run(*tensors.values())
+    except (ValueError, RuntimeError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_what_does_not_fit_is_an_error(kind: str, call: Call) -> None:
+    assert not is_refused(call, call.tensors)
+    for name, tensor in call.tensors.items():
+        for other in others(name, tensor, call):
+            assert is_refused(call, call.tensors | {name: other}), (name, other.shape, other.dtype, other.device)
+
+
+def test_what_is_wrong_is_said() -> None:
+    call = CALLS["an LSTM's layer"]
+    with pytest.raises(ValueError, match=r"LSTM: w_ih must be \[256, 6\] .*, got \[256, 5\] of torch.float32 on cpu"):
+        call.run(torch.rand(STEPS, ROWS, INPUTS + 1), *list(call.tensors.values())[1:])
+
+
+@pytest.mark.parametrize(
+    ("hidden", "outputs"), [(65, 2), (64, layers.MOST_OUTPUTS + 1)], ids=["part of a panel", "too many outputs"]
+)
+def test_layers_of_a_size_that_is_not_for_the_kernels_are_an_error(kind: str, hidden: int, outputs: int) -> None:
+    sizes = tensors(x=(ROWS, INPUTS), w_KI=(hidden, INPUTS), b_K=(hidden,), w_OK=(outputs, hidden), b_O=(outputs,))
+    with pytest.raises(ValueError, match="sizes"):
+        layers.two_forward(*sizes.values(), "relu", keep=False)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [((17, 5), (3, 3), (1, 1)), ((5, 5), (6, 3), (1, 1)), ((5, 5), (3, 2), (1, 1))],
+    ids=["a wide window", "a kernel beyond the window", "another kernel"],
+)
+def test_a_convolution_that_there_cannot_be_is_an_error(sizes) -> None:
+    tokens, *tables, weight = TOKENS.values()
+    weight = weight if sizes[1] == (3, 2) else torch.rand(8, 6, *sizes[1])
+    with pytest.raises(ValueError, match="convolution of tokens"):
+        token_conv.forward(tokens, tuple(tables), weight, torch.rand(8), token_conv.Geometry(*sizes))
+
+
+def test_choices_among_nothing_are_an_error() -> None:
+    with pytest.raises(ValueError, match="a logit at least"):
+        choice.sample(torch.zeros(ROWS, 0), torch.rand(ROWS, 1))
+
+
+def test_gradients_may_lie_in_memory_in_any_order() -> None:
+    tokens, cells, places, *rest = TOKENS.values()
+    tokens, cells, places = torch.ones_like(tokens), torch.zeros_like(cells), torch.zeros_like(places)
+    d_output = torch.rand(ROWS, 8, 3, 3)
+    expected, _ = convolve_backward(tokens, cells, places, *rest, d_output)
+    rest[-1] = rest[-1].to(memory_format=torch.channels_last)
+    found, _ = convolve_backward(tokens, cells, places, *rest, d_output)
+    assert expected.any()
+    assert torch.equal(found, expected)
+
+
+def test_results_are_of_float32_whatever_is_usual() -> None:
+    expected = [CALLS[name].run(*CALLS[name].tensors.values()) for name in ("the loss of PPO", "choices by noise")]
+    norms = adam_step(*(each.clone() for each in ADAM.values()))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = [CALLS[name].run(*CALLS[name].tensors.values()) for name in ("the loss of PPO", "choices by noise")]
+        found_norms = adam_step(*(each.clone() for each in ADAM.values()))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found_norms, norms)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_layers_without_bias_and_rows_of_rows_are_done_by_pytorch(grad: bool) -> None:
+    torch.manual_seed(0)
+    for bias, shape in ((False, (ROWS, INPUTS)), (True, (STEPS, ROWS, INPUTS))):
+        hidden, output, x = nn.Linear(INPUTS, HIDDEN, bias=bias), nn.Linear(HIDDEN, OUTPUTS), torch.rand(shape)
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(linear_relu(x, hidden), hidden(x).relu())
+            torch.testing.assert_close(two_layers(x, hidden, output, "relu"), output(hidden(x).relu()))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_layers_of_another_width_are_an_error(grad: bool) -> None:
+    hidden, output = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, OUTPUTS)
+    for width in (INPUTS - 1, INPUTS + 1):
+        with torch.set_grad_enabled(grad), pytest.raises((ValueError, RuntimeError)):
+            two_layers(torch.rand(ROWS, width), hidden, output, "tanh")

@@ -1,0 +1,208 @@
+"""Proves that a killed run goes on as if nothing had happened: real runs, killed with signal 9 at random moments.
+
+    OMP_NUM_THREADS=1 .venv/bin/python tests/killing.py --kills 16 --writing 6 --out bench/results/resume-DATE.json
+
+Every run is compared with one that nobody killed: every tensor of the last and of the best checkpoint to the bit
+(weights, optimiser, memory, random states, environments), and every line of metrics.jsonl but for times. To be killed
+in the middle of writing a checkpoint takes luck, so some kills wait for a write to be under way.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from support import running
+
+from engram.training.checkpoint.files import load_checkpoint
+from engram.training.checkpoint.origin import latest_checkpoint
+
+ENVIRONMENTS = {
+    "recall": ("env=recall", "env.delay=3", "env.delay_jitter=2", "env.truncate=0.05"),
+    "recall in 2 workers": ("env=recall", "env.delay=3", "env.delay_jitter=2", "trainer.num_workers=2"),
+    "cartpole, velocities masked": ("env=gym", "env.id=CartPole-v1", "env.wrappers=[mask_velocity]"),
+    "mettagrid tmaze": ("env=tmaze", "env.max_steps=12"),
+}
+
+
+class Kill(NamedTuple):
+    """One death of a run: when, and what it left."""
+
+    environment: str
+    seconds: float  # since its process began
+    epochs: int  # that it had written to metrics.jsonl
+    checkpoint: int  # epoch of the one it went on from; 0: from the beginning
+    writing: bool  # a checkpoint was being written
+
+
+class Plan(NamedTuple):
+    epochs: int
+    random_kills: int
+    writing_kills: int
+
+
+def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> Iterator[Kill]:
+    """Kill runs so often, up to 6 times each; raises if one of them ends differently from the one that was not."""
+    words = (*ENVIRONMENTS[environment], f"trainer.total_timesteps={plan.epochs * running.BATCH}")
+    whole = root / "whole"
+    began = time.monotonic()
+    wait_for(begin(whole, words))
+    duration = time.monotonic() - began
+    # When to kill: after so many seconds, or in the middle of the n-th write.
+    left: list[float | int] = [chance.uniform(0, 0.6 * duration) for _ in range(plan.random_kills)]
+    left += [chance.randint(1, plan.epochs // 2) for _ in range(plan.writing_kills)]
+    chance.shuffle(left)
+    while left:
+        now, left = left[:6], left[6:]
+        pieces = root / f"pieces_{len(left)}"
+        while now:
+            kill = _kill(environment, pieces, words, now[0])
+            if kill is None:  # it was done before: the next run is killed earlier
+                now[0] = now[0] / 2 if isinstance(now[0], float) else 1
+                break
+            now.pop(0)
+            yield kill
+        left += now
+        wait_for(begin(pieces, words))
+        compare(whole, pieces)
+        shutil.rmtree(pieces)
+
+
+def begin(directory: Path, words: tuple[str, ...]) -> int:
+    """The id of a process that trains. It is forked, so that torch need not be loaded each time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        running.run(directory, *words)
+        code = 0
+    except BaseException:
+        (directory / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+    finally:
+        os._exit(code)
+
+
+def wait_for(child: int) -> None:
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise AssertionError(f"a run ended with status {status}: look into error.txt of its directory")
+
+
+def compare(whole: Path, pieces: Path) -> None:
+    assert running.metrics(pieces) == running.metrics(whole), f"metrics of {pieces} differ from those of {whole}"
+    for which in ("latest", "best"):
+        first, second = _checkpoint(whole, which), _checkpoint(pieces, which)
+        assert first.keys() == second.keys(), which
+        for name, value in first.items():
+            same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+            assert same, f"{name} of the {which} checkpoint of {pieces} differs from that of {whole}"
+
+
+def _kill(environment: str, directory: Path, words: tuple[str, ...], when: float | int) -> Kill | None:
+    """None if the run was done before."""
+    checkpoints, began = directory / "x" / "checkpoints", time.monotonic()
+    before = _written(checkpoints)
+    child = begin(directory, words)
+    moment = _writes(checkpoints, before, when) if isinstance(when, int) else lambda: time.monotonic() - began > when
+    while not moment():
+        if os.waitpid(child, os.WNOHANG) != (0, 0):
+            return None
+        time.sleep(0.0002)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status):
+        return None
+    metrics = directory / "x" / "metrics.jsonl"
+    return Kill(
+        environment=environment,
+        seconds=round(time.monotonic() - began, 3),
+        epochs=metrics.read_bytes().count(b"\n") if metrics.exists() else 0,
+        checkpoint=_newest(checkpoints),
+        writing=bool(_written(checkpoints) - before),
+    )
+
+
+def _writes(checkpoints: Path, before: set[tuple[str, int]], number: int) -> Callable[[], bool]:
+    """Whether the `number`th checkpoint is being written, not counting what was left there before."""
+    seen: set[tuple[str, int]] = set()
+
+    def now() -> bool:
+        writing = _written(checkpoints) - before
+        seen.update(writing)
+        return bool(writing) and len(seen) >= number
+
+    return now
+
+
+def _written(checkpoints: Path) -> set[tuple[str, int]]:
+    """The directories in which checkpoints are being written, or were when a run was killed."""
+    found = set()
+    for path in checkpoints.glob(".writing_*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed in this moment
+            found.add((path.name, path.stat().st_ino))
+    return found
+
+
+def _newest(checkpoints: Path) -> int:
+    return max((int(path.name.removeprefix("epoch_")) for path in checkpoints.glob("epoch_*")), default=0)
+
+
+def _checkpoint(directory: Path, which: str) -> dict[str, Any]:
+    """All that a checkpoint holds, by name, but for the seconds it took."""
+    run = directory / "x"
+    found = latest_checkpoint(run) if which == "latest" else load_checkpoint(run / "checkpoints" / "best")
+    assert found is not None
+    del found.state["progress"]["seconds"]
+    tensors = {f"{group}.{name}": tensor for group, part in found.groups.items() for name, tensor in part.items()}
+    return {**tensors, **found.state}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=12, help="of each run")
+    parser.add_argument("--kills", type=int, default=16, help="at random moments, in each environment")
+    parser.add_argument("--writing", type=int, default=6, help="while a checkpoint is being written, likewise")
+    parser.add_argument("--environments", nargs="*", default=list(ENVIRONMENTS), choices=ENVIRONMENTS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a JSON file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    kills: list[Kill] = []
+    for environment in arguments.environments:
+        with tempfile.TemporaryDirectory() as root:
+            plan = Plan(arguments.epochs, arguments.kills, arguments.writing)
+            for kill in prove(environment, plan, random.Random(f"{arguments.seed} {environment}"), Path(root)):
+                kills.append(kill)
+                print(json.dumps(kill._asdict()), flush=True)
+    result = {
+        "what": "runs killed with signal 9 and resumed, compared to the bit with runs that were not",
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, torch {torch.__version__}",
+        "kills": len(kills),
+        "while writing a checkpoint": sum(kill.writing for kill in kills),
+        "before the first checkpoint": sum(kill.checkpoint == 0 for kill in kills),
+        "different": 0,  # else we would not be here
+        "each": [kill._asdict() for kill in kills],
+    }
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(kills)} kills, {result['while writing a checkpoint']} of them while writing: all runs ended the same")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""A run keeps its sizes, also where another machine would choose others."""
+
+import pytest
+from support import running
+
+from engram.settings import UserError
+from engram.training.checkpoint import resume
+from engram.training.checkpoint.files import Checkpoint, load_latest
+from engram.training.checkpoint.resume import sizes_of_run
+from engram.training.settings import Trainer
+from engram.training.sizes import Sizes
+
+NULL = ("trainer.num_envs=null", "trainer.batch_size=null", "trainer.minibatch_size=null")
+
+
+def sizes_with(cores: int, stored: Checkpoint | None = None, agents: int = 1, **trainer):
+    return sizes_of_run(Trainer(num_workers=0, **trainer), stored, agents, "cpu", cores)
+
+
+def stored(tmp_path, cores: int, **trainer) -> Checkpoint:
+    return Checkpoint(tmp_path, {"sizes": sizes_with(cores, **trainer)._asdict(), "ranks": [{}]}, {})
+
+
+def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypatch) -> None:
+    def run(name: str, cores: int, epochs: int) -> None:
+        monkeypatch.setattr("engram.training.run.available_cores", lambda: cores)
+        running.run(tmp_path, *NULL, f"trainer.total_timesteps={epochs * 2048}", name=name)
+
+    run("whole", cores=1, epochs=2)
+    run("x", cores=1, epochs=1)
+    run("x", cores=3, epochs=2)
+    assert running.metrics(tmp_path) == running.metrics(tmp_path, "whole")
+    assert "sizes are those the run began with, not what would be chosen here: num_envs 32, not 96" in running.log(
+        tmp_path
+    )
+    assert "sizes are those" not in running.log(tmp_path, "whole")
+    checkpoint, _ = load_latest(tmp_path / "x" / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.state["sizes"]["num_envs"] == 32
+
+
+def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> None:
+    began = stored(tmp_path, cores=2)
+    assert sizes_with(16, began) == sizes_with(2)
+    assert sizes_with(16) != sizes_with(2)
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"run with other sizes \(rows 64, not 128\): start another run"):
+        sizes_with(2, stored(tmp_path, cores=2, batch_size=8192), agents=2, batch_size=8192)
+
+
+def test_every_size_that_settings_may_leave_open_is_kept() -> None:
+    left_open = {name for name, field in Trainer.model_fields.items() if field.default is None} & {*Sizes._fields}
+    assert {*resume.CHOSEN} == left_open - {"num_workers"}
+
+
+def test_another_number_of_processes_may_have_other_sizes(tmp_path) -> None:
+    began = stored(tmp_path, cores=2)
+    trainer = Trainer(num_workers=0, num_envs=8, scale_batches_by_world_size=True)
+    assert sizes_of_run(trainer, began, 1, "cpu", 16, processes=2).num_envs == 4
