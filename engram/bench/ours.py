@@ -10,7 +10,7 @@ from typing import Any
 
 from engram.bench.runners.meter import Meter
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 
 FOREVER = 10**15
 PHASES = ("environment", "inference", "learning")
@@ -50,7 +50,7 @@ def main() -> None:
         # The run is as long as it is measured.
         longest = f"trainer.total_timesteps={FOREVER}"
         settings = load([longest, *asked["words"], f"runs_dir={directory}", "run=bench", "device=cpu"])
-        keep(settings)
+        prepare_directory(settings)
         import torch
 
         start = import_module("engram.training.run").start

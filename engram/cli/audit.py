@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
     asked = parse(words)
     # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
     from engram.audit.report import as_json, show
-    from engram.cli.targets import targets
+    from engram.cli.audit_targets import targets
 
     with redirect_stdout(sys.stderr):
         found = targets(asked.target, asked.settings)

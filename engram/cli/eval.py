@@ -1,4 +1,4 @@
-"""Play whole episodes with a trained policy: `engram eval run=NAME [SETTING=VALUE …] [--json]`."""
+"""`engram eval run=NAME [SETTING=VALUE …] [--json]`: play whole episodes with a trained policy."""
 
 import json
 import os
@@ -6,83 +6,75 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from importlib import import_module
 from typing import Any
 
+from engram.cli.arguments import ArgumentParser
 from engram.config.evaluation import EvalRequest, load_evaluation
-from engram.nearest import nearest
-from engram.settings import UserError
 from engram.training.settings import EVALUATION_SEED
 
-HELP = f"""Usage: engram eval run=NAME [SETTING=VALUE …] [--json]
+DESCRIPTION = """Plays whole episodes with the policy of a run. Prints return, length and the environment's statistics,
+each with the 95% confidence interval of its mean."""
 
-Plays whole episodes with the policy of a run, with a memory of its own, and tells return, length and the environment's
-statistics, each with the 95% confidence interval of its mean.
-
-Settings, and their defaults:
-
+SETTINGS = f"""settings and their defaults:
   run=NAME             the run, or the path of its directory
-  runs_dir=runs        where runs are
-  checkpoint=latest    or best, or the path of one
-  episodes=100         whole episodes, shared out evenly over the environments
-  greedy=false         true: always the most likely action; false: drawn, as in training
-  seed={EVALUATION_SEED}       of the episodes: by default the same for every run, and none that it was trained on
-  num_envs=32          environments side by side
-  num_workers=0        processes that step them; 0: none but this one
+  runs_dir=runs        the directory that holds the runs
+  checkpoint=latest    or best, or the path of a checkpoint
+  episodes=100         whole episodes, divided evenly among the environments
+  greedy=false         true: the most likely action; false: sampled, as in training
+  seed={EVALUATION_SEED}       of the episodes; the default is the same for every run and used by no training
+  num_envs=32          environments stepped in parallel
+  num_workers=0        worker processes that step them; 0: step them in this process
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another one: features are known by name, those that the policy does not know are masked
+  env=CHOICE           another environment: features are matched by name, unknown ones are masked
 
-  --json               one JSON object on standard output, with return.mean, return.low and return.high
-
-Examples:
-
+examples:
   engram eval run=fast_tmaze
   engram eval run=fast_tmaze checkpoint=best greedy=true episodes=500 --json"""
 
-FLAGS = ("--json", "--help")
-
 
 def main(words: Sequence[str]) -> int:
-    if {"--help", "-h"} & {*words}:
-        print(HELP)
-        return 0
-    for word in words:
-        if word.startswith("-") and word not in FLAGS and (flag := nearest(word, FLAGS)):
-            raise UserError(f"engram eval: no option {word}; did you mean {flag}?")
-    request = load_evaluation([word for word in words if word != "--json"])
-    if "--json" in words:
-        with _nobody_else_prints():
+    usage = "engram eval run=NAME [SETTING=VALUE …] [--json]"
+    parser = ArgumentParser(prog="engram eval", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, with return.mean, return.low and return.high"
+    )
+    options, words = parser.parse_settings(words)
+    request = load_evaluation(words)
+    if options.json:
+        with _stdout_to_stderr():
             result = play(request)
         print(json.dumps(result))
         return 0
-    import_module("engram.display.evaluation").show(play(request))
+    from engram.display.evaluation import show
+
+    show(play(request))
     return 0
 
 
 def play(request: EvalRequest) -> dict[str, Any]:
-    """Evaluate as asked; what was found, as plain data."""
-    # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
+    """Evaluate as requested; the result is plain data, as `--json` prints it."""
+    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.agent.feature_map import unknown_features
     from engram.env.registry import make_spec
     from engram.training.checkpoint.origin import checkpoint_of, load_agent
     from engram.training.evaluate import evaluate
     from engram.training.run import choose_device
 
-    directory, how, run = request
+    directory, settings, run = request
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
-        checkpoint = checkpoint_of(directory, how.checkpoint)
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
         spec = make_spec(run.env)
-        agent = load_agent(checkpoint, run.policy, spec, training=False).to(choose_device(how.device))
+        agent = load_agent(checkpoint, run.policy, spec, training=False).to(choose_device(settings.device))
         evaluation = evaluate(
             agent,
             run.env,
-            how.episodes,
-            greedy=how.greedy,
-            seed=how.seed,
-            num_envs=how.num_envs,
-            num_workers=how.num_workers,
+            settings.episodes,
+            greedy=settings.greedy,
+            seed=settings.seed,
+            num_envs=settings.num_envs,
+            num_workers=settings.num_workers,
             memory=run.trainer.memory,
             step_timeout=run.trainer.worker_timeout,
         )
@@ -94,8 +86,8 @@ def play(request: EvalRequest) -> dict[str, Any]:
         "checkpoint": str(checkpoint.path),
         "epoch": progress["epoch"],
         "steps": progress["steps"],
-        "greedy": how.greedy,
-        "seed": how.seed,
+        "greedy": settings.greedy,
+        "seed": settings.seed,
         "memory": run.trainer.memory,
         **evaluation.to_json(),
         "memoryless_ceiling": spec.memoryless_ceiling,
@@ -105,14 +97,14 @@ def play(request: EvalRequest) -> dict[str, Any]:
 
 
 @contextmanager
-def _nobody_else_prints() -> Iterator[None]:
-    """Standard output is ours alone: what simulators and their libraries print, also in workers, goes to the errors."""
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what simulators and libraries print, also in workers, to standard error: standard output is for the JSON."""
     sys.stdout.flush()
-    ours = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(ours, 1)
-        os.close(ours)
+        os.dup2(stdout, 1)
+        os.close(stdout)

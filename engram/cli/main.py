@@ -1,43 +1,44 @@
-"""The `engram` command: finds the verb, runs it, and turns a user's mistake into a message and an exit code."""
+"""The `engram` command: runs a verb, and turns a user's mistake into a message and an exit code."""
 
-import ast
 import os
 import signal
 import sys
+from argparse import REMAINDER, SUPPRESS
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from threading import current_thread, main_thread
 from typing import NoReturn
 
+import psutil
+
 from engram import __version__
-from engram.cli.sharing import share_the_machine
+from engram.cli.arguments import ArgumentParser
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-# name -> module with `main(words) -> exit code`; its first line says what the verb does. Loaded only when called.
+# Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
 VERBS = {
-    "train": "engram.cli.train",
-    "eval": "engram.cli.eval",
-    "audit": "engram.cli.audit",
-    "bench": "engram.cli.bench",
-    "validate": "engram.cli.validate",
+    "train": "train a policy",
+    "eval": "play whole episodes with a trained policy",
+    "audit": "check that a policy handles its memory correctly",
+    "bench": "measure speed",
+    "validate": "check settings and print them in full, without training",
 }
+CPU_SAMPLE_SECONDS = 0.1
+BUSY_CORES = 0.3  # in use by other programs
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody asked this process to end, with SIGTERM: it ends as at Ctrl-C, workers and all."""
+    """SIGTERM: the process shuts down as after Ctrl-C, including its workers."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the verb that the command line names and returns the exit code: 2 for a mistake, 130 when interrupted,
-    143 when terminated."""
+    """Run a command line and return the exit code: 2 for a user's mistake, 130 if interrupted, 143 if terminated."""
     try:
-        with _terminated_like_interrupted():
-            code = _run([*(sys.argv[1:] if words is None else words)] or ["--help"])
-        sys.stdout.flush()  # here, where it can be answered that nobody reads it
+        with _sigterm_interrupts():
+            code = _run([*(sys.argv[1:] if words is None else words)])
+        sys.stdout.flush()  # inside the try: the reader may be gone
         return code
     except UserError as error:
         print(error, file=sys.stderr)
@@ -45,41 +46,67 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(stop if stop.args else "stopped", file=sys.stderr)
         return 143 if isinstance(stop, Terminated) else 130
-    except BrokenPipeError:  # whoever read our output has gone, as in `engram --help | head`
+    except BrokenPipeError:  # nobody reads the output any more, as in `engram --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _run(words: Sequence[str]) -> int:
-    verb, *rest = words
-    if verb in ("--help", "-h", "help"):
-        print(_help())
-    elif verb in ("--version", "-V"):
-        print(f"engram {__version__}")
-    elif verb in VERBS:
-        if verb != "bench":  # which measures for itself how busy the machine is
-            share_the_machine()
-        _find_modules_here()
-        return int(import_module(VERBS[verb]).main(rest))
-    else:
-        raise UserError(f"engram: no verb '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
-    return 0
+    parser = _parser()
+    try:
+        command = parser.parse_args(words or ["--help"])
+        if command.verb not in VERBS:
+            raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
+        if command.verb != "bench":  # it measures by itself how busy the machine is
+            choose_wait_policy()
+        _import_from_current_folder()
+        return int(import_module(f"engram.cli.{command.verb}").main(command.words))
+    except SystemExit as end:  # argparse exits after --help and --version
+        if end.code != 0:
+            raise
+        return 0
 
 
-def _find_modules_here() -> None:
+def _parser() -> ArgumentParser:
+    verbs = [f"  {verb:<10} {summary}" for verb, summary in VERBS.items()]
+    parser = ArgumentParser(
+        prog="engram",
+        usage="engram VERB …",
+        description="Train reinforcement-learning agents with memory.",
+        epilog="\n".join(["verbs:", *verbs, "", "`engram VERB --help` describes a verb."]),
+    )
+    parser.add_argument("--version", "-V", action="version", version=f"engram {__version__}")
+    parser.add_argument("verb", help=SUPPRESS)
+    parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)
+    return parser
+
+
+def choose_wait_policy() -> None:
+    """Let torch's idle threads sleep instead of spin if other programs use the machine.
+
+    Spinning makes learning with two threads a quarter faster on an idle machine, but three to six times slower
+    beside another busy program. OpenMP reads the policy once, so this must run before torch is imported.
+    """
+    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        return
+    if psutil.cpu_percent(interval=CPU_SAMPLE_SECONDS) / 100 * (psutil.cpu_count() or 1) > BUSY_CORES:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def _import_from_current_folder() -> None:
     """Let settings name modules in the current folder, however `engram` was called."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last: a random.py or gymnasium.py of the user's must not replace the real one
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that a user's random.py does not replace the real one
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def _sigterm_interrupts() -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what is under way is being tidied up
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the shutdown
         raise Terminated
 
-    if current_thread() is not main_thread():  # where signals cannot be handled
+    if current_thread() is not main_thread():  # only the main thread may set signal handlers
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)
@@ -87,16 +114,3 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _help() -> str:
-    lines = ["engram: train reinforcement-learning agents with memory", "", "Usage: engram VERB …", "", "Verbs:"]
-    lines += [f"  {verb:<10} {_summary(module)}" for verb, module in VERBS.items()]
-    return "\n".join([*lines, "", "`engram VERB --help` tells more about one of them."])
-
-
-def _summary(module: str) -> str:
-    """The first line of a module, read and not imported: most verbs load torch, and this is only a list."""
-    origin = getattr(find_spec(module), "origin", None)
-    text = ast.get_docstring(ast.parse(Path(origin).read_text(encoding="utf-8"))) if origin else None
-    return (text or "").partition("\n")[0]

@@ -1,24 +1,22 @@
-"""Train a policy: `engram train [GROUP=CHOICE …] [SETTING=VALUE …]`."""
+"""`engram train [GROUP=CHOICE …] [SETTING=VALUE …]`: train a policy, alone or as one rank of several."""
 
 import errno
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.guide import guide
-from engram.cli.together import together
+from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
-from engram.config.stored import keep, unwritable
+from engram.config.run_directory import differences, not_writable, prepare_directory
 from engram.env.registry import make_spec
-from engram.settings import UserError
+from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
 
@@ -26,96 +24,114 @@ if TYPE_CHECKING:
     from engram.training.distributed import World
 
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-STOPPED = "stopped; the same command goes on from the last checkpoint, if there is one"  # not in the midst of training
+STOPPED = "stopped; the same command resumes from the last checkpoint, if there is one"
 
 
 def main(words: Sequence[str]) -> int:
-    if {"--help", "-h"} & {*words}:
-        print(guide("train"))
-        return 0
-    with ExitStack() as held:  # the run's lock, until all is done
-        return _run(words, held)
+    _, words = settings_parser("train", "Trains a policy.").parse_settings(words)
+    with ExitStack() as stack:  # holds the lock of the run's directory
+        return _run(words, stack)
 
 
-def _run(words: Sequence[str], held: ExitStack) -> int:
-    here = place()
+def _run(words: Sequence[str], stack: ExitStack) -> int:
+    process = place()
     try:
         settings = load(words)
-        make_spec(settings.env)  # if there is no such environment, no run is begun
-        directory = keep(settings, held) if here.rank == 0 else settings.directory
+        make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
+        directory = prepare_directory(settings, stack) if process.rank == 0 else settings.directory
     except UserError as error:
-        if here.local_rank == 0:  # the others of this machine have found the same
+        if process.local_rank == 0:  # all ranks find the same mistake; one of each machine reports it
             raise
         return error.exit_code
-    if here.size > 1:
-        return together(here, settings, lambda world: _train(words, settings, directory, world))
+    if process.size > 1:
+        return _run_distributed(process, settings, lambda world: _train(words, settings, directory, world))
     _train(words, settings, directory)
     return 0
 
 
-def _train(words: Sequence[str], settings: RunSettings, directory: Path, *world: "World") -> None:
+def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
+    """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
+    from engram.training.device import choose_device
+    from engram.training.rendezvous import meet
+
+    world = meet(process, choose_device(settings.device, process), settings.trainer.peer_timeout)
     try:
-        # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
-        start = import_module("engram.training.run").start
-        make_display = import_module("engram.display.terminal").make_display
-        audit = None if settings.trainer.audit is None else import_module("engram.audit").stop_if_wrong
-        watched = all(each.main for each in world)
-        continued = bool(list_checkpoints(directory / "checkpoints"))
+        if changed := differences(world.share(settings), settings, "for the first process"):
+            raise SettingsError(changed)
+        train(world)
+        world.leave()
+        return 0
+    except BaseException as error:
+        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        if not world.speaks(error):
+            return code
+        if not isinstance(error, UserError):
+            raise
+        print(f"process {world.rank} of {world.size}: {error}", file=sys.stderr)
+        return code
+
+
+def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: "World | None" = None) -> None:
+    try:
+        # Imported here: torch takes seconds, and a mistyped option should be reported at once.
+        from engram.audit import stop_if_wrong
+        from engram.display.terminal import make_display
+        from engram.training.distributed import ALONE
+        from engram.training.run import start
+
+        world = world or ALONE
+        resumed = bool(list_checkpoints(directory / "checkpoints"))
         with (
-            nullcontext(sys.stdout) if watched else open(os.devnull, "w", encoding="utf-8") as stream,
-            make_display(stream, next_steps=partial(next_steps, words, settings, continued)) as display,
+            nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
+            make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
         ):
-            start(settings, display, *world, audit=audit)
+            start(settings, display, world, audit=None if settings.trainer.audit is None else stop_if_wrong)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     except OSError as error:
-        if not _concerns(error, directory):
+        if not _is_about(error, directory):
             raise
-        raise UserError(unwritable(directory, error)) from error
+        raise UserError(not_writable(directory, error)) from error
 
 
-def next_steps(words: Sequence[str], settings: RunSettings, continued: bool, done: int) -> list[str]:
-    """Commands one may want after the run: evaluate it, train it for longer, or see what it reaches without memory.
+def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
+    """Commands to offer after a run: evaluate it, train it for longer, or train the same without memory.
 
-    A run that was continued need not have all its settings among the words, so another cannot be made from them.
+    The command line of a resumed run need not hold all of its settings, so it offers no run without memory.
     """
-    steps = 2 * max(settings.trainer.total_timesteps, done)  # more may be done than was asked: the last batch is whole
+    steps = 2 * max(settings.trainer.total_timesteps, steps_done)  # the last batch may exceed total_timesteps
     longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": steps}
-    without: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
-    changes = [longer] if settings.trainer.memory == "off" or continued else [longer, without]
-    return [_evaluation(settings), *(_command(words, change) for change in changes)]
+    memoryless: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
+    changes = [longer] if settings.trainer.memory == "off" or resumed else [longer, memoryless]
+    return [_eval_command(settings), *(_train_command(words, change) for change in changes)]
 
 
-def _evaluation(settings: RunSettings) -> str:
-    where = "" if settings.runs_dir == "runs" else f" runs_dir={shlex.quote(settings.runs_dir)}"
-    return f"{_program()} eval run={settings.run}{where}"
+def _eval_command(settings: RunSettings) -> str:
+    runs_dir = "" if settings.runs_dir == "runs" else f" runs_dir={shlex.quote(settings.runs_dir)}"
+    return f"{_program()} eval run={settings.run}{runs_dir}"
+
+
+def _train_command(words: Sequence[str], changes: dict[str, object]) -> str:
+    process, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
+    program = script or f"{_program()} train"
+    if process.size > 1:
+        # On several machines only the user knows the arguments of torchrun.
+        arguments = f"--nproc-per-node={process.size}" if process.local_size == process.size else "…"
+        program = f"torchrun {arguments} {script or '-m engram train'}"
+    unchanged = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]
+    return " ".join([program, *unchanged, *(f"{name}={value}" for name, value in changes.items())])
 
 
 def _program() -> str:
-    """How to call `engram` here, where it may be in a virtual environment that is not activated."""
+    """How to call `engram`, which may be in a virtual environment that is not activated."""
     if shutil.which("engram"):
         return "engram"
     path = os.path.relpath(Path(sys.executable).with_name("engram"))
     return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
 
 
-def _command(words: Sequence[str], changes: dict[str, object]) -> str:
-    here, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
-    program = script or f"{_program()} train"
-    if here.size > 1:
-        program = f"torchrun {_launching(here)} {script or '-m engram train'}"
-    same = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]
-    return " ".join([program, *same, *(f"{name}={value}" for name, value in changes.items())])
-
-
-def _launching(here: Place) -> str:
-    """How torchrun was told to start these processes; on several machines only the user knows."""
-    return f"--nproc-per-node={here.size}" if here.local_size == here.size else "…"
-
-
-def _concerns(error: OSError, directory: Path) -> bool:
-    """Whether the run's directory is at fault: full, read-only, or gone."""
+def _is_about(error: OSError, directory: Path) -> bool:
+    """Whether the error comes from the run's directory: full, read-only, or gone."""
     if error.errno in FULL_OR_READ_ONLY:
         return True
     return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())

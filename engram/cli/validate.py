@@ -1,8 +1,8 @@
-"""Check settings and print them in full, without training: `engram validate [SETTING=VALUE …]`."""
+"""`engram validate [SETTING=VALUE …]`: check settings and print them in full, without training."""
 
 from collections.abc import Sequence
 
-from engram.cli.guide import guide
+from engram.cli.settings_help import settings_parser
 from engram.config.load import dump, load
 from engram.cores import available_cores
 from engram.env.registry import make_spec
@@ -10,15 +10,13 @@ from engram.training.sizes import resolve_sizes
 
 
 def main(words: Sequence[str]) -> int:
-    if {"--help", "-h"} & {*words}:
-        print(guide("validate"))
-        return 0
+    _, words = settings_parser("validate", "Checks settings and prints them in full.").parse_settings(words)
     settings = load(words)
     agents, cores = make_spec(settings.env).agents, available_cores()
     sizes = resolve_sizes(settings.trainer, agents, settings.device, cores)
     print(dump(settings), end="")
-    place = "a CPU" if settings.device == "auto" else settings.device
-    print(f"\n# Sizes on {place} with {cores} core{'s' * (cores > 1)}, as far as they are not given above:")
+    device = "a CPU" if settings.device == "auto" else settings.device
+    print(f"\n# Sizes on {device} with {cores} core{'s' * (cores > 1)}, unless given above:")
     for name, size in sizes._asdict().items():
         print(f"#   {name}: {size}")
     return 0

@@ -1,4 +1,4 @@
-"""What `engram eval` is asked for: a stored run, a checkpoint of it, how to play. Checked before torch is loaded."""
+"""Settings of `engram eval`: which run and checkpoint, and how to play. Checked before torch is imported."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,19 +7,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
-from engram.config import names
-from engram.config.explain import explain
-from engram.config.groups import compose_groups, own_choice
+from engram.config import setting_names
+from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
+from engram.config.overrides import Override, check_name, override_value, parse_override
 from engram.config.run import RunSettings
-from engram.config.words import Word, check_name, split, value
+from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
 class EvalSettings(Settings):
-    """What to evaluate, and how."""
+    """What to evaluate and how to play."""
 
     run: str
     runs_dir: str = "runs"
@@ -33,18 +33,20 @@ class EvalSettings(Settings):
 
 
 class EvalRequest(NamedTuple):
-    directory: Path  # the run's
-    how: EvalSettings
-    run: RunSettings  # as stored, but for the environment if another was asked for
+    """What `engram eval` was asked for."""
+
+    directory: Path
+    settings: EvalSettings
+    run: RunSettings  # as stored, with the environment that was asked for
 
 
 def load_evaluation(words: Sequence[str]) -> EvalRequest:
-    """What a command line asks for; raises `UserError` with everything that is wrong with it."""
-    given = {word.name: word for word in map(split, words)}  # the last one counts
-    of_env = [word for name, word in given.items() if name.partition(".")[0] == "env"]
-    how = _how({name: word.text for name, word in given.items() if word not in of_env})
-    directory = find_run(how.run, Path(how.runs_dir))
-    return EvalRequest(directory, how, with_env(load_run(directory), of_env))
+    """The request of a command line; raises `UserError` with everything that is wrong with it."""
+    overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
+    of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
+    settings = _eval_settings({name: override.text for name, override in overrides.items() if override not in of_env})
+    directory = find_run(settings.run, Path(settings.runs_dir))
+    return EvalRequest(directory, settings, _with_env(load_run(directory), of_env))
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -52,60 +54,56 @@ def find_run(name: str, runs_dir: Path) -> Path:
     for directory in (runs_dir / name, Path(name)):
         if (directory / SETTINGS_FILE).is_file():
             return directory
-    there = sorted(file.parent.name for file in runs_dir.glob(f"*/{SETTINGS_FILE}"))
-    if not there:
+    runs = sorted(file.parent.name for file in runs_dir.glob(f"*/{SETTINGS_FILE}"))
+    if not runs:
         raise UserError(f"run: there are no runs in {runs_dir}: train one, or say where they are with runs_dir=")
-    raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, there) or _listed(there)}")
+    raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
 
 
-def with_env(run: RunSettings, words: Sequence[Word]) -> RunSettings:
-    """The settings of a run in another environment (`env=NAME`), or in its own with some settings changed."""
-    if not words:
+def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
+    """The settings of a run in another environment (`env=NAME`), or with some settings of its own one changed."""
+    if not overrides:
         return run
     content = run.model_dump(mode="json", exclude={"agent" if run.agent is None else "py_agent"})
-    for word in words:
-        if word.name == "env":
-            content["env"] = _chosen(word.text)
-    usable, problems = names.usable(content["env"].get("kind"), None), []
+    for override in overrides:
+        if override.name == "env":
+            content["env"] = _chosen_env(override.text)
+    usable, problems = setting_names.usable(content["env"].get("kind"), None), []
     tree = OmegaConf.create({"env": content["env"]})
-    for word in words:
-        if word.name != "env":
+    for override in overrides:
+        if override.name != "env":
             try:
-                check_name(word.name, usable)
-                OmegaConf.update(tree, word.name, value(word), merge=True, force_add=True)
+                check_name(override.name, usable)
+                OmegaConf.update(tree, override.name, override_value(override), merge=True, force_add=True)
             except UserError as error:
                 problems.append(str(error))
     try:
         changed = RunSettings.model_validate({**content, "env": OmegaConf.to_container(tree)["env"]})  # type: ignore
     except ValidationError as error:
-        problems += explain(error).values()
+        problems += describe_errors(error).values()
     if problems:
         raise SettingsError(problems)
     return changed
 
 
-def _how(given: dict[str, str]) -> EvalSettings:
+def _eval_settings(given: dict[str, str]) -> EvalSettings:
     known = EvalSettings.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:
-        how = EvalSettings.model_validate({name: text for name, text in given.items() if name in known})
+        settings = EvalSettings.model_validate({name: text for name, text in given.items() if name in known})
     except ValidationError as error:
-        problems += explain(error).values()
+        problems += describe_errors(error).values()
     if problems:
         raise SettingsError(problems)
-    return how
+    return settings
 
 
-def _chosen(choice: str) -> dict[str, Any]:
+def _chosen_env(choice: str) -> dict[str, Any]:
     try:
-        own = own_choice("env", choice)
+        return read_choice("env", choice)
     except UserError as error:
         raise UserError(f"env: {error}") from None
-    tree = OmegaConf.to_container(compose_groups({"env": choice}, {} if own is None else {"env": own}))
-    assert isinstance(tree, dict)
-    return tree["env"]
 
 
-def _listed(there: Sequence[str]) -> str:
-    shown = ", ".join(there[:5])
-    return f"; there are {shown}{', …' if len(there) > 5 else ''}"
+def _listed(runs: Sequence[str]) -> str:
+    return f"; there are {', '.join(runs[:5])}{', …' if len(runs) > 5 else ''}"

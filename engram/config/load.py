@@ -1,4 +1,4 @@
-"""Settings from a command line, checked as a whole: every problem is reported at once, before torch is loaded."""
+"""Loads settings from a command line or a run, and reports every mistake at once, before torch is imported."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from engram.agent.components.graph import read_graph
-from engram.config import names
-from engram.config.explain import explain
-from engram.config.groups import GROUPS, compose_groups, own_choice, read_yaml
+from engram.config import setting_names
+from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_yaml
+from engram.config.overrides import Override, check_name, override_value, parse_override
 from engram.config.run import RunSettings
-from engram.config.words import Word, check_name, split, value
+from engram.config.validation_errors import describe_errors
 from engram.cores import available_cores
 from engram.env.settings import agents_of
 from engram.nearest import suggestion
@@ -23,28 +23,33 @@ from engram.training.launch import place
 from engram.training.sizes import SIZE_NAMES, of_each_process, resolve_sizes
 
 SETTINGS_FILE = "settings.yaml"
+POLICY_GROUPS = {"agent", "py_agent"}
 
 
 def load(words: Sequence[str]) -> RunSettings:
-    """The settings that a command line asks for; raises `SettingsError` with a line for everything wrong with it."""
+    """The settings of a command line; raises `SettingsError` with one line for each mistake.
+
+    >>> load(["env=recall", "env.delay=20"]).env.delay
+    20
+    """
     problems: list[str] = []
-    given: dict[str, Word] = {}
-    for text in words:
-        with _noted(problems):
-            word = split(text)
-            given[word.name] = word  # the last one counts
-    tree, failed = _choose(given, problems)
-    if "run" in given:
-        with _noted(problems):
-            tree = _as_begun(tree, given)
-    usable = _usable(tree, failed)
-    for word in given.values():
-        if word.name not in GROUPS:
-            with _noted(problems):
-                check_name(word.name, usable)
-                if word.name.partition(".")[0] not in failed:
-                    _check_component(word.name, tree)
-                    OmegaConf.update(tree, word.name, value(word), merge=True, force_add=True)
+    overrides: dict[str, Override] = {}
+    for word in words:
+        with _collect(problems):
+            override = parse_override(word)
+            overrides[override.name] = override  # the last one counts
+    tree, failed = _choose_groups(overrides, problems)
+    if "run" in overrides:
+        with _collect(problems):
+            tree = _with_stored_settings(tree, overrides)
+    usable = _usable_names(tree, failed)
+    for override in overrides.values():
+        if override.name not in GROUPS:
+            with _collect(problems):
+                check_name(override.name, usable)
+                if override.name.partition(".")[0] not in failed:
+                    _check_component(override.name, tree)
+                    OmegaConf.update(tree, override.name, override_value(override), merge=True, force_add=True)
     settings = _validate(OmegaConf.to_container(tree), problems)
     if settings is not None:
         _check_sizes(settings, problems)
@@ -56,73 +61,71 @@ def load(words: Sequence[str]) -> RunSettings:
 
 
 def dump(settings: RunSettings) -> str:
-    """Settings as YAML, which `load_run` reads back to the same."""
+    """Settings as YAML; `load_run` reads the same settings back."""
     content = settings.model_dump(mode="json")
     del content["agent" if settings.agent is None else "py_agent"]
     return OmegaConf.to_yaml(OmegaConf.create({"run": content.pop("run"), **content}))
 
 
 def load_run(directory: Path) -> RunSettings:
-    """The settings that are stored with a run."""
+    """The settings stored with a run."""
     path = directory / SETTINGS_FILE
     content = read_yaml(path)
     try:
         return RunSettings.model_validate(content)
     except ValidationError as error:
-        lines = [f"{path}: {line}" for line in explain(error).values()]
+        lines = [f"{path}: {line}" for line in describe_errors(error).values()]
         raise SettingsError(
             [*lines, f"{path} does not fit this version of Engram: correct it, or start another run"]
         ) from None
 
 
 @contextmanager
-def _noted(problems: list[str], where: str = "") -> Iterator[None]:
+def _collect(problems: list[str], prefix: str = "") -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        problems.append(where + str(error))
+        problems.append(prefix + str(error))
 
 
-def _choose(given: dict[str, Word], problems: list[str]) -> tuple[DictConfig, set[str]]:
-    """The tree of the chosen groups, and the groups whose choice is wrong (their defaults stand in for them)."""
-    chosen: dict[str, str] = {}
-    own: dict[str, dict[str, Any]] = {}
-    for group in GROUPS:
-        if group in given:
-            with _noted(problems, f"{group}: "):
-                content = own_choice(group, given[group].text)
-                chosen[group] = given[group].text
-                if content is not None:
-                    own[group] = content
-    failed = {group for group in GROUPS if group in given and group not in chosen}
-    if "agent" in given and "py_agent" in given:
+def _choose_groups(overrides: dict[str, Override], problems: list[str]) -> tuple[DictConfig, set[str]]:
+    """The settings of the chosen groups, and the groups whose choice is wrong; those have their default instead."""
+    tree = {group: read_choice(group, choice) for group, choice in DEFAULTS.items()}
+    chosen = [group for group in GROUPS if group in overrides]
+    failed = set(chosen)
+    for group in chosen:
+        with _collect(problems, f"{group}: "):
+            tree[group] = read_choice(group, overrides[group].text)
+            failed.remove(group)
+    if "agent" in chosen and "py_agent" in chosen:
         problems.append("agent: give agent= or py_agent=, not both")
-        failed |= {"agent"}
-    if failed & {"agent", "py_agent"}:
-        failed |= {"agent", "py_agent"}  # which of the two was meant is not known
-        chosen = {group: choice for group, choice in chosen.items() if group not in failed}
-        own = {group: content for group, content in own.items() if group in chosen}
-    return compose_groups(chosen, own), failed
+        failed.add("agent")
+    if failed & POLICY_GROUPS:
+        failed |= POLICY_GROUPS  # it is not known which of the two was meant
+        tree.pop("agent", None)
+        tree["py_agent"] = read_choice("py_agent", DEFAULTS["py_agent"])
+    elif "agent" in chosen:
+        del tree["py_agent"]
+    return OmegaConf.create(tree), failed
 
 
-def _as_begun(tree: DictConfig, given: dict[str, Word]) -> DictConfig:
-    """What the run that is named began with, if it has a checkpoint to go on from; but groups that are given anew."""
-    runs_dir = given["runs_dir"].text if "runs_dir" in given else RunSettings.model_fields["runs_dir"].default
-    directory = Path(runs_dir) / given["run"].text
+def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override]) -> DictConfig:
+    """If the named run has a checkpoint to resume from: its stored settings, except for groups that are given again."""
+    runs_dir = overrides["runs_dir"].text if "runs_dir" in overrides else RunSettings.model_fields["runs_dir"].default
+    directory = Path(runs_dir) / overrides["run"].text
     if not list_checkpoints(directory / "checkpoints"):
         return tree
     stored = OmegaConf.create(dump(load_run(directory)))
-    policies = {"agent", "py_agent"}
-    anew = {"run", "runs_dir", *given, *(policies if policies & given.keys() else ())}
-    parts: dict[Any, Any] = {name: part for name, part in tree.items() if name in anew}
-    return OmegaConf.create(parts | {name: part for name, part in stored.items() if name not in anew})
+    given = {"run", "runs_dir", *overrides, *(POLICY_GROUPS if POLICY_GROUPS & overrides.keys() else ())}
+    parts: dict[Any, Any] = {name: part for name, part in tree.items() if name in given}
+    return OmegaConf.create(parts | {name: part for name, part in stored.items() if name not in given})
 
 
-def _usable(tree: DictConfig, failed: set[str]) -> frozenset[str]:
-    """The names that can be set with the chosen groups; with a choice that is wrong, those of all its choices."""
+def _usable_names(tree: DictConfig, failed: set[str]) -> frozenset[str]:
+    """The names that can be set with the chosen groups. If a choice is wrong, those of all its alternatives."""
     kind = None if "env" in failed else tree.env.get("kind")
-    policy = None if failed & {"agent", "py_agent"} else "agent" if "agent" in tree else "py_agent"
-    return names.usable(kind if kind in names.environments() else None, policy)
+    policy = None if failed & POLICY_GROUPS else "agent" if "agent" in tree else "py_agent"
+    return setting_names.usable(kind if kind in setting_names.environments() else None, policy)
 
 
 def _check_component(name: str, tree: DictConfig) -> None:
@@ -134,41 +137,41 @@ def _check_component(name: str, tree: DictConfig) -> None:
 
 
 def _validate(content: Any, problems: list[str]) -> RunSettings | None:
-    """The typed settings. Those that are wrong are reported and left out, so that the rest can be checked still."""
+    """The typed settings. Wrong ones are reported and removed, so that the rest can still be checked."""
     try:
         return RunSettings.model_validate(content)
     except ValidationError as error:
-        lines = explain(error)
+        lines = describe_errors(error)
     problems.extend(lines.values())
     for name in lines:
-        _leave_out(content, name.split("."))
+        _remove(content, name.split("."))
     try:
         return RunSettings.model_validate(content)
     except ValidationError:
         return None
 
 
-def _leave_out(part: dict[str, Any], path: list[str]) -> None:
-    """Of a list, all of it."""
-    first, *below = path
-    if below and isinstance(part.get(first), dict):
-        _leave_out(part[first], below)
+def _remove(part: dict[str, Any], path: list[str]) -> None:
+    """Remove a setting; for an item of a list, the whole list."""
+    first, *rest = path
+    if rest and isinstance(part.get(first), dict):
+        _remove(part[first], rest)
     else:
         part.pop(first, None)
 
 
 def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
     if any(problem.startswith(f"{name}:") for problem in problems for name in SIZE_NAMES):
-        return  # a size that cannot be read has no neighbours to suggest
-    agents = agents_of(settings.env) or 1  # unknown until it is built: what holds for one agent must hold for any
-    here = place()
-    each = " (of each process)" if here.size > 1 and settings.trainer.scale_batches_by_world_size else ""
+        return  # one size is already wrong: what follows from it is no help
+    agents = agents_of(settings.env) or 1  # unknown until it is built: sizes must at least work for one agent
+    process = place()
+    each = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
-        trainer = of_each_process(settings.trainer, here.size)
+        trainer = of_each_process(settings.trainer, process.size)
     except SettingsError as found:
         problems.extend(found.lines)
         return
     try:
-        resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // here.local_size))
+        resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // process.local_size))
     except SettingsError as found:
         problems.extend(line + each for line in found.lines)

@@ -1,4 +1,4 @@
-"""Settings of a whole run: each part's own, and what belongs to none of them."""
+"""RunSettings: the settings of every part of a run in one model."""
 
 import re
 from pathlib import Path
@@ -21,13 +21,13 @@ class RunSettings(Settings):
     runs_dir: str = "runs"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    init_from: str | None = None  # a run's directory or a checkpoint's, whose weights to begin with
+    init_from: str | None = None  # the directory of a run or checkpoint to take the initial weights from
     py_agent: PyAgent | None = None
     agent: Agent | None = None
     env: EnvSettings
     trainer: Trainer = Trainer()
     wandb: Wandb = Wandb()
-    run: str = Field(default_factory=lambda given: _default_name(given))  # last: its default is made of the others
+    run: str = Field(default_factory=lambda given: _default_name(given))  # last: its default is made from the others
 
     @property
     def policy(self) -> PyAgent | Agent:
@@ -37,7 +37,7 @@ class RunSettings(Settings):
 
     @property
     def directory(self) -> Path:
-        """Where everything about the run is kept."""
+        """The directory of the run's settings, metrics and checkpoints."""
         return Path(self.runs_dir) / self.run
 
     @field_validator("run")
@@ -45,7 +45,7 @@ class RunSettings(Settings):
     def _is_a_directory_name(cls, run: str) -> str:
         if not SAFE_NAME.fullmatch(run):
             hint = f": try {safe}" if (safe := _safe(run)) else ""
-            raise ValueError(f"'{run}' is no name for a directory (letters, digits and . _ + -, at most 100){hint}")
+            raise ValueError(f"'{run}' cannot name a directory (letters, digits and . _ + -, at most 100){hint}")
         return run
 
     @field_validator("py_agent")
@@ -64,17 +64,17 @@ class RunSettings(Settings):
 
 
 def _default_name(given: dict[str, Any]) -> str:
-    """`fast_tmaze`: what is trained, and where."""
+    """`fast_tmaze`: the policy and the environment."""
     policy = given.get("py_agent") or given.get("agent") or PyAgent()
-    place = given["env"]
-    where = place.kind
-    if isinstance(place, Gym):
-        where = place.id
-    elif isinstance(place, PettingZoo):
-        where = place.module.rpartition(".")[2]
-    elif isinstance(place, MettagridFile):
-        where = Path(place.path).stem
-    return _safe(f"{policy.name.rpartition(':')[2]}_{where}") or "run"
+    env = given["env"]
+    env_name = env.kind
+    if isinstance(env, Gym):
+        env_name = env.id
+    elif isinstance(env, PettingZoo):
+        env_name = env.module.rpartition(".")[2]
+    elif isinstance(env, MettagridFile):
+        env_name = Path(env.path).stem
+    return _safe(f"{policy.name.rpartition(':')[2]}_{env_name}") or "run"
 
 
 def _safe(name: str) -> str:

@@ -51,11 +51,13 @@ class RunSettings(Protocol):
 
     run: str
     seed: int
-    device: str
     init_from: str | None
     env: EnvSettings
     trainer: Trainer
     wandb: Wandb
+
+    @property
+    def device(self) -> str: ...
 
     @property
     def policy(self) -> PyAgent | Agent: ...

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engram.cli.audit import parse
+from engram.cli.audit_targets import ALL, targets
 from engram.cli.main import main
-from engram.cli.targets import ALL, targets
 from engram.config.load import load
 from engram.settings import UserError
 

@@ -15,7 +15,7 @@ from engram import MettaAgent
 from engram.audit import MemoryWrongError, cheap_checks, stop_if_wrong
 from engram.cli.main import main
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.settings import UserError
 from engram.training.run import start
 
@@ -26,7 +26,7 @@ def audited(directory: Path, every: int, name: str, looks: list[Any]) -> None:
     """Three epochs with an audit; what it is given goes to `looks`."""
     words = [*ENV, *SMALL, f"trainer.total_timesteps={3 * BATCH}", f"trainer.audit={every}"]
     settings = load([*words, f"run={name}", f"runs_dir={directory}"])
-    keep(settings)
+    prepare_directory(settings)
 
     def look(agent: MettaAgent) -> None:
         looks.append(agent.policy)

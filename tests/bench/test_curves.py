@@ -7,7 +7,7 @@ from support.running import SMALL, Silent
 
 from engram.bench.curves import main
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.training.run import start
 
 
@@ -15,7 +15,7 @@ def test_runs_become_a_file_and_a_picture(tmp_path):
     for seed in (1, 2):
         words = [*SMALL, "env=recall", "env.delay=2", f"seed={seed}", f"run={seed}", f"runs_dir={tmp_path}"]
         settings = load([*words, "trainer.total_timesteps=960"])
-        keep(settings)
+        prepare_directory(settings)
         start(settings, Silent())
     picture, out = tmp_path / "curves.svg", tmp_path / "out"
     assert main([str(tmp_path / "2"), str(tmp_path / "1"), "--out", str(out), "--picture", str(picture)]) == 0

@@ -11,7 +11,7 @@ from support import running
 from engram.cli import eval as verb
 from engram.cli.main import main
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.training import evaluate
 
 
@@ -21,7 +21,7 @@ def runs(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("runs")
     running.run(directory, name="recall_1")
     running.run(directory, "trainer.memory=off", name="forgetful", epochs=1)
-    keep(load(["run=empty", f"runs_dir={directory}"]))
+    prepare_directory(load(["run=empty", f"runs_dir={directory}"]))
     return directory
 
 

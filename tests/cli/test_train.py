@@ -91,7 +91,7 @@ def test_a_run_that_is_stopped_says_what_is_left_of_it(started, capsys, end, cod
 def test_a_run_that_is_stopped_before_it_trains_promises_nothing(started, capsys, end, code):
     started.end = end()
     assert main(["train"]) == code
-    assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint, if there is one\n"
+    assert capsys.readouterr().err == "stopped; the same command resumes from the last checkpoint, if there is one\n"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
@@ -150,21 +150,23 @@ def test_an_error_that_has_nothing_to_do_with_the_run_directory_is_a_bug(started
 
 
 def test_the_commands_offered_after_a_run_are_sound_and_build_on_it():
-    evaluation, *rest = next_steps(SEEDS, load(SEEDS), False, done=4096)
+    evaluation, *rest = next_steps(SEEDS, load(SEEDS), False, steps_done=4096)
     assert evaluation.endswith("engram eval run=test_fast")
     longer, without = (command.split()[2:] for command in rest)
     assert load(longer) == load([*SEEDS, "trainer.total_timesteps=10000"])
     assert load(without) == load([*SEEDS, "run=test_fast_no_memory", "trainer.memory=off"])
-    assert len(next_steps(without, load(without), False, done=8192)) == 2
+    assert len(next_steps(without, load(without), False, steps_done=8192)) == 2
 
 
 def test_a_run_that_was_continued_by_its_name_offers_no_command_that_would_train_something_else():
-    assert len(next_steps(["run=mine"], load(["run=mine"]), True, done=4096)) == 2
+    assert len(next_steps(["run=mine"], load(["run=mine"]), True, steps_done=4096)) == 2
 
 
 def test_training_for_longer_is_longer_than_what_was_done():
     words = ["run=mine", "trainer.total_timesteps=1000"]
-    assert next_steps(words, load(words), False, done=4096)[1].endswith(" train run=mine trainer.total_timesteps=8192")
+    assert next_steps(words, load(words), False, steps_done=4096)[1].endswith(
+        " train run=mine trainer.total_timesteps=8192"
+    )
 
 
 @pytest.mark.parametrize("found", ["/usr/bin/engram", None])
@@ -173,19 +175,19 @@ def test_all_commands_offered_call_the_program_by_what_leads_to_it(monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["engram"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my programs" / "python"))
     monkeypatch.chdir(tmp_path)
-    commands = [shlex.split(command)[0] for command in next_steps(SEEDS, load(SEEDS), False, done=4096)]
+    commands = [shlex.split(command)[0] for command in next_steps(SEEDS, load(SEEDS), False, steps_done=4096)]
     assert commands == ["engram" if found else "my programs/engram"] * 3
 
 
 def test_who_trains_with_the_script_is_offered_the_script(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["./tools/train.py"])
-    _, *rest = next_steps(SEEDS, load(SEEDS), False, done=4096)
+    _, *rest = next_steps(SEEDS, load(SEEDS), False, steps_done=4096)
     assert all(command.startswith("./tools/train.py py_agent=fast ") for command in rest)
 
 
 def test_the_evaluation_offered_looks_where_the_run_is():
     settings = load(["run=mine", "runs_dir=/some where"])
-    assert next_steps([], settings, False, done=4096)[0].endswith("engram eval run=mine runs_dir='/some where'")
+    assert next_steps([], settings, False, steps_done=4096)[0].endswith("engram eval run=mine runs_dir='/some where'")
 
 
 def test_help_lists_every_group_with_its_choices(capsys):

@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from engram.config import names
-from engram.config.stored import FREE
+from engram.config import setting_names
+from engram.config.run_directory import MAY_CHANGE
 from engram.training.settings import Trainer, Wandb
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -35,7 +35,7 @@ def defaults(model: type[BaseModel], prefix: str) -> dict[str, Any]:
     """The settings of a model and of those below it, with their defaults."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        parts = names.leaf_types(field.annotation)
+        parts = setting_names.leaf_types(field.annotation)
         below = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
         found |= defaults(below[0], f"{prefix}{name}.") if below else {prefix + name: field.default}
     return found
@@ -50,10 +50,10 @@ def shown(default: Any) -> str:
     return str(default)
 
 
-@pytest.mark.parametrize("kind", names.environments())
+@pytest.mark.parametrize("kind", setting_names.environments())
 def test_every_setting_of_an_environment_is_documented(kind: str) -> None:
     said = {name: cell for name, cell in tables("environments.md")[kind].items() if cell}
-    expected = defaults(names.environments()[kind], "env.")
+    expected = defaults(setting_names.environments()[kind], "env.")
     del expected["env.kind"]
     check(said, expected)
 
@@ -69,7 +69,7 @@ def test_every_setting_of_training_is_documented() -> None:
 def test_what_may_change_when_a_run_goes_on_is_documented() -> None:
     page = (DOCS / "training.md").read_text(encoding="utf-8")
     section = page.partition("## Going on with a run")[2].partition("With anything else another")[0]
-    assert set(re.findall(r"`([a-z_.]+)`", section)) - {"interval", "keep"} == set(FREE)
+    assert set(re.findall(r"`([a-z_.]+)`", section)) - {"interval", "keep"} == set(MAY_CHANGE)
 
 
 def check(said: dict[str, str], expected: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from engram.config.evaluation import EvalSettings, load_evaluation
 from engram.config.load import load, load_run
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.env.settings import Gym, Recall, TMaze
 from engram.settings import UserError
 
@@ -13,8 +13,8 @@ from engram.settings import UserError
 def runs(tmp_path, monkeypatch):
     """Where two runs are stored, as `runs`."""
     monkeypatch.chdir(tmp_path)
-    keep(load(["run=maze_1", "env.max_steps=30"]))
-    keep(load(["run=recall_1", "env=recall", "env.delay=5", "agent=fast"]))
+    prepare_directory(load(["run=maze_1", "env.max_steps=30"]))
+    prepare_directory(load(["run=recall_1", "env=recall", "env.delay=5", "agent=fast"]))
     return tmp_path / "runs"
 
 
@@ -26,14 +26,14 @@ def problems(*words: str) -> list[str]:
 
 def test_a_run_is_evaluated_as_it_was_trained_unless_said_otherwise(runs):
     request = load_evaluation(["run=maze_1"])
-    assert request.how == EvalSettings(run="maze_1")
+    assert request.settings == EvalSettings(run="maze_1")
     assert request.run == load_run(runs / "maze_1")
     assert request.directory.resolve() == runs / "maze_1"
 
 
 def test_how_to_play_is_read_from_the_words(runs):
     words = "run=maze_1 episodes=7 greedy=true seed=3 checkpoint=best num_envs=2 num_workers=1 device=cpu"
-    how = load_evaluation(words.split()).how
+    how = load_evaluation(words.split()).settings
     assert (how.episodes, how.greedy, how.seed, how.checkpoint) == (7, True, 3, "best")
     assert (how.num_envs, how.num_workers, how.device) == (2, 1, "cpu")
 

@@ -3,10 +3,10 @@
 import pytest
 
 from engram.agent.settings import POLICIES, Agent, PyAgent
-from engram.config.groups import GROUPS, HERE, choices
+from engram.config.groups import CONFIG_FOLDER, GROUPS, choices
 from engram.config.load import dump, load, load_run
 from engram.config.run import RunSettings
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.env.settings import Arena, Gym, Recall, TMaze
 from engram.settings import UserError
 
@@ -15,7 +15,7 @@ from engram.settings import UserError
 def graph(tmp_path):
     """A graph of the user's, without a name."""
     path = tmp_path / "mine.yaml"
-    path.write_text((HERE / "agent" / "fast.yaml").read_text().replace("name: fast", ""))
+    path.write_text((CONFIG_FOLDER / "agent" / "fast.yaml").read_text().replace("name: fast", ""))
     return str(path)
 
 
@@ -113,8 +113,8 @@ def test_any_group_takes_a_file_of_ones_own(tmp_path):
     ("content", "message"),
     [
         ("- a\n", "must hold names and values, not a list"),
-        ("a: [1\n", "is not sound YAML"),
-        ("components: {_core_: {_target_: os.system}}\n", "the key _target_ is an instruction of Hydra's"),
+        ("a: [1\n", "is not valid YAML"),
+        ("components: {_core_: {_target_: os.system}}\n", "the key _target_ is not supported"),
         ("components: {}\nname: '${oc.env:HOME}'\n", "references such as"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_run_without_a_name_is_called_by_what_is_trained_and_where(words, name
 def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
     where = f"runs_dir={tmp_path}"
     began = load(["run=mine", where, "env=recall", "env.cues=3", "seed=7", "trainer.num_envs=32", "agent=reference"])
-    keep(began)
+    prepare_directory(began)
     assert load(["run=mine", where]).env.kind == "tmaze"  # without a checkpoint there is nothing to go on with
     (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
     assert load(["run=mine", where]) == began
@@ -186,7 +186,7 @@ def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
 def test_a_run_that_was_moved_goes_on_where_it_is_now(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     began = load(["run=mine", "runs_dir=before", "seed=7"])
-    keep(began)
+    prepare_directory(began)
     (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
     for now, words in (("elsewhere", ["runs_dir=elsewhere"]), ("runs", [])):
         began.directory.parent.rename(now)

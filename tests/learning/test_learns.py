@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.training.run import start
 
 
@@ -23,7 +23,7 @@ class Silent:
 def best_return(directory: Path, *words: str) -> float:
     """The best mean over recent episodes."""
     settings = load([*words, f"runs_dir={directory}", "run=x", "trainer.num_workers=0"])
-    keep(settings)
+    prepare_directory(settings)
     start(settings, Silent())
     records = [json.loads(line) for line in (directory / "x" / "metrics.jsonl").read_text().splitlines()]
     assert max(record["memory/replay_error"] for record in records) < 1e-5

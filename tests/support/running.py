@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.training.run import Result, start
 
 BATCH = 96
@@ -42,7 +42,7 @@ def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display:
     steps = f"trainer.total_timesteps={epochs * BATCH}"
     env = () if any(word.startswith("env=") for word in words) else RECALL
     settings = load([*env, *SMALL, steps, *words, f"run={name}", f"runs_dir={directory}"])
-    keep(settings)
+    prepare_directory(settings)
     return start(settings, display or Silent())
 
 

@@ -9,7 +9,7 @@ import torch
 from support.running import BATCH, SMALL, Silent
 
 from engram.config.load import load
-from engram.config.stored import keep
+from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
@@ -28,7 +28,7 @@ ENVIRONMENTS = {
 
 def run(directory: Path, *words: str, name: str = "x", epochs: int = 4, display: Silent | None = None):
     settings = load([*SMALL, *words, f"run={name}", f"runs_dir={directory}", f"trainer.total_timesteps={epochs * 96}"])
-    keep(settings)
+    prepare_directory(settings)
     return start(settings, display or Silent())
 
 

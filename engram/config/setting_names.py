@@ -1,4 +1,4 @@
-"""The dotted names of all settings, read off the models: what a command line may set."""
+"""The dotted names of all settings, collected from the models: what a command line may set."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,46 +11,45 @@ from engram.settings import Settings
 
 @cache
 def known() -> dict[str, Any]:
-    """Every name of the run's settings, of all kinds of environment, with its type."""
+    """The name and type of every setting, for all kinds of environment."""
     return dict(_walk(RunSettings, ""))
 
 
 @cache
 def environments() -> dict[str, type[Settings]]:
-    """The kinds of environment and their models."""
+    """The settings model of each kind of environment."""
     return {model.model_fields["kind"].default: model for model in _models(known()["env"])}
 
 
 @cache
 def usable(kind: str | None, policy: str | None) -> frozenset[str]:
-    """The names that a run has with one kind of environment and with `py_agent` or `agent`; None: with any."""
-    its = {name for name, _ in _walk(environments()[kind], "env.")} if kind else {*known()}
+    """The names that a run with this kind of environment and `py_agent` or `agent` can set. None stands for any."""
+    of_env = {name for name, _ in _walk(environments()[kind], "env.")} if kind else {*known()}
     other = {"py_agent": "agent.", "agent": "py_agent.", None: "-"}[policy]
     return frozenset(
-        name for name in known() if not name.startswith(other) and (name in its or not name.startswith("env."))
+        name for name in known() if not name.startswith(other) and (name in of_env or not name.startswith("env."))
     )
 
 
-def is_open(name: str, among: frozenset[str]) -> bool:
-    """Whether a name that no model lists may be set all the same: below a dictionary, or an option of a policy."""
+def is_open(name: str, usable: frozenset[str]) -> bool:
+    """Whether an unlisted name may be set: a key of a dictionary, or a keyword argument of a policy."""
     parts = name.split(".")
-    above = [".".join(parts[:end]) for end in range(1, len(parts))]
-    is_option = name.startswith("py_agent.") and "py_agent.name" in among
-    return is_option or any(parent in among and get_origin(known()[parent]) is dict for parent in above)
+    parents = [".".join(parts[:end]) for end in range(1, len(parts))]
+    is_option = name.startswith("py_agent.") and "py_agent.name" in usable
+    return is_option or any(parent in usable and get_origin(known()[parent]) is dict for parent in parents)
 
 
-def having(name: str) -> list[str]:
+def environments_with(name: str) -> list[str]:
     """The kinds of environment that have a setting."""
-    return [kind for kind in environments() if name in (its := usable(kind, None)) or is_open(name, its)]
+    return [kind for kind in environments() if name in (names := usable(kind, None)) or is_open(name, names)]
 
 
 def is_text(name: str) -> bool:
-    """Whether a setting is text, which is taken to the letter: `run=1e5` is not a number."""
     return name in known() and set(leaf_types(known()[name])) <= {str, NoneType}
 
 
 def leaf_types(annotation: Any) -> list[Any]:
-    """The plain types and choices that an annotation is made of."""
+    """The plain types and literals in an annotation: `int | None` gives `[int, NoneType]`."""
     arguments = get_args(annotation)
     if not arguments or get_origin(annotation) in (dict, list):
         return [get_origin(annotation) or annotation]

@@ -1,0 +1,27 @@
+"""The argument parser of all verbs: argparse, with mistakes as `UserError` and settings as the remaining words."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from engram.nearest import nearest
+from engram.settings import UserError
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` whose help keeps its line breaks and whose options cannot be abbreviated."""
+
+    def __init__(self, **options: Any):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message} (see --help)")
+
+    def parse_settings(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The parsed options and the other words, which are settings."""
+        options, settings = self.parse_known_args(words)
+        known = [name for action in self._actions for name in action.option_strings]
+        for word in settings:
+            if word.startswith("-") and (option := nearest(word, known)):
+                raise UserError(f"{self.prog}: no option {word}; did you mean {option}?")
+        return options, settings

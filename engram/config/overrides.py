@@ -1,0 +1,92 @@
+"""Command-line overrides, `NAME=VALUE`: splits them, checks their names and reads their values."""
+
+import re
+from typing import Any, NamedTuple
+
+from engram.config import setting_names
+from engram.config.groups import GROUPS, choices, require_plain_data
+from engram.config.values import read_value
+from engram.nearest import nearest, suggestion
+from engram.settings import UserError
+
+NAME = re.compile(r"\w+(\.\w+)*")
+
+CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}
+
+
+class Override(NamedTuple):
+    """One `NAME=VALUE`, with the value as it was typed."""
+
+    name: str
+    text: str
+
+
+def parse_override(word: str) -> Override:
+    """Split a word of the command line; raise `UserError` with the right way to write it."""
+    name, equals, text = word.partition("=")
+    if word.startswith("-"):
+        bare = word.lstrip("-").replace("-", "_")
+        raise UserError(f"{word}: settings have no dashes: write {bare if '=' in bare else bare + '=VALUE'}")
+    if word.startswith(("+", "~")):
+        raise UserError(f"{word}: settings cannot be added (+) or deleted (~): write NAME=VALUE")
+    if not equals:
+        raise UserError(f"{word}: settings are written NAME=VALUE{_guess(word)}")
+    if not NAME.fullmatch(name):
+        raise UserError(f"{word}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
+    if not text:
+        raise UserError(f"{name}: no value: write {name}=VALUE without spaces")
+    return Override(name, text)
+
+
+def check_name(name: str, usable: frozenset[str]) -> None:
+    """Raise `UserError` with the nearest usable name if this one cannot be set."""
+    if _has_hidden_part(name):
+        raise UserError(f"{name}: names of settings do not begin with an underscore")
+    section, _, rest = name.partition(".")
+    if name in CHOSEN_BY_GROUP:
+        raise UserError(f"{name}: choose with {section}=NAME")
+    if name in usable or setting_names.is_open(name, usable):
+        return
+    if section == "env" and (kinds := setting_names.environments_with(name)):
+        raise UserError(f"{name}: not in the chosen environment, only with env={'|'.join(kinds)}")
+    if section in ("agent", "py_agent") and rest:
+        other = "agent" if section == "py_agent" else "py_agent"
+        if f"{other}.name" in usable and f"{section}.name" not in usable:
+            near = f", or write {other}.{rest}" if f"{other}.{rest}" in usable else ""
+            raise UserError(f"{name}: this run has no {section}: give {section}=NAME{near}")
+    raise UserError(f"{name}: no such option{suggestion(name, usable - CHOSEN_BY_GROUP)}")
+
+
+def override_value(override: Override) -> Any:
+    """The value of an override. Settings that are text take it literally: `run=1e5` is not a number."""
+    name, text = override
+    require_plain_data(text, name)
+    if setting_names.is_text(name) and text[0] not in "'\"" and text != "null":
+        return text
+    try:
+        value = read_value(text)
+    except ValueError as error:
+        if str(error) == "several values":
+            raise UserError(f"{name}: {text} is several values: give one (a list is written [a,b])") from None
+        raise UserError(f"{name}: {text} cannot be read ({error}): put text in quotes") from None
+    require_plain_data(value, name)
+    types = setting_names.leaf_types(setting_names.known().get(name, Any))
+    if isinstance(value, bool) and bool not in types and (int in types or float in types):
+        raise UserError(f"{name}: {text} is not a number")
+    return value
+
+
+def _has_hidden_part(name: str) -> bool:
+    parts = name.split(".")
+    if name.startswith("agent.components.") and parts[2] != "_target_":
+        del parts[2]  # components may be called _core_ or _value_
+    return any(part.startswith("_") for part in parts)
+
+
+def _guess(word: str) -> str:
+    """What a word without `=` may have meant: a choice of a group, or a setting without its value."""
+    for group in GROUPS:
+        if word in choices(group):
+            return f"; did you mean {group}={word}?"
+    name = nearest(word, setting_names.known())
+    return f"; did you mean {name}=VALUE?" if name else ""

@@ -1,0 +1,148 @@
+"""The directory of a run: locks it, stores the settings in it, and compares them when the run is resumed."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+from weakref import WeakSet
+
+from engram.config.load import SETTINGS_FILE, dump, load_run
+from engram.config.run import RunSettings
+from engram.settings import SettingsError, UserError
+from engram.training.checkpoint.listing import list_checkpoints
+
+try:
+    import fcntl
+except ImportError:  # Windows: train without a lock
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = ".lock"
+# These settings may change on resume; none of them affects what is learned.
+MAY_CHANGE = (
+    "runs_dir",
+    "device",
+    "wandb",
+    "trainer.total_timesteps",
+    "trainer.num_workers",
+    "trainer.worker_timeout",
+    "trainer.peer_timeout",
+    "trainer.checkpoint",
+    "trainer.evaluate_interval",
+    "trainer.evaluate_episodes",
+    "trainer.audit",
+    "trainer.replay_error_bound",
+    "trainer.gradient_bound",
+    "trainer.tensorboard",
+    "trainer.trace",
+    "trainer.profile",
+)
+
+_open_locks: WeakSet[TextIO] = WeakSet()
+
+
+def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> Path:
+    """Make the run's directory and store the settings in it; raise if it belongs to another run.
+
+    With a `stack`, the directory stays locked until the stack is closed.
+    """
+    directory = settings.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _check_is_a_run(directory)
+        if stack is not None:
+            stack.enter_context(lock(directory))
+        _check_same_settings(settings, directory)
+        temporary = directory / f".{SETTINGS_FILE}.{os.getpid()}"
+        temporary.write_text(dump(settings), encoding="utf-8")
+        temporary.replace(directory / SETTINGS_FILE)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"{directory} is not a directory: give another run= or runs_dir=") from None
+    except OSError as error:
+        raise UserError(not_writable(directory, error)) from None
+    return directory
+
+
+def not_writable(directory: Path, error: OSError) -> str:
+    """The message for a run directory that cannot be written."""
+    return f"{directory} cannot be written ({error.strerror or error}): give a writable one with runs_dir="
+
+
+def differences(stored: RunSettings, settings: RunSettings, other: str = "when the run began") -> list[str]:
+    """One line for each setting that differs from the stored ones and may not change."""
+    before, now = (_flatten(each.model_dump(mode="json")) for each in (stored, settings))
+    if stored.env.kind != settings.env.kind:  # one line instead of one for each setting of both environments
+        before, now = (
+            {name: value for name, value in flat.items() if not name.startswith("env.")} | {"env": kind}
+            for flat, kind in ((before, stored.env.kind), (now, settings.env.kind))
+        )
+    changed = [name for name in {**now, **before} if before.get(name) != now.get(name) and not _may_change(name)]
+    return [f"{name}: {_shown(now.get(name))}, but {_shown(before.get(name))} {other}" for name in changed]
+
+
+def lock(directory: Path) -> TextIO:
+    """Lock a run's directory until the returned file is closed or the process ends; raise if another process has it."""
+    file = (directory / LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        _acquire(file, directory)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    _open_locks.add(file)
+    return file
+
+
+def _acquire(file: TextIO, directory: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        process = f"process {number}" if (number := file.read().strip()) else "another process"
+        raise UserError(
+            f"{directory} is being trained by {process}: wait for it, stop it, or give another run="
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _close_inherited_locks() -> None:
+    """A forked process must not keep the lock when the process that trains is gone."""
+    for file in list(_open_locks):
+        file.close()
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_close_inherited_locks)
+
+
+def _check_is_a_run(directory: Path) -> None:
+    """Raise if the directory holds other files. A run that stopped very early may have left only its lock."""
+    others = [file for file in directory.iterdir() if not file.name.startswith((f".{SETTINGS_FILE}", LOCK_FILE))]
+    if others and not (directory / SETTINGS_FILE).exists():
+        raise UserError(f"{directory} exists and is not a run of Engram's: give another run=")
+
+
+def _check_same_settings(settings: RunSettings, directory: Path) -> None:
+    if not (directory / SETTINGS_FILE).exists() or not list_checkpoints(directory / "checkpoints"):
+        return  # without a checkpoint there is nothing to resume, so the settings may be corrected
+    if changed := differences(load_run(directory), settings):
+        raise SettingsError([*changed, f"{directory} is another run: give another run=, or the settings it began with"])
+
+
+def _may_change(name: str) -> bool:
+    return any(f"{name}.".startswith(f"{start}.") for start in MAY_CHANGE)
+
+
+def _shown(value: Any) -> Any:
+    return "null" if value is None else value
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -1,0 +1,106 @@
+"""Turns pydantic's validation errors into messages: the setting's name, what was given, what is expected."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Union
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from engram.config import setting_names
+from engram.nearest import suggestion
+from engram.training.schedule import ByMetric, Constant, Ramp
+
+Formatter = Callable[[str, dict[str, Any]], str]  # (the given value, pydantic's context) -> message
+
+
+def _constant(message: str) -> Formatter:
+    return lambda given, _: f"{given} is {message}"
+
+
+_BOOLEAN = _constant("neither true nor false")
+_INTEGER = _constant("not a whole number")
+_NUMBER = _constant("not a number")
+_MAPPING = _constant("not a set of names and values: write {name:value}")
+
+MESSAGES: dict[str, Formatter] = {
+    "bool_parsing": _BOOLEAN,
+    "bool_type": _BOOLEAN,
+    "int_parsing": _INTEGER,
+    "int_type": _INTEGER,
+    "int_from_float": _INTEGER,
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "finite_number": _constant("not a finite number"),
+    "string_type": _constant("not text"),
+    "list_type": _constant("not a list: write [a,b]"),
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "greater_than": lambda given, bounds: f"{given} is too small: more than {bounds['gt']:.15g}",
+    "greater_than_equal": lambda given, bounds: f"{given} is too small: at least {bounds['ge']:.15g}",
+    "less_than": lambda given, bounds: f"{given} is too large: less than {bounds['lt']:.15g}",
+    "less_than_equal": lambda given, bounds: f"{given} is too large: at most {bounds['le']:.15g}",
+    "union_tag_invalid": lambda _, tags: f"no kind {tags['tag']!r}: one of {tags['expected_tags']}",
+    "value_error": lambda _, details: str(details["error"]),
+}
+
+
+def describe_errors(error: ValidationError) -> dict[str, str]:
+    """One line for each wrong setting, by its dotted name."""
+    lines: dict[str, str] = {}
+    for details in error.errors():
+        name = _dotted_name(details)
+        if details["type"] != "default_factory_not_called":  # follows from another error, which is reported itself
+            lines[name] = f"{name}: {_message(name, details)}" if name else _message(name, details)
+    return lines
+
+
+def _dotted_name(details: ErrorDetails) -> str:
+    path = [str(part) for part in details["loc"]]
+    # Pydantic inserts the tag by which it chose the model of a union.
+    if path[0:1] == ["env"]:
+        del path[1:2]
+    elif path[:2] == ["trainer", "schedule"]:
+        del path[3:4]
+    return ".".join(path)
+
+
+def _message(name: str, details: ErrorDetails) -> str:
+    given, kind, context = details["input"], details["type"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"no such option{suggestion(name, _names_beside(name))}"
+    if kind == "missing":
+        return f"missing: give {name}=VALUE"
+    shown = repr(given) if isinstance(given, str) else _shorten(given)
+    if kind == "literal_error":
+        types = setting_names.leaf_types(_names_beside(name)[name])
+        choices = [choice for choice in types if isinstance(choice, str)]
+        return f"{shown} is not one of {', '.join(choices)}{suggestion(str(given), choices, likeness=0.7)}"
+    if kind == "union_tag_not_found":
+        return f"no kind is given: one of {', '.join(_kinds(name))}"
+    if kind in MESSAGES:
+        return MESSAGES[kind](shown, context)
+    return f"{shown}: {details['msg'][:1].lower()}{details['msg'][1:]}"
+
+
+def _kinds(name: str) -> list[str]:
+    if name == "env":
+        return [*setting_names.environments()]
+    return setting_names.leaf_types(_names_beside(f"{name}.kind")[f"{name}.kind"])
+
+
+def _names_beside(name: str) -> Mapping[str, Any]:
+    """The known names with their types. The settings of a schedule are the same below every scheduled name."""
+    if not name.startswith("trainer.schedule."):
+        return setting_names.known()
+    known: dict[str, Any] = {}
+    for model in (Constant, Ramp, ByMetric):
+        for key, field in model.model_fields.items():
+            sibling = f"{name.rpartition('.')[0]}.{key}"
+            known[sibling] = Union[known.get(sibling, field.annotation), field.annotation]  # noqa: UP007
+    return known
+
+
+def _shorten(given: Any) -> str:
+    text = "null" if given is None else str(given).lower() if isinstance(given, bool) else str(given)
+    return text if len(text) <= 60 else f"{text[:57]}…"
