@@ -1,4 +1,4 @@
-"""Draws the terminal at the end of a run that really was, for the README: docs/picture.py runs/NAME PICTURE.svg."""
+"""Draws the terminal at the end of a run, for the README: docs/picture.py runs/NAME PICTURE.svg."""
 
 import io
 import json
@@ -12,26 +12,26 @@ from engram.agent.metta_agent import MettaAgent
 from engram.config.load import load_run
 from engram.cores import available_cores
 from engram.display.panel import run_panel
-from engram.display.story import Story
+from engram.display.progress import RunProgress
 from engram.display.summary import summary
 from engram.env.registry import make_spec
 from engram.training.run import Plan, Result, choose_device
 from engram.training.sizes import resolve_sizes
 
 WIDTH, HEIGHT = 96, 32
-# Fonts that readers have: a picture in a README may not load any.
+# Installed fonts: a picture in a README cannot load any.
 FONTS = "ui-monospace, Menlo, 'DejaVu Sans Mono', Consolas, monospace"
 
 
 def main(directory: Path, picture: Path) -> None:
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    story = Story(plan_of(directory), clock=lambda: 0.0)
+    progress = RunProgress(plan_of(directory), clock=lambda: 0.0)
     for record in records:
-        story.add(record)
-    story.end("done" if story.share_done == 1 else "stopped")
+        progress.add(record)
+    progress.end("done" if progress.fraction_done == 1 else "stopped")
     console = Console(file=io.StringIO(), record=True, width=WIDTH, height=HEIGHT, force_terminal=True)
-    console.print(run_panel(story, WIDTH, HEIGHT))
-    console.print("", *summary(result_of(directory, story), trained=True), "", sep="\n", highlight=False)
+    console.print(run_panel(progress, WIDTH, HEIGHT))
+    console.print("", *summary(result_of(directory, progress), trained=True), "", sep="\n", highlight=False)
     svg = console.export_svg(title="./tools/train.py", code_format=svg_format(), unique_id="engram")
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(svg, encoding="utf-8")
@@ -52,17 +52,19 @@ def plan_of(directory: Path) -> Plan:
     )
 
 
-def result_of(directory: Path, story: Story) -> Result:
-    checkpoint = Path("runs", story.plan.run, "checkpoints", max((directory / "checkpoints").iterdir()).name)
-    mean_return = story.value("return")
-    return Result(story.plan.run, directory, checkpoint, story.plan.env, story.steps, story.seconds, mean_return)
+def result_of(directory: Path, progress: RunProgress) -> Result:
+    checkpoint = Path("runs", progress.plan.run, "checkpoints", max((directory / "checkpoints").iterdir()).name)
+    mean_return = progress.value("return")
+    return Result(
+        progress.plan.run, directory, checkpoint, progress.plan.env, progress.steps, progress.seconds, mean_return
+    )
 
 
 def svg_format() -> str:
-    """Rich's own, without the fonts that it would fetch."""
-    own = re.sub(r" *@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    # A little larger than usual: then the blocks of the chart touch each other.
-    return own.replace("Fira Code, monospace", FONTS).replace("font-size: {char_height}px", "font-size: 21px")
+    """The SVG template of Rich without its web fonts."""
+    template = re.sub(r" *@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    # Slightly larger than usual, so that the blocks of the chart touch.
+    return template.replace("Fira Code, monospace", FONTS).replace("font-size: {char_height}px", "font-size: 21px")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What people look at: a run in the terminal while it trains, and what came of it."""
+"""The terminal display of a run while it trains, its summary, and the table of an evaluation."""

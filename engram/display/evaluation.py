@@ -1,4 +1,4 @@
-"""An evaluation as people read it: a table of means and how well they are known, and whether they take memory."""
+"""Prints an evaluation: a table of means with confidence intervals, and whether the return needs memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,22 +7,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engram.display.figures import MISSING, count, number, plural, score
+from engram.display.formatting import MISSING, count, number, plural, score
 
-ENOUGH = 20  # episodes; fewer that happen to be alike would seem to be sure of their mean
+MINIMUM_EPISODES = 20  # a few equal episodes have a narrow interval by chance
 
-Result = Mapping[str, Any]  # as `engram eval --json` prints it
+EvalResult = Mapping[str, Any]  # as `engram eval --json` prints it
 
 
-def show(result: Result, console: Console | None = None) -> None:
+def show(result: EvalResult, console: Console | None = None) -> None:
     console = console or Console()
     console.print(Text(heading(result)), table(result), Text(verdict(result)), sep="\n")
     if result["masked_features"]:
-        console.print(Text(f"Masked, for the policy does not know them: {', '.join(result['masked_features'])}."))
+        console.print(Text(f"Masked features, unknown to the policy: {', '.join(result['masked_features'])}."))
 
 
-def heading(result: Result) -> str:
-    actions = "most likely actions" if result["greedy"] else "actions drawn"
+def heading(result: EvalResult) -> str:
+    actions = "most likely actions" if result["greedy"] else "sampled actions"
     memory = ", without memory" if result["memory"] == "off" else ""
     return (
         f"{result['run']} on {result['env']}, {plural(result['episodes'], 'episode')}, {actions}{memory}, "
@@ -30,8 +30,8 @@ def heading(result: Result) -> str:
     )
 
 
-def table(result: Result) -> Table:
-    """A row for return and length, for each statistic, and for each agent where there are several."""
+def table(result: EvalResult) -> Table:
+    """A row for return, length and each statistic, and one for each agent if there are several."""
     grid = Table(box=None, pad_edge=False)
     for name in ("", "mean", "95% interval", "std"):
         grid.add_column(name, justify="left" if name == "" else "right")
@@ -39,26 +39,26 @@ def table(result: Result) -> Table:
     if len(result["agents"]) > 1:
         rows |= {f"return of agent {agent['agent']}": agent["return"] for agent in result["agents"]}
     for name, value in rows.items():
-        grid.add_row(name, *_figures(value))
+        grid.add_row(name, *_cells(value))
     return grid
 
 
-def verdict(result: Result) -> str:
-    """The return beside what a policy without memory can reach, where that is known, in a sentence."""
+def verdict(result: EvalResult) -> str:
+    """One sentence that compares the return with the memoryless ceiling, if that is known."""
     value, ceiling, goal = result["return"], result["memoryless_ceiling"], result["mean_return_goal"]
     at_best = "" if goal is None else f" The best possible is {score(goal)}."
     if ceiling is None:
         return f"\nReturn {score(value['mean'])}.{at_best}"
-    if value["low"] is not None and value["low"] > ceiling and result["episodes"] >= ENOUGH:
-        says = f"above what any policy without memory can reach ({score(ceiling)})."
+    if value["low"] is not None and value["low"] > ceiling and result["episodes"] >= MINIMUM_EPISODES:
+        comparison = f"above what any policy without memory can reach ({score(ceiling)})."
     elif value["mean"] > ceiling:
-        says = f"above what a policy without memory can reach ({score(ceiling)}), but that may be luck."
+        comparison = f"above what a policy without memory can reach ({score(ceiling)}), but that may be luck."
     else:
-        says = f"not above what a policy without memory can reach ({score(ceiling)})."
-    return f"\nReturn {score(value['mean'])}: {says}{at_best}"
+        comparison = f"not above what a policy without memory can reach ({score(ceiling)})."
+    return f"\nReturn {score(value['mean'])}: {comparison}{at_best}"
 
 
-def _figures(value: Mapping[str, float | None] | None) -> list[str]:
+def _cells(value: Mapping[str, float | None] | None) -> list[str]:
     if value is None:
         return [MISSING] * 3
     interval = MISSING if value["low"] is None else f"{number(value['low'])} to {number(value['high'])}"

@@ -1,23 +1,27 @@
-"""The panel: everything about a run that trains, drawn for the size that the terminal has at this moment."""
+"""The panel of a run in training, laid out for the current size of the terminal."""
 
 from collections.abc import Iterable
 from math import ceil, isfinite
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from engram.display.ceiling import beyond_luck
 from engram.display.chart import Scale, chart, labels
-from engram.display.figures import MISSING, clock, count, megabytes, number, percent, plural, score
-from engram.display.story import Plan, Story
+from engram.display.formatting import MISSING, clock, count, megabytes, number, percent, plural, score
+from engram.display.progress import RunProgress
+from engram.display.summary import memory_threshold
+
+if TYPE_CHECKING:
+    from engram.training.run import Plan
 
 WIDEST = 120
 CHART_ROWS = 5
-REPLAY_BOUND = 1e-5  # rounding in float32; with more than that, learning saw another memory than acting
+REPLAY_BOUND = 1e-5  # float32 rounding; a larger error means that acting and learning used different memory
 PHASE_STYLES = {"environment": "blue", "inference": "magenta", "learning": "cyan", "other": "bright_black"}
-FIGURES = {  # label -> key of the record, in reading order; where there is no room for all, the last ones go
+METRICS = {  # label -> key of the record, most important first: a small terminal shows only the first ones
     "episode length": "episode/length",
     "policy loss": "loss/policy",
     "value loss": "loss/value",
@@ -31,108 +35,109 @@ FIGURES = {  # label -> key of the record, in reading order; where there is no r
     "memory norm": "memory/norm",
     "process memory": "process/megabytes",
 }
-FIGURE_WIDTH = 24
-GAP = 2  # columns between two figures
+METRIC_WIDTH = 24
+GAP = 2  # columns between two metrics
 FORMATS = {"loss/clip_fraction": percent, "value/explained_variance": score, "process/megabytes": megabytes}
 
 
-def run_panel(story: Story, width: int, height: int) -> Panel:
-    """The story as it stands, for a terminal of this size."""
+def run_panel(progress: RunProgress, width: int, height: int) -> Panel:
+    """The panel for a terminal of this size."""
     width = min(width, WIDEST)
     inner = max(width - 4, 1)
-    header, progress, speed = _header(story.plan, inner), _progress(story, inner), _speed(story, inner)
-    reached = _return(story, inner)
-    frame_and_blanks = 7  # with the one below the panel, where the cursor is
-    room = height - frame_and_blanks - sum(map(len, (header, progress, speed, reached)))
-    columns = min(max((inner + GAP) // (FIGURE_WIDTH + GAP), 1), 4)
-    figure_rows = max(min(ceil(len(FIGURES) / columns), room - 1), 0)
-    chart_rows = min(max(room - figure_rows, 1), CHART_ROWS)
+    header, done, speed = _header(progress.plan, inner), _progress(progress, inner), _speed(progress, inner)
+    returns = _return(progress, inner)
+    frame_and_blanks = 7  # including the line of the cursor below the panel
+    free_rows = height - frame_and_blanks - sum(map(len, (header, done, speed, returns)))
+    columns = min(max((inner + GAP) // (METRIC_WIDTH + GAP), 1), 4)
+    metric_rows = max(min(ceil(len(METRICS) / columns), free_rows - 1), 0)
+    chart_rows = min(max(free_rows - metric_rows, 1), CHART_ROWS)
     blank = Text()
     body = Group(
         *header,
         blank,
-        *progress,
+        *done,
         blank,
         *speed,
         blank,
-        *reached,
-        *_chart(story, inner, chart_rows),
+        *returns,
+        *_chart(progress, inner, chart_rows),
         blank,
-        *_figures(story, inner, columns, figure_rows),
+        *_metrics(progress, inner, columns, metric_rows),
     )
-    return Panel(body, title=_title(story), title_align="left", box=box.ROUNDED, border_style="dim", width=width)
+    return Panel(body, title=_title(progress), title_align="left", box=box.ROUNDED, border_style="dim", width=width)
 
 
-def _title(story: Story) -> Text:
+def _title(progress: RunProgress) -> Text:
     endings = {"done": (" done", "green not dim"), "stopped": (" stopped", "yellow not dim"), None: ("", "")}
-    return Text.assemble("engram ", (story.plan.run, "bold not dim"), endings[story.ending])
+    return Text.assemble("engram ", (progress.plan.run, "bold not dim"), endings[progress.ending])
 
 
-def _header(plan: Plan, width: int) -> list[Text]:
+def _header(plan: "Plan", width: int) -> list[Text]:
     sizes, agents = plan.sizes, plan.env.agents
     envs = plural(sizes.num_envs, "environment") + (f" of {agents} agents" if agents > 1 else "")
     segments = f"{plural(sizes.segments, 'segment')} of {plural(sizes.horizon, 'step')}"
     what = [f"{plan.policy} on {plan.env.name}", f"{count(plan.parameters)} parameters", plan.device]
     how = [envs, plural(sizes.num_workers, "worker"), segments, f"minibatch {count(sizes.minibatch_size)}"]
-    return [*_flow(what, width, "bold"), *_flow(how, width)]
+    return [*_wrap(what, width, "bold"), *_wrap(how, width)]
 
 
-def _progress(story: Story, width: int) -> list[Text]:
-    done = f"{int(100 * story.share_done)}%"
-    parts = [f"{count(story.steps)} of {count(story.plan.total_timesteps)} steps"]
-    if story.record:
-        parts.append(f"epoch {count(story.epoch)}")
-    elif not story.ending:
-        parts.append("the first epoch is under way")
-    parts.append(f"took {clock(story.seconds)}" if story.ending else f"{clock(story.seconds)} gone")
-    if story.seconds_left is not None:
-        parts.append(f"{clock(story.seconds_left)} left")
-    style = "green" if story.ending == "done" else "cyan"
-    return [_bar([(style, story.share_done)], width, f"{done:>6}"), *_flow(parts, width, "")]
+def _progress(progress: RunProgress, width: int) -> list[Text]:
+    done = f"{int(100 * progress.fraction_done)}%"
+    parts = [f"{count(progress.steps)} of {count(progress.plan.total_timesteps)} steps"]
+    if progress.record:
+        parts.append(f"epoch {count(progress.epoch)}")
+    elif not progress.ending:
+        parts.append("in the first epoch")
+    parts.append(f"took {clock(progress.seconds)}" if progress.ending else f"{clock(progress.seconds)} elapsed")
+    if progress.seconds_left is not None:
+        parts.append(f"{clock(progress.seconds_left)} left")
+    style = "green" if progress.ending == "done" else "cyan"
+    return [_bar([(style, progress.fraction_done)], width, f"{done:>6}"), *_wrap(parts, width, "")]
 
 
-def _speed(story: Story, width: int) -> list[Text]:
-    shares = story.shares
-    shown = [phase for phase in PHASE_STYLES if phase != "other" or shares.get(phase, 0.0) >= 0.05]
-    legend = [Text(f"{phase} {percent(shares.get(phase))}", PHASE_STYLES[phase]) for phase in shown]
-    parts = [(PHASE_STYLES[phase], share) for phase, share in shares.items() if phase != "other"]
-    return [_bar(parts, width, f"  {count(story.steps_per_second)} steps/s"), *_flow(legend, width)]
+def _speed(progress: RunProgress, width: int) -> list[Text]:
+    fractions = progress.time_fractions
+    shown = [phase for phase in PHASE_STYLES if phase != "other" or fractions.get(phase, 0.0) >= 0.05]
+    legend = [Text(f"{phase} {percent(fractions.get(phase))}", PHASE_STYLES[phase]) for phase in shown]
+    parts = [(PHASE_STYLES[phase], fraction) for phase, fraction in fractions.items() if phase != "other"]
+    return [_bar(parts, width, f"  {count(progress.steps_per_second)} steps/s"), *_wrap(legend, width)]
 
 
-def _return(story: Story, width: int) -> list[Text]:
-    value, ceiling, clear = story.value("return"), story.plan.env.memoryless_ceiling, beyond_luck(story.plan.env)
+def _return(progress: RunProgress, width: int) -> list[Text]:
+    value, env = progress.value("return"), progress.plan.env
+    ceiling, threshold = env.memoryless_ceiling, memory_threshold(env)
     parts = [Text.assemble("return ", (score(value), "bold"))]
     if value is None:
         parts = [Text("no episode has ended yet", "dim")]
     if ceiling is not None:
-        above = value is not None and clear is not None and value > clear
+        above = value is not None and threshold is not None and value > threshold
         parts.append(Text(f"without memory at most {score(ceiling)}", "green" if above else "yellow"))
-    return _flow(parts, width)
+    return _wrap(parts, width)
 
 
-def _chart(story: Story, width: int, rows: int) -> Iterable[Text]:
-    scale = Scale.of(story.curve, story.plan.env)
-    beside = labels(scale, rows)
-    room = max(label.cell_len for label in beside) + 1
-    if rows == 1 or width < 3 * room:
-        return chart(story.curve, scale, width, rows)
-    columns = chart(story.curve, scale, width - room, rows)
-    return [line.append(" ").append_text(label) for line, label in zip(columns, beside, strict=True)]
+def _chart(progress: RunProgress, width: int, rows: int) -> Iterable[Text]:
+    scale = Scale.of(progress.curve, progress.plan.env)
+    chart_labels = labels(scale, rows)
+    label_width = max(label.cell_len for label in chart_labels) + 1
+    if rows == 1 or width < 3 * label_width:
+        return chart(progress.curve, scale, width, rows)
+    columns = chart(progress.curve, scale, width - label_width, rows)
+    return [line.append(" ").append_text(label) for line, label in zip(columns, chart_labels, strict=True)]
 
 
-def _figures(story: Story, width: int, columns: int, rows: int) -> list[Text]:
-    """Figures in columns that fill the width, read downwards."""
+def _metrics(progress: RunProgress, width: int, columns: int, rows: int) -> list[Text]:
+    """Metrics in columns that fill the width, ordered from top to bottom."""
     ends = [round((column + 1) * (width + GAP) / columns) for column in range(columns)]
     widths = [end - start - GAP for start, end in zip([0, *ends], ends, strict=False)]
     lines = [Text(no_wrap=True) for _ in range(rows)]
-    for position, (label, name) in enumerate([*FIGURES.items()][: rows * columns]):
+    for position, (label, name) in enumerate([*METRICS.items()][: rows * columns]):
         column, row = divmod(position, rows)
-        lines[row].append(" " * GAP if column else "").append_text(_figure(story, label, name, widths[column]))
+        lines[row].append(" " * GAP if column else "").append_text(_metric(progress, label, name, widths[column]))
     return lines
 
 
-def _figure(story: Story, label: str, name: str, width: int) -> Text:
-    value = story.value(name)
+def _metric(progress: RunProgress, label: str, name: str, width: int) -> Text:
+    value = progress.value(name)
     if value is None:
         shown = Text(MISSING, "dim")
     elif not isfinite(value):
@@ -141,23 +146,23 @@ def _figure(story: Story, label: str, name: str, width: int) -> Text:
         shown = Text.assemble(f"{number(value)} ", ("✓", "green") if value < REPLAY_BOUND else ("✗", "bold red"))
     else:
         shown = Text(FORMATS.get(name, number)(value))
-    room = max(width - shown.cell_len - 1, 0)
-    return Text.assemble((f"{label[:room]:<{room}} ", "dim"), shown)
+    label_width = max(width - shown.cell_len - 1, 0)
+    return Text.assemble((f"{label[:label_width]:<{label_width}} ", "dim"), shown)
 
 
 def _bar(parts: list[tuple[str, float]], width: int, label: str) -> Text:
-    """A line whose coloured parts, (style, share), are thicker than the rest of it, and a label after it."""
+    """A bar with a label after it. Each part is a (style, fraction of the length)."""
     length = max(width - len(label), 1)
     text, start, end = Text(no_wrap=True), 0, 0.0
-    for style, share in parts:
-        end += share * length
+    for style, fraction in parts:
+        end += fraction * length
         text.append("━" * (round(end) - start), style)
         start = round(end)
     return text.append("─" * (length - start), "bright_black").append(label, "bold")
 
 
-def _flow(parts: Iterable[str | Text], width: int, first: str = "dim") -> list[Text]:
-    """Parts with dots between them, on as many lines as they need; `first` is the style of the first one."""
+def _wrap(parts: Iterable[str | Text], width: int, first: str = "dim") -> list[Text]:
+    """Join parts by dots and wrap them into lines; `first` is the style of the first part."""
     lines: list[Text] = []
     for position, part in enumerate(parts):
         text = part if isinstance(part, Text) else Text(part, "dim" if position else first)

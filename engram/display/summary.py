@@ -1,49 +1,62 @@
-"""What is said at the end of a run: how far it came, whether that takes memory, and what to do next."""
+"""The summary at the end of a run: its length, whether its return needs memory, and the commands to run next."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from engram.display.ceiling import beyond_luck
-from engram.display.figures import clock, count, score
-from engram.display.story import Result
+from engram.display.formatting import clock, count, score
 from engram.env.spec import EnvSpec
 
-NextSteps = Callable[[int], Sequence[str]]  # the commands that may come next, after so many steps
+if TYPE_CHECKING:
+    from engram.training.run import Result
+
+NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
+
+# The mean of some two hundred coin tosses strays from 1/2 by up to this fraction of the way to the goal.
+NOISE = 0.2
 
 
-def summary(result: Result, trained: bool) -> list[str]:
-    """What came of it, in lines. `trained`: whether there was anything left to do in this sitting."""
+def summary(result: "Result", trained: bool) -> list[str]:
+    """The lines about a result; `trained` is false if the run was complete before it was started."""
     lines = [_length(result, trained), verdict(result.mean_return, result.env)]
     return lines if result.checkpoint is None else [*lines, f"Checkpoint: {result.checkpoint}"]
 
 
 def offer(next_steps: Sequence[str]) -> list[str]:
-    """The commands that may come next, in lines."""
+    """The lines that offer commands to run next."""
     return ["", "Next:", *(f"  {step}" for step in next_steps)] if next_steps else []
 
 
-def nothing(_: int) -> Sequence[str]:
-    """No commands, however many steps were done."""
+def no_next_steps(_: int) -> Sequence[str]:
+    """Offer no commands."""
     return ()
 
 
+def memory_threshold(env: EnvSpec) -> float | None:
+    """Returns above this need memory: the ceiling of memoryless policies plus noise, or None if it is unknown."""
+    ceiling, goal = env.memoryless_ceiling, env.mean_return_goal
+    if ceiling is None or goal is None:
+        return ceiling
+    return ceiling + NOISE * (goal - ceiling)
+
+
 def verdict(mean_return: float | None, env: EnvSpec) -> str:
-    """The return reached, beside what any policy without memory can reach, in a sentence."""
-    ceiling, clear, goal = env.memoryless_ceiling, beyond_luck(env), env.mean_return_goal
+    """One sentence that compares the return with the ceiling of memoryless policies."""
+    ceiling, threshold, goal = env.memoryless_ceiling, memory_threshold(env), env.mean_return_goal
     if mean_return is None:
         return "No episode has ended yet, so there is no return: train for longer."
     at_best = "" if goal is None else f" The best possible is {score(goal)}."
-    if ceiling is None or clear is None:
+    if ceiling is None or threshold is None:
         return f"Return {score(mean_return)}.{at_best}"
-    if mean_return > clear:
-        says = f"above what any policy without memory can reach ({score(ceiling)})."
+    if mean_return > threshold:
+        comparison = f"above what any policy without memory can reach ({score(ceiling)})."
     elif mean_return > ceiling:
-        says = f"hardly above what a policy without memory can reach ({score(ceiling)}), which may be luck."
+        comparison = f"hardly above what a policy without memory can reach ({score(ceiling)}), which may be luck."
     else:
-        says = f"not yet above what a policy without memory can reach ({score(ceiling)})."
-    return f"Return {score(mean_return)}: {says}{at_best}"
+        comparison = f"not yet above what a policy without memory can reach ({score(ceiling)})."
+    return f"Return {score(mean_return)}: {comparison}{at_best}"
 
 
-def _length(result: Result, trained: bool) -> str:
+def _length(result: "Result", trained: bool) -> str:
     if not trained:
         return f"Nothing left to train: all {count(result.steps)} steps of {result.run} were done before."
     speed = f", {count(result.steps / result.seconds)} steps/s" if result.seconds > 0 else ""

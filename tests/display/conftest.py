@@ -1,4 +1,4 @@
-"""A planned run, its records and its result, as training hands them over."""
+"""The plan, records and result of a run, as training passes them to a display."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How an evaluation is shown."""
+"""The printed evaluation."""
 
 import io
 from typing import Any
@@ -33,9 +33,9 @@ def row(said: str, name: str) -> list[str]:
     return line.removeprefix(name).split()
 
 
-def test_figures_stand_in_a_table_with_their_intervals():
+def test_means_are_in_a_table_with_their_intervals():
     said = shown()
-    assert "mine on maze, 50 episodes, actions drawn, after 1,234,567 steps (runs/mine/checkpoints/best)" in said
+    assert "mine on maze, 50 episodes, sampled actions, after 1,234,567 steps (runs/mine/checkpoints/best)" in said
     assert row(said, "return") == ["0.900", "0.800", "to", "1.00", "0.100"]
     assert row(said, "goals") == ["2.00", "-", "-"]
     assert "agent" not in said
@@ -50,11 +50,11 @@ def test_several_agents_have_a_row_each():
 
 
 def test_masked_features_are_named():
-    assert "Masked, for the policy does not know them: ore, heart." in shown(masked_features=["ore", "heart"])
+    assert "Masked features, unknown to the policy: ore, heart." in shown(masked_features=["ore", "heart"])
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected"),
     [
         ({}, "Return 0.90: above what any policy without memory can reach (0.45). The best possible is 1.00."),
         ({"return": estimate(0.5)}, "Return 0.50: above what a policy without memory can reach (0.45), but that may"),
@@ -64,5 +64,5 @@ def test_masked_features_are_named():
         ({"memoryless_ceiling": None, "mean_return_goal": None}, "Return 0.90."),
     ],
 )
-def test_the_verdict_is_as_sure_as_the_figures(changes, says):
-    assert says in verdict(result(**changes))
+def test_the_verdict_claims_no_more_than_the_interval_shows(changes, expected):
+    assert expected in verdict(result(**changes))

@@ -1,4 +1,4 @@
-"""Plain lines: greppable, sparse, and never the end of a run."""
+"""The plain display: lines for grep, every few seconds, that never end a run."""
 
 import io
 
@@ -24,7 +24,7 @@ def lines_of(stream) -> list[str]:
     return stream.buffer.getvalue().decode().splitlines()
 
 
-def test_a_line_holds_words_and_their_values_in_turn(stream, plan, record):
+def test_a_line_alternates_names_and_values(stream, plan, record):
     with PlainDisplay(stream) as display:
         display.start(plan)
         display.update(record(12))
@@ -56,7 +56,7 @@ def test_lines_come_every_few_seconds_and_for_the_first_and_last_epoch(stream, p
     assert epochs == [1, 41, 81, 121, 161, 201, 241, 245]
 
 
-def test_a_run_that_is_stopped_still_tells_its_last_epoch(stream, plan, record):
+def test_a_stopped_run_still_prints_its_last_epoch(stream, plan, record):
     def train() -> None:
         with PlainDisplay(stream, clock=Clock()) as display:
             display.start(plan)
@@ -69,14 +69,14 @@ def test_a_run_that_is_stopped_still_tells_its_last_epoch(stream, plan, record):
     assert lines_of(stream)[-1].startswith("epoch 3 ")
 
 
-def test_what_is_not_known_is_a_dash(stream, plan):
+def test_missing_metrics_are_dashes(stream, plan):
     display = PlainDisplay(stream)
     display.start(plan)
     display.update({"epoch": 1, "steps": 4096, "return": None})
     assert lines_of(stream)[-1].startswith("epoch 1 steps 4,096/1,000,000 return - length - steps/s - left - ")
 
 
-def test_letters_that_the_stream_lacks_are_escaped(plan):
+def test_characters_that_the_stream_cannot_encode_are_escaped(plan):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     PlainDisplay(stream).message("the café is out of memory")
     assert lines_of(stream) == ["the caf\\xe9 is out of memory"]

@@ -1,4 +1,4 @@
-"""The display in a terminal: chosen where it can be seen, drawn in place, and tidy however a run ends."""
+"""The live display: when it is used, what it draws, and that it restores the terminal."""
 
 import io
 import sys
@@ -27,7 +27,7 @@ def console() -> Console:
     return Console(file=io.StringIO(), width=80, height=30, force_terminal=True, force_interactive=True, _environ=able)
 
 
-def test_a_terminal_gets_the_panel_and_all_else_plain_lines():
+def test_a_terminal_gets_the_panel_and_anything_else_plain_lines():
     assert isinstance(make_display(Terminal(), environ={"TERM": "xterm"}), LiveDisplay)
     assert isinstance(make_display(Terminal(is_terminal=False), environ={"TERM": "xterm"}), PlainDisplay)
     assert isinstance(make_display(Terminal(), environ={"TERM": "dumb"}), PlainDisplay)
@@ -35,12 +35,12 @@ def test_a_terminal_gets_the_panel_and_all_else_plain_lines():
     assert isinstance(make_display(Terminal("latin-1"), environ={"TERM": "xterm"}), PlainDisplay)
 
 
-def test_colour_that_is_forced_on_a_pipe_does_not_make_it_a_terminal(monkeypatch):
+def test_forced_colour_does_not_make_a_pipe_a_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(make_display(Terminal(is_terminal=False)), PlainDisplay)
 
 
-def test_the_last_panel_stays_and_the_summary_follows_it(console, plan, record, result):
+def test_the_summary_follows_the_last_panel(console, plan, record, result):
     with LiveDisplay(console, next_steps=lambda _: ["./tools/train.py run=first " + "x" * 80]) as display:
         display.start(plan)
         display.update(record(245, mean_return=0.93))
@@ -52,7 +52,7 @@ def test_the_last_panel_stays_and_the_summary_follows_it(console, plan, record, 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_the_cursor_and_the_streams_come_back_when_a_run_breaks(console, plan, record, error):
+def test_the_cursor_and_the_streams_are_restored_after_an_error(console, plan, record, error):
     def train() -> None:
         with LiveDisplay(console) as display:
             display.start(plan)
@@ -69,7 +69,7 @@ def test_the_cursor_and_the_streams_come_back_when_a_run_breaks(console, plan, r
     assert (sys.stdout, sys.stderr) == streams
 
 
-def test_messages_appear_before_during_and_after_the_panel_as_they_are(console, plan, record, result):
+def test_messages_appear_literally_before_during_and_after_the_panel(console, plan, record, result):
     with LiveDisplay(console) as display:
         display.message("before [bold]")
         display.start(plan)
@@ -83,13 +83,13 @@ def test_messages_appear_before_during_and_after_the_panel_as_they_are(console, 
     assert places == sorted(places)
 
 
-def test_a_run_that_fails_before_it_starts_leaves_nothing_behind(console):
+def test_a_run_that_fails_before_it_starts_prints_nothing(console):
     with LiveDisplay(console):
         pass
     assert console.file.getvalue() == ""
 
 
-def test_a_terminal_that_becomes_narrower_is_cleared_of_wrapped_lines(console, plan, record, result):
+def test_a_terminal_that_becomes_narrower_is_cleared(console, plan, record, result):
     with LiveDisplay(console) as display:
         display.start(plan)
         display.update(record(1))
@@ -99,7 +99,7 @@ def test_a_terminal_that_becomes_narrower_is_cleared_of_wrapped_lines(console, p
     assert console.file.getvalue().count(CLEAR) == 1
 
 
-def test_a_complete_run_that_is_started_again_says_so(console, plan, result):
+def test_starting_a_complete_run_again_says_so(console, plan, result):
     plan.steps_done = plan.total_timesteps
     with LiveDisplay(console) as display:
         display.start(plan)

@@ -1,4 +1,4 @@
-"""The picture of the terminal in the README is drawn from a run that really was."""
+"""The picture of the terminal in the README is drawn from a real run."""
 
 import runpy
 from pathlib import Path

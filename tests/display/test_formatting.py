@@ -1,10 +1,10 @@
-"""Figures are short at every size."""
+"""Numbers are short at every magnitude."""
 
 import math
 
 import pytest
 
-from engram.display.figures import clock, megabytes, number, plural, score
+from engram.display.formatting import clock, megabytes, number, plural, score
 
 
 @pytest.mark.parametrize(
@@ -14,14 +14,14 @@ from engram.display.figures import clock, megabytes, number, plural, score
         *((12_345.6, "12,346"), (2.5e9, "2.5e+09"), (math.nan, "nan"), (-math.inf, "-inf"), (None, "-")),
     ],
 )
-def test_numbers_keep_the_digits_that_matter(value, shown):
+def test_numbers_keep_their_significant_digits(value, shown):
     assert number(value) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.8312, "0.83"), (-12.0, "-12.00"), (195.25, "195.2"), (-54_321.0, "-54,321"), (None, "-")]
 )
-def test_scores_are_calm(value, shown):
+def test_returns_have_two_decimals_while_small(value, shown):
     assert score(value) == shown
 
 
@@ -32,6 +32,6 @@ def test_times_read_like_a_clock(seconds, shown):
     assert clock(seconds) == shown
 
 
-def test_units():
+def test_megabytes_and_plurals():
     assert (megabytes(812.3), megabytes(20_480.0), megabytes(None)) == ("812 MB", "20.0 GB", "-")
     assert (plural(1, "worker"), plural(2_000, "worker")) == ("1 worker", "2,000 workers")

@@ -1,4 +1,4 @@
-"""Figures as people read them: short, and of about the same width however large or small they are."""
+"""Formats numbers, times and sizes for people: short, and about equally wide at any magnitude."""
 
 import math
 
@@ -6,7 +6,7 @@ MISSING = "-"
 
 
 def number(value: float | None) -> str:
-    """Three or four digits that matter: `0.831`, `-12.4`, `1,234`, `3.1e-07`."""
+    """Three or four significant digits: `0.831`, `-12.4`, `1,234`, `3.1e-07`."""
     if value is None:
         return MISSING
     size = abs(value)
@@ -20,7 +20,7 @@ def number(value: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """A return, to two decimals while it is small, so that a column of them is calm."""
+    """A return, with two decimals while it is small, so that its width does not jump."""
     if value is None or not math.isfinite(value):
         return number(value)
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
@@ -34,8 +34,8 @@ def plural(value: int, noun: str) -> str:
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def percent(share: float | None) -> str:
-    return MISSING if share is None or not math.isfinite(share) else f"{100 * share:.0f}%"
+def percent(fraction: float | None) -> str:
+    return MISSING if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.0f}%"
 
 
 def megabytes(value: float | None) -> str:
