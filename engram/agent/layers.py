@@ -119,3 +119,25 @@ def _backward_of_two(ctx, d_outputs, _):
 
 
 two_layers_op.register_autograd(_backward_of_two, _remember_two)
+
+
+class Concat(nn.Module):
+    """Concatenates its inputs along the first dimension after the batch."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return torch.cat(inputs, dim=1)
+
+
+class Add(nn.Module):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return sum(inputs[1:], inputs[0])
+
+
+class Mean(nn.Module):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return sum(inputs[1:], inputs[0]) / len(inputs)
+
+
+class Subtract(nn.Module):
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return first - second

@@ -11,8 +11,8 @@ from support.playing import play, random_observations, replay_difference, token_
 from tensordict import TensorDict
 
 from engram import ComponentPolicy, EnvSpec
-from engram.agent.components.kinds import KINDS
-from engram.agent.components.library import BUILDERS
+from engram.agent.components import COMPONENTS
+from engram.agent.components.component import BuildContext, Component
 from engram.agent.encoders.attention import EmbeddedTokens
 from engram.agent.encoders.tokens import Tokens
 from engram.agent.recurrent.cores import CORES
@@ -128,7 +128,7 @@ def test_merges_do_what_they_are_called() -> None:
     one, two = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
     results = {"concat": [1, 2, 3, 5], "add": [4, 7], "subtract": [-2, -3], "mean": [2, 3.5]}
     for kind, expected in results.items():
-        assert BUILDERS[kind](None, [], None)(one, two).tolist() == [expected]  # type: ignore[arg-type]
+        assert COMPONENTS[kind]().build([], BuildContext(VECTOR, 2))(one, two).tolist() == [expected]
 
 
 def test_a_part_of_a_source_is_that_part_alone() -> None:
@@ -179,7 +179,7 @@ def test_forgetting_one_row_is_forgetting_it_everywhere() -> None:
 
 def test_memory_of_other_components_is_refused() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
-    with pytest.raises(ValueError, match="memory is of lstm, and what remembers here is short, _core_"):
+    with pytest.raises(ValueError, match="got memory of lstm, expected that of the recurrent components short, _core_"):
         policy.set_memory({"lstm": ({}, {})})
 
 
@@ -240,8 +240,34 @@ def test_a_copy_of_a_policy_is_a_policy_of_its_own() -> None:
     assert twin.get_memory()["_core_"] == ({}, {})
 
 
-def test_every_kind_can_be_built() -> None:
-    assert KINDS.keys() == BUILDERS.keys()
+class DoubleComponent(Component):
+    """Twice its input."""
+
+    reads = ("features",)
+    times: float = 2.0
+
+    def output_shape(self, inputs, context):
+        return inputs[0]
+
+    def build(self, inputs, context):
+        class Double(torch.nn.Module):
+            def forward(self, x):
+                return x * times
+
+        times = self.times
+        return Double()
+
+
+def test_a_component_is_added_by_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMPONENTS, "double", DoubleComponent)
+    double = {"tripled": {"kind": "double", "sources": ["both"], "times": 3.0}}
+    value = {"_value_": {"kind": "linear", "sources": ["tripled"], "size": 1}}
+    plain, tripled = ComponentPolicy(VECTOR, SMALL), ComponentPolicy(VECTOR, SMALL | double | value)
+    tripled.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        plain.components["_value_"].weight.mul_(3)
+    values = [policy(acting_td(policy, 3))["values"] for policy in (plain, tripled)]
+    torch.testing.assert_close(*values)
 
 
 def test_a_policy_takes_its_settings_whole_or_one_by_one() -> None:

@@ -1,1 +1,31 @@
-"""Policies assembled from YAML: a graph of named components, the same modules that the Python policies are made of."""
+"""YAML components: COMPONENTS maps the `kind` in YAML to the class that describes and builds it."""
+
+from engram.agent.components import encoders, heads, layers
+from engram.agent.components.component import Component
+
+COMPONENTS: dict[str, type[Component]] = {
+    "tokens_to_box": encoders.TokensToBoxComponent,
+    "normaliser": encoders.NormaliserComponent,
+    "token_conv2d": layers.TokenConv2dComponent,
+    "strip_padding": encoders.StripPaddingComponent,
+    "value_norm": encoders.ValueNormComponent,
+    "fourier_embedding": encoders.FourierEmbeddingComponent,
+    "latent_attention": encoders.LatentAttentionComponent,
+    "self_attention": encoders.SelfAttentionComponent,
+    "vector_encoder": encoders.VectorEncoderComponent,
+    "image_encoder": encoders.ImageEncoderComponent,
+    "linear": layers.LinearComponent,
+    "conv2d": layers.Conv2dComponent,
+    "flatten": layers.FlattenComponent,
+    "dropout": layers.DropoutComponent,
+    "concat": layers.ConcatComponent,
+    "add": layers.AddComponent,
+    "subtract": layers.SubtractComponent,
+    "mean": layers.MeanComponent,
+    "lstm": heads.LSTMComponent,
+    "gru": heads.GRUComponent,
+    "mingru": heads.MinGRUComponent,
+    "action_embedding": heads.ActionEmbeddingComponent,
+    "actor": heads.ActorComponent,
+    "big_actor": heads.BigActorComponent,
+}

@@ -1,125 +1,117 @@
-"""A component as YAML describes it, read from plain data: its kind, its sources and its options.
+"""Component: the base class of YAML components. Each is one class: its options, its output shape, how it is built.
 
-A mistake is noted and does not end the reading: what was most likely meant stands in for it, so that the rest of the
-graph is judged as well. No name in the data is ever anything but a name.
+To add a component, write a subclass and register it in `COMPONENTS` (in this package's `__init__.py`):
+
+    class ScaleComponent(Component):
+        "Multiplies features by a constant."
+
+        reads = ("features",)
+        factor: float = 1.0
+
+        def output_shape(self, inputs, context):
+            return inputs[0]
+
+        def build(self, inputs, context):
+            from my_package import Scale
+
+            return Scale(self.factor)
+
+Graphs are checked before torch is loaded, so `build` imports what it needs itself.
 """
 
-import re
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field
 
-from engram.agent.components.kind import Kind
-from engram.agent.components.kinds import KINDS
-from engram.agent.components.problems import Problems
-from engram.nearest import nearest, suggestion
+from engram.settings import Settings
 
-Need = Literal["tokens", "vector", "image", "discrete", "continuous"]  # observations and actions of an environment
+if TYPE_CHECKING:
+    from torch import nn
 
-NEEDS = get_args(Need)
-SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)?:(-?\d+)?\])?")
+    from engram.env.spec import EnvSpec
+
+Form = Literal[
+    "tokens",  # bytes [M, 3], as observed
+    "located tokens",  # [M]: decoded cells, features and values
+    "embedded tokens",  # [M, F]
+    "image",  # [H, W, C], as observed
+    "box",  # [C, H, W]
+    "sequence",  # [Q, D]
+    "features",  # [I]; vector observations have this form too
+    "embeddings",  # [A, E], shared by all rows
+]
+
+Positive = Annotated[int, Field(ge=1)]
+Scale = Annotated[float, Field(ge=0)]
+Nonlinearity = Literal["linear", "relu", "gelu", "tanh"]
+Initialisation = Literal["orthogonal", "xavier", "normal", "max_0_01"]
 
 
 @dataclass(frozen=True)
-class Source:
-    """Another component's output, or the part of it from `start` to `stop`."""
+class Shape:
+    """The form and sizes of a component's output, without the batch dimension."""
 
-    name: str
-    start: int | None = None
-    stop: int | None = None
-
-    @property
-    def is_part(self) -> bool:
-        return self.start is not None or self.stop is not None
+    form: Form
+    sizes: tuple[int, ...]
 
     def __str__(self) -> str:
-        start, stop = ("" if end is None else end for end in (self.start, self.stop))
-        return f"{self.name}[{start}:{stop}]" if self.is_part else self.name
+        return f"{self.form} [{', '.join(map(str, self.sizes))}]"
 
 
-@dataclass(frozen=True)
-class Component:
-    name: str
-    kind: str
-    sources: tuple[Source, ...] = ()
-    need: Need | None = None  # what the environment must have, or the component is left out
-    options: Kind | None = None  # None: they could not be read
-    sound: bool = True  # whether all sources could be read and are there
+class BuildContext(NamedTuple):
+    """The environment a policy is built for."""
+
+    spec: EnvSpec
+    logits: int  # numbers per row that the action space needs
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are continuous."""
+        from gymnasium import spaces  # slow to import, and settings are checked without it
+
+        return isinstance(self.spec.single_action_space, spaces.Box)
 
 
-def read_component(name: str, content: object, problems: Problems) -> Component:
-    """From {kind, sources, for, and the kind's options}."""
-    if not isinstance(content, Mapping):
-        problems.note(name, f"{content!r}, where options should be: write {{kind: KIND, sources: [NAME], …}}")
-        return Component(name, "")
-    options = {str(key): value for key, value in content.items()}
-    sources, sound = _read_sources(name, options.pop("sources", []), problems)
-    need = _read_need(name, options.pop("for", None), problems)
-    kind = _read_kind(name, options.pop("kind", None), problems)
-    if kind is None:
-        return Component(name, "", sources, need)
-    return Component(name, kind, sources, need, _read_options(name, kind, options, problems), sound)
+class ShapeError(ValueError):
+    """Raised for inputs a component cannot read; says what it got, what it expected, and the fix."""
 
 
-def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[Source, ...], bool]:
-    """The sources, and whether all of them could be read."""
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, list | tuple):
-        problems.note(f"{name}.sources", f"{given!r} is not a list of names: write [NAME, NAME]")
-        return (), False
-    sources, sound = [], True
-    for text in names:
-        match = SOURCE.fullmatch(str(text).replace(" ", ""))
-        if match is None:
-            problems.note(f"{name}.sources", f"{text!r} is no component: write NAME, or 'NAME[START:STOP]' for a part")
-            match, sound = SOURCE.match(str(text)), False
-        if match is not None:
-            sources.append(Source(match[1], *(None if end is None else int(end) for end in match.groups()[1:])))
-    return tuple(sources), sound
+class Component(Settings):
+    """A component's options (its fields), and how it is checked and built."""
+
+    reads: ClassVar[tuple[Form, ...]]  # the forms of input it accepts
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 1)  # minimum and maximum; None: no maximum
+    fixed_shape: ClassVar[bool] = False  # whether the output shape depends on the options alone, not on the inputs
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        """The output shape for these inputs, each of a form in `reads`. Raises `ShapeError` if they do not fit."""
+        raise NotImplementedError
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        """The module. It is called with its inputs in order; a module that is a `Core` gets memory."""
+        raise NotImplementedError
 
 
-def _read_need(name: str, given: Any, problems: Problems) -> Need | None:
-    if given is not None and given not in NEEDS:
-        problems.note(f"{name}.for", f"{given!r} is not one of {', '.join(NEEDS)}{suggestion(str(given), NEEDS)}")
-        given = nearest(str(given), NEEDS)
-    return given
+class WeightedComponent(Component):
+    """A component with weights. The scales multiply the policy's clip range and the L2-init loss."""
+
+    clip_scale: Scale = 1.0
+    l2_init_scale: Scale = 1.0
+    analyze_weights: bool = True
+    effective_rank: bool = True
 
 
-def _read_kind(name: str, given: object, problems: Problems) -> str | None:
-    if not isinstance(given, str):
-        problems.note(f"{name}.kind", f"none is given: one of {', '.join(KINDS)}")
-        return None
-    if given in KINDS:
-        return given
-    there = f": one of {', '.join(KINDS)}"
-    problems.note(f"{name}.kind", f"no kind '{given}'{suggestion(given, KINDS, otherwise=there)}")
-    return nearest(given, KINDS)
+class LayerComponent(WeightedComponent):
+    """One layer and the nonlinearity after it, which also sets the gain of the initialisation."""
+
+    nonlinearity: Nonlinearity = "linear"
+    initialisation: Initialisation = "orthogonal"
 
 
-def _read_options(name: str, kind: str, options: dict[str, Any], problems: Problems) -> Kind | None:
-    known = KINDS[kind].model_fields
-    unknown = [option for option in options if option not in known]
-    for option in unknown:
-        there = f": it has {', '.join(known) or 'none'}"
-        problems.note(f"{name}.{option}", f"{kind} has no such option{suggestion(option, known, otherwise=there)}")
-    meant = {nearest(option, known) or "": options[option] for option in unknown}
-    meant |= {option: value for option, value in options.items() if option in known}
-    meant.pop("", None)
-    try:
-        return KINDS[kind].model_validate(meant)
-    except ValidationError as error:
-        first = {details["loc"][:1]: details for details in reversed(error.errors())}  # one for each option
-    for details in reversed(first.values()):
-        problems.note(".".join([name, *map(str, details["loc"][:1])]), _sentence(details))
-    return None
-
-
-def _sentence(details: ErrorDetails) -> str:
-    if details["type"] == "missing":
-        return f"missing: give {details['loc'][0]}: VALUE"
-    if details["type"] == "value_error":
-        return str(details["ctx"]["error"])
-    return f"{details['input']!r}: {details['msg'][:1].lower()}{details['msg'][1:]}"
+def join(shapes: Sequence[Shape]) -> str:
+    """Shapes as text, for error messages."""
+    return " and ".join(map(str, shapes))

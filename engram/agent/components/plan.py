@@ -1,118 +1,139 @@
-"""The plan of a YAML policy for one environment: the components it has a use for, with the shapes between them."""
+"""The plan of a YAML policy for one environment: the components it uses, with their input and output shapes."""
 
 from dataclasses import dataclass, replace
 
-from engram.agent.components.component import Component, Source
-from engram.agent.components.graph import OBSERVATION, OUTPUTS, REQUIRED, Graph, ancestors, check_count
-from engram.agent.components.kind import Kind
-from engram.agent.components.problems import Problems
-from engram.agent.components.shapes import BRIDGES, OBSERVED, SLICED, MisfitError, Shape, Target, action_form, observed
+from engram.agent.components.component import BuildContext, Component, Form, Shape, ShapeError
+from engram.agent.components.graph import OBSERVATION, OUTPUTS, REQUIRED, Graph, ancestors, check_source_count
+from engram.agent.components.node import Node, NodeInput, Problems
+from engram.env.spec import EnvSpec
+
+CONDITION_OF_FORM = {"tokens": "tokens", "image": "image", "features": "vector"}  # what `for:` calls an observation
+SLICEABLE = ("box", "sequence", "features")  # forms that can be sliced, along their first dimension
+
+CONVERSIONS: dict[tuple[Form, Form], str] = {  # (form given, form read) -> how to convert
+    ("tokens", "located tokens"): "put a value_norm between",
+    ("tokens", "embedded tokens"): "put a value_norm and a fourier_embedding between",
+    ("tokens", "box"): "put a tokens_to_box and a normaliser between, or use token_conv2d",
+    ("tokens", "features"): "put a token_conv2d and a flatten between",
+    ("located tokens", "embedded tokens"): "put a fourier_embedding between",
+    ("embedded tokens", "sequence"): "put a latent_attention between",
+    ("embedded tokens", "features"): "put a latent_attention of one query between",
+    ("image", "features"): "put an image_encoder between",
+    ("box", "features"): "put a flatten between",
+    ("sequence", "features"): "put a self_attention or a flatten between",
+}
 
 
 @dataclass(frozen=True)
-class Step:
-    """A component that is sure to fit."""
+class PlanStep:
+    """A component whose inputs fit."""
 
     name: str
-    kind: str
-    sources: tuple[Source, ...]
-    options: Kind
+    sources: tuple[NodeInput, ...]
+    component: Component
     inputs: tuple[Shape, ...]
     output: Shape
 
 
-def make_plan(graph: Graph, target: Target) -> list[Step]:
-    """The steps of a forward pass. Whatever does not fit together is added to the graph's problems and left out."""
-    kept = _select(graph, target)
-    shapes: dict[str, Shape | None] = {OBSERVATION: observed(target.spec)}
-    steps: dict[str, Step] = {}
-    for name, component in kept.items():
-        step = _fit(component, shapes, target, graph.problems)
-        shapes[name] = _shape_anyway(component, target) if step is None else step.output
+def make_plan(graph: Graph, context: BuildContext) -> list[PlanStep]:
+    """The steps of a forward pass. Nodes that do not fit are left out and added to the graph's problems."""
+    nodes = _select(graph, context)
+    shapes: dict[str, Shape | None] = {OBSERVATION: _observation_shape(context.spec)}
+    steps: dict[str, PlanStep] = {}
+    for name, node in nodes.items():
+        step = _make_step(node, shapes, context, graph.problems)
+        shapes[name] = _fallback_shape(node, context) if step is None else step.output
         if step is not None:
             steps[name] = step
-    _check_outputs(shapes, target, graph.problems)
-    used = ancestors(kept, OUTPUTS)
+    _check_outputs(shapes, context, graph.problems)
+    used = ancestors(nodes, OUTPUTS)
     return [step for name, step in steps.items() if name in used]
 
 
-def _select(graph: Graph, target: Target) -> dict[str, Component]:
-    """The components for this environment: not those for another one, nor those all of whose sources are."""
-    spec = target.spec
-    has = (None, spec.observation_kind, action_form(spec))
-    kept: dict[str, Component] = {}
-    for name, component in graph.components.items():
-        sources = tuple(s for s in component.sources if s.name in kept or s.name == OBSERVATION)
-        if component.need in has and (sources or not component.sources):
-            kept[name] = replace(component, sources=sources)
-    lost = [name for name in graph.components if name in REQUIRED and name not in kept]
-    if lost:
-        kept = {name: component for name, component in kept.items() if name not in OUTPUTS}
-        graph.problems.note(
-            lost[0],
-            f"left out, as nothing that leads to it is for {spec.name} ({spec.observation_kind} observations, "
-            f"{action_form(spec)} actions): add a component with `for: {spec.observation_kind}` to its sources",
+def _observation_shape(spec: EnvSpec) -> Shape:
+    sizes = tuple(spec.single_observation_space.shape)
+    if spec.observation_kind == "vector":
+        return Shape("features", sizes)
+    return Shape(spec.observation_kind, sizes)
+
+
+def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
+    """The nodes for this environment: those whose condition holds, and that have at least one source left."""
+    spec, actions = context.spec, "continuous" if context.continuous else "discrete"
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        sources = tuple(s for s in node.sources if s.name in nodes or s.name == OBSERVATION)
+        if node.condition in (None, spec.observation_kind, actions) and (sources or not node.sources):
+            nodes[name] = replace(node, sources=sources)
+    missing = [name for name in graph.nodes if name in REQUIRED and name not in nodes]
+    if missing:
+        nodes = {name: node for name, node in nodes.items() if name not in OUTPUTS}
+        graph.problems.add(
+            missing[0],
+            f"left out, since none of its sources is for {spec.name} ({spec.observation_kind} observations, "
+            f"{actions} actions): add a component with `for: {spec.observation_kind}` to its sources",
         )
-    return kept
+    return nodes
 
 
-def _fit(component: Component, shapes: dict[str, Shape | None], target: Target, problems: Problems) -> Step | None:
-    """The component with the shapes it reads and gives; None when there is a mistake here or in what leads here."""
-    options = component.options
-    if not check_count(component, problems) or options is None:
+def _make_step(
+    node: Node, shapes: dict[str, Shape | None], context: BuildContext, problems: Problems
+) -> PlanStep | None:
+    """The node with its input and output shapes; None if there is a mistake in it or before it."""
+    component = node.component
+    if not check_source_count(node, problems) or component is None:
         return None
-    inputs = [_read(component, source, shapes[source.name], problems) for source in component.sources]
+    inputs = [_input_shape(node, component, source, shapes[source.name], problems) for source in node.sources]
     known = tuple(shape for shape in inputs if shape is not None)
     if len(known) < len(inputs):
         return None
     try:
-        output = options.shape(known, target)
-    except MisfitError as misfit:
-        problems.note(component.name, f"{component.kind} {misfit}")
+        output = component.output_shape(known, context)
+    except ShapeError as error:
+        problems.add(node.name, f"{node.kind} {error}")
         return None
-    return Step(component.name, component.kind, component.sources, options, known, output)
+    return PlanStep(node.name, node.sources, component, known, output)
 
 
-def _shape_anyway(component: Component, target: Target) -> Shape | None:
-    """The shape of a component that is known despite a mistake before it, so that what follows can be judged."""
-    options = component.options
-    return options.shape((), target) if options is not None and options.same_for_all_inputs else None
+def _fallback_shape(node: Node, context: BuildContext) -> Shape | None:
+    """The output shape despite a mistake in the inputs, if it does not depend on them, so that checking continues."""
+    component = node.component
+    return component.output_shape((), context) if component is not None and component.fixed_shape else None
 
 
-def _read(component: Component, source: Source, shape: Shape | None, problems: Problems) -> Shape | None:
-    """What a component gets from a source; None if that is not known or not what it reads."""
-    assert component.options is not None
+def _input_shape(
+    node: Node, component: Component, source: NodeInput, shape: Shape | None, problems: Problems
+) -> Shape | None:
+    """The shape a node gets from a source; None if it is unknown or of a form the component does not read."""
     if shape is None:
         return None
-    reads = component.options.reads
-    if shape.form not in reads:
-        ways = [BRIDGES[shape.form, form] for form in reads if (shape.form, form) in BRIDGES]
+    if shape.form not in component.reads:
+        fixes = [CONVERSIONS[shape.form, form] for form in component.reads if (shape.form, form) in CONVERSIONS]
         if source.name == OBSERVATION:
-            ways += [f"leave it out here with `for: {OBSERVED[form]}`" for form in reads if form in OBSERVED]
-        got = f"{component.kind} reads {' or '.join(reads)}, got {shape} from {source.name}"
-        problems.note(component.name, f"{got}: {', or '.join(ways) or 'give it another source'}")
+            conditions = [CONDITION_OF_FORM[form] for form in component.reads if form in CONDITION_OF_FORM]
+            fixes += [f"leave it out here with `for: {condition}`" for condition in conditions]
+        got = f"{node.kind} reads {' or '.join(component.reads)}, got {shape} from {source.name}"
+        problems.add(node.name, f"{got}: {', or '.join(fixes) or 'give it another source'}")
         return None
-    if not source.is_part:
-        return shape
-    return _part(component, source, shape, problems)
+    return _slice_shape(node, source, shape, problems) if source.is_slice else shape
 
 
-def _part(component: Component, source: Source, shape: Shape, problems: Problems) -> Shape | None:
+def _slice_shape(node: Node, source: NodeInput, shape: Shape, problems: Problems) -> Shape | None:
     size = shape.sizes[0]
     start, stop, _ = slice(source.start, source.stop).indices(size)
-    beyond = any(end is not None and abs(end) > size for end in (source.start, source.stop))
-    if shape.form not in SLICED:
-        problem = f"{source}: only {', '.join(SLICED)} have parts, got {shape}: take the whole"
-    elif beyond or start >= stop:
-        problem = f"{source}: no such part of {shape}: {size} are there to choose from, counted from 0"
+    out_of_range = any(end is not None and abs(end) > size for end in (source.start, source.stop))
+    if shape.form not in SLICEABLE:
+        problem = f"{source}: only {', '.join(SLICEABLE)} can be sliced, got {shape}: read all of it"
+    elif out_of_range or start >= stop:
+        problem = f"{source}: out of range for {shape}: its first size is {size}, counted from 0"
     else:
         return Shape(shape.form, (stop - start, *shape.sizes[1:]))
-    problems.note(f"{component.name}.sources", problem)
+    problems.add(f"{node.name}.sources", problem)
     return None
 
 
-def _check_outputs(shapes: dict[str, Shape | None], target: Target, problems: Problems) -> None:
-    for name, expected, fix in (("_action_", target.logits, "size: actions"), ("_value_", 1, "size: 1")):
+def _check_outputs(shapes: dict[str, Shape | None], context: BuildContext, problems: Problems) -> None:
+    for name, expected, fix in (("_action_", context.logits, "size: actions"), ("_value_", 1, "size: 1")):
         shape = shapes.get(name)
         if shape is not None and shape != Shape("features", (expected,)):
-            problems.note(name, f"gives {shape}, expected features [{expected}]: make it a linear of {fix}")
+            problems.add(name, f"gives {shape}, expected features [{expected}]: make it a linear of {fix}")

@@ -1,0 +1,121 @@
+"""Components after the encoder: recurrent cores, the embedding of actions, and actors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from engram.agent.components.component import (
+    BuildContext,
+    Component,
+    Initialisation,
+    Positive,
+    Shape,
+    ShapeError,
+    WeightedComponent,
+    join,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DISCRETE = "reads features and action embeddings, got {}: give sources: [FEATURES, _action_embeds_]"
+CONTINUOUS = "reads features alone when actions are continuous, got {}: give the embeddings `for: discrete`"
+
+
+class CoreComponent(WeightedComponent):
+    """A recurrent core. Its memory is stored under the component's name."""
+
+    core: ClassVar[str]  # a name in CORES
+    reads = ("features",)
+    fixed_shape = True
+    hidden_size: Positive = 128
+    num_layers: Positive = 2
+    initialisation: Initialisation = "orthogonal"
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        return Shape("features", (self.hidden_size,))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.initialisation import INITIALISATIONS
+        from engram.agent.recurrent.cores import CORES
+
+        module = CORES[self.core](inputs[0].sizes[0], self.hidden_size, self.num_layers)
+        if self.initialisation != "orthogonal":  # the default of every core
+            for name, parameter in module.named_parameters():
+                if name.startswith("weight"):
+                    for gate in parameter.detach().chunk(module.gates):
+                        INITIALISATIONS[self.initialisation](gate, 1.0)
+        return module
+
+
+class LSTMComponent(CoreComponent):
+    core = "lstm"
+
+
+class GRUComponent(CoreComponent):
+    core = "gru"
+
+
+class MinGRUComponent(CoreComponent):
+    core = "mingru"
+
+
+class ActionEmbeddingComponent(Component):
+    """A learned vector per action."""
+
+    reads = ()
+    num_sources = (0, 0)
+    size: Positive = 16
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        if context.continuous:
+            raise ShapeError("embeds discrete actions, and the environment's are continuous: give it `for: discrete`")
+        return Shape("embeddings", (context.logits, self.size))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.heads import ActionEmbedding
+
+        return ActionEmbedding(context.logits, self.size)
+
+
+class ActorComponent(WeightedComponent):
+    """Features and action embeddings to one logit per action.
+
+    For continuous actions: features alone to means and log standard deviations.
+    """
+
+    reads = ("features", "embeddings")
+    num_sources = (1, 2)
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        forms = [shape.form for shape in inputs]
+        if forms != (["features"] if context.continuous else ["features", "embeddings"]):
+            raise ShapeError((CONTINUOUS if context.continuous else DISCRETE).format(join(inputs)))
+        return Shape("features", (context.logits,))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from torch import nn
+
+        from engram.agent.heads import BilinearScores
+        from engram.agent.initialisation import initialise
+
+        features = inputs[0].sizes[0]
+        if context.continuous:  # initialised like the output of GaussianActor
+            return initialise(nn.Linear(features, context.logits), initialisation="max_0_01")
+        return BilinearScores(features, inputs[1].sizes[1])
+
+
+class BigActorComponent(ActorComponent):
+    """Like the actor, but with several channels, which a small network turns into the logit."""
+
+    channels: Positive = 32
+    hidden_size: Positive = 512
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.heads import BigBilinearScores, GaussianActor
+
+        features = inputs[0].sizes[0]
+        if context.continuous:
+            return GaussianActor(features, context.logits // 2, self.hidden_size)
+        return BigBilinearScores(features, inputs[1].sizes[1], self.channels, self.hidden_size)

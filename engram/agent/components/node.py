@@ -1,0 +1,138 @@
+"""Node: one named component of a YAML graph, read from plain data.
+
+A mistake is recorded and replaced by the nearest valid value, so that the rest of the graph is checked too.
+Names in the data are only looked up in `COMPONENTS`; nothing is imported or run.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from engram.agent.components import COMPONENTS
+from engram.agent.components.component import Component
+from engram.nearest import nearest, suggestion
+
+Condition = Literal["tokens", "vector", "image", "discrete", "continuous"]  # kinds of observations and of actions
+
+CONDITIONS = get_args(Condition)
+SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)?:(-?\d+)?\])?")
+
+
+class Problems:
+    """The mistakes found in a graph, one line each, without duplicates."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, name: str, problem: str) -> None:
+        """Record a problem of the component or option of this name, or of the whole graph if the name is empty."""
+        line = f"agent.components.{name}: {problem}" if name else f"agent.components: {problem}"
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+@dataclass(frozen=True)
+class NodeInput:
+    """Another node's output, or its slice from `start` to `stop`."""
+
+    name: str
+    start: int | None = None
+    stop: int | None = None
+
+    @property
+    def is_slice(self) -> bool:
+        return self.start is not None or self.stop is not None
+
+    def __str__(self) -> str:
+        start, stop = ("" if end is None else end for end in (self.start, self.stop))
+        return f"{self.name}[{start}:{stop}]" if self.is_slice else self.name
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    kind: str
+    sources: tuple[NodeInput, ...] = ()
+    condition: Condition | None = None  # the environment must have this, or the node is left out
+    component: Component | None = None  # None: its options are invalid
+    sources_valid: bool = True  # whether all sources were readable and exist
+
+
+def read_node(name: str, content: object, problems: Problems) -> Node:
+    """A node from {kind, sources, for, and the component's options}."""
+    if not isinstance(content, Mapping):
+        problems.add(name, f"got {content!r}, expected options: write {{kind: KIND, sources: [NAME], …}}")
+        return Node(name, "")
+    options = {str(key): value for key, value in content.items()}
+    sources, sources_valid = _read_sources(name, options.pop("sources", []), problems)
+    condition = _read_condition(name, options.pop("for", None), problems)
+    kind = _read_kind(name, options.pop("kind", None), problems)
+    if kind is None:
+        return Node(name, "", sources, condition)
+    return Node(name, kind, sources, condition, _read_options(name, kind, options, problems), sources_valid)
+
+
+def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[NodeInput, ...], bool]:
+    """The sources, and whether all of them were readable."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple):
+        problems.add(f"{name}.sources", f"{given!r} is not a list of names: write [NAME, NAME]")
+        return (), False
+    sources, valid = [], True
+    for text in names:
+        match = SOURCE.fullmatch(str(text).replace(" ", ""))
+        if match is None:
+            problems.add(f"{name}.sources", f"{text!r} is no component: write NAME, or 'NAME[START:STOP]' for a slice")
+            match, valid = SOURCE.match(str(text)), False
+        if match is not None:
+            sources.append(NodeInput(match[1], *(None if end is None else int(end) for end in match.groups()[1:])))
+    return tuple(sources), valid
+
+
+def _read_condition(name: str, given: Any, problems: Problems) -> Condition | None:
+    if given is not None and given not in CONDITIONS:
+        hint = suggestion(str(given), CONDITIONS)
+        problems.add(f"{name}.for", f"{given!r} is not one of {', '.join(CONDITIONS)}{hint}")
+        given = nearest(str(given), CONDITIONS)
+    return given
+
+
+def _read_kind(name: str, given: object, problems: Problems) -> str | None:
+    if not isinstance(given, str):
+        problems.add(f"{name}.kind", f"missing: give one of {', '.join(COMPONENTS)}")
+        return None
+    if given in COMPONENTS:
+        return given
+    hint = suggestion(given, COMPONENTS, otherwise=f": give one of {', '.join(COMPONENTS)}")
+    problems.add(f"{name}.kind", f"no kind '{given}'{hint}")
+    return nearest(given, COMPONENTS)
+
+
+def _read_options(name: str, kind: str, options: dict[str, Any], problems: Problems) -> Component | None:
+    known = COMPONENTS[kind].model_fields
+    unknown = [option for option in options if option not in known]
+    for option in unknown:
+        hint = suggestion(option, known, otherwise=f": it has {', '.join(known) or 'none'}")
+        problems.add(f"{name}.{option}", f"{kind} has no such option{hint}")
+    corrected = {nearest(option, known) or "": options[option] for option in unknown}
+    corrected |= {option: value for option, value in options.items() if option in known}
+    corrected.pop("", None)
+    try:
+        return COMPONENTS[kind].model_validate(corrected)
+    except ValidationError as error:
+        first = {details["loc"][:1]: details for details in reversed(error.errors())}  # one error per option
+    for details in reversed(first.values()):
+        problems.add(".".join([name, *map(str, details["loc"][:1])]), _message(details))
+    return None
+
+
+def _message(details: ErrorDetails) -> str:
+    if details["type"] == "missing":
+        return f"missing: give {details['loc'][0]}: VALUE"
+    if details["type"] == "value_error":
+        return str(details["ctx"]["error"])
+    return f"{details['input']!r}: {details['msg'][:1].lower()}{details['msg'][1:]}"
