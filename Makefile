@@ -1,4 +1,4 @@
-# Needs make, a Python of 3.11 or 3.12 and pip; everything is installed into .venv, once.
+# Needs make, and Python 3.11 or 3.12 with pip. Everything is installed into .venv, once.
 .POSIX:
 
 ARGS =
@@ -7,12 +7,12 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 
 help:
-	@echo 'make train [ARGS="SETTING=VALUE ..."]  install, then train (by default fast on the T-maze)'
+	@echo 'make train [ARGS="SETTING=VALUE ..."]  install, then train (default: policy fast on the T-maze)'
 	@echo 'make test  [ARGS="..."]                install what tests need, then run them all'
 	@echo 'make check                             lint, format, types and import rules'
-	@echo 'make bench ARGS="core"                 measure (engram bench tells what there is)'
+	@echo 'make bench [ARGS="core"]                benchmarks, and races against other systems'
 	@echo 'make docs                              check links, commands and code in the documentation'
-	@echo 'make install                           only make the virtual environment'
+	@echo 'make install                           only create the virtual environment'
 	@echo 'make clean                             remove the virtual environment and caches'
 
 train: $(VENV)/installed
@@ -28,7 +28,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/installed
-	@$(BIN)/engram bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/installed
 	@$(BIN)/python docs/check.py
@@ -38,7 +38,7 @@ install: $(VENV)/installed
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
 
-# The stamps are made anew when pyproject.toml changes. pip's many lines are thinned to one a package.
+# A change of pyproject.toml reinstalls. Of pip's output, one line per package is shown.
 $(VENV)/installed: pyproject.toml $(BIN)/python
 	@EXTRA= ; $(INSTALL)
 
@@ -53,11 +53,11 @@ INSTALL = echo "Installing engram$$EXTRA into $(VENV) (the first time this takes
 	| awk '/^Collecting/ {print "  " $$2; fflush()} /^Installing/ {print "  writing to disk ..."; fflush()}'; \
 	test -s $@ || { echo "The installation failed: see the message above."; exit 1; }
 
-# Some systems ship Python without the part of venv that brings pip: then the system's own pip installs it.
+# Some systems ship Python without ensurepip; there the system's own pip installs pip into the environment.
 $(BIN)/python:
 	@for python in python3.11 python3.12 python3 python; do \
 		if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
-			echo "Making $(VENV) with $$python ..."; \
+			echo "Creating $(VENV) with $$python ..."; \
 			$$python -m venv $(VENV) 2>/dev/null && exit 0; \
 			$$python -m venv --clear --without-pip $(VENV) && $$python -m pip --python $@ install pip && exit 0; \
 			rm -rf $(VENV); \

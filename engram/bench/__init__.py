@@ -1,1 +1,1 @@
-"""Measurements: how fast Engram is, against what it is built from and against others, side by side in one run."""
+"""Benchmarks that users run on their own machine: cores, policies, environments, training, scaling."""

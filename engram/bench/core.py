@@ -1,6 +1,6 @@
-"""The recurrent core against `torch.nn.LSTM`: forward and backward over segments, and the single step of acting.
+"""The LSTM core against `torch.nn.LSTM`: forward and backward over segments, and one step of acting.
 
-Ours forgets exactly where episodes start; `nn.LSTM` cannot, and is not asked to: it is the price of no resets at all.
+The core resets memory where episodes start; `nn.LSTM` runs without any resets.
 """
 
 # T steps, B rows, H hidden size, L layers
@@ -14,27 +14,26 @@ from torch import nn
 from engram.agent.recurrent.core import State
 from engram.agent.recurrent.lstm import LSTM
 from engram.bench.options import Options
-from engram.bench.race import Contestant, Race, run_race
-from engram.bench.result import Bar, Result
-from engram.bench.stepping import Step, repeating
+from engram.bench.race import Contestant, Race, Step, in_process, run_race
+from engram.bench.result import BenchResult, Threshold
 from engram.native.library import kernels, without_kernels
 
 TORCH, NATIVE, PURE = "nn.LSTM", "native", "pure PyTorch"
 
 
-def measure(options: Options, progress: Callable[[str], None]) -> Result:
-    result = Result("core", options.to_json())
+def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
+    result = BenchResult("core", options.to_json())
     for rows in options.rows:
         race = _race(options, rows, acting=False, progress=progress)
         result.races.append(race)
-        result.bars += [
-            Bar(f"B {rows}, forward and backward: native ÷ nn.LSTM", race.ratio(NATIVE, TORCH), at_most=0.85),
-            Bar(f"B {rows}, forward and backward: pure PyTorch ÷ nn.LSTM", race.ratio(PURE, TORCH), at_most=1.25),
+        result.thresholds += [
+            Threshold(f"B {rows}, forward and backward: native ÷ nn.LSTM", race.ratio(NATIVE, TORCH), at_most=0.85),
+            Threshold(f"B {rows}, forward and backward: pure PyTorch ÷ nn.LSTM", race.ratio(PURE, TORCH), at_most=1.25),
         ]
     race = _race(options, max(options.rows), acting=True, progress=progress)
     result.races.append(race)
     best = min((r for name in (NATIVE, PURE) if (r := race.ratio(name, TORCH)) is not None), default=None)
-    result.bars.append(Bar(f"B {max(options.rows)}, one step: ours ÷ nn.LSTM", best, at_most=0.8))
+    result.thresholds.append(Threshold(f"B {max(options.rows)}, one step: Engram ÷ nn.LSTM", best, at_most=0.8))
     return result
 
 
@@ -44,18 +43,18 @@ def _race(options: Options, rows: int, acting: bool, progress: Callable[[str], N
     name = f"LSTM {options.layers} x {options.hidden}, T {steps}, B {rows}, p {options.resets:g}: {what}"
 
     def contestants(threads: int) -> Iterator[Contestant]:
-        yield Contestant(TORCH, repeating(lambda: _theirs(options, steps, rows, acting), threads), threads)
+        yield Contestant(TORCH, in_process(lambda: _torch_lstm(options, steps, rows, acting), threads), threads)
         if kernels() is not None:
-            yield Contestant(NATIVE, repeating(lambda: _ours(options, steps, rows, acting), threads), threads)
-        pure = repeating(lambda: _ours(options, steps, rows, acting, without_kernels), threads)
+            yield Contestant(NATIVE, in_process(lambda: _engram_lstm(options, steps, rows, acting), threads), threads)
+        pure = in_process(lambda: _engram_lstm(options, steps, rows, acting, without_kernels), threads)
         yield Contestant(PURE, pure, threads)
 
-    everybody = [contestant for threads in options.threads for contestant in contestants(threads)]
-    return run_race(name, everybody, options.rounds, options.seconds, "calls", "time", TORCH, progress)
+    entrants = [contestant for threads in options.threads for contestant in contestants(threads)]
+    return run_race(name, entrants, options.rounds, options.seconds, "calls", "time", TORCH, progress)
 
 
 @contextmanager
-def _theirs(options: Options, steps: int, rows: int, acting: bool) -> Iterator[Step]:
+def _torch_lstm(options: Options, steps: int, rows: int, acting: bool) -> Iterator[Step]:
     torch.manual_seed(0)
     lstm = nn.LSTM(options.hidden, options.hidden, options.layers)
     inputs, state = _inputs(options, steps, rows)
@@ -63,7 +62,7 @@ def _theirs(options: Options, steps: int, rows: int, acting: bool) -> Iterator[S
 
 
 @contextmanager
-def _ours(
+def _engram_lstm(
     options: Options,
     steps: int,
     rows: int,
@@ -99,7 +98,7 @@ def _step(run: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs
         return 1
 
     def learn() -> float:
-        leaf = inputs.detach().requires_grad_()  # an encoder before it wants a gradient too
+        leaf = inputs.detach().requires_grad_()  # as with an encoder in front
         module.zero_grad(set_to_none=True)
         run(leaf).backward(weight)
         return 1

@@ -1,4 +1,4 @@
-"""The machine a figure was taken on, and how busy other programs kept it meanwhile."""
+"""Describes the machine of a measurement, and measures the load of other programs during it."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from engram.cores import available_cores
 
 
 def describe() -> dict[str, str | int | float]:
-    """What a reader has to know of a machine to make sense of a figure."""
+    """The properties of this machine that affect speed."""
     return {
         "cpu": _cpu_model(),
         "cores": available_cores(),
@@ -31,35 +31,35 @@ def describe() -> dict[str, str | int | float]:
 
 
 @dataclass
-class Others:
-    used: float = 0.0  # seconds of processor time of programs other than this one and its children
-    seconds: float = 0.0  # that passed meanwhile
+class OtherLoad:
+    cpu_seconds: float = 0.0  # CPU time of all programs but this one and its children
+    seconds: float = 0.0  # wall-clock time
 
 
 @contextmanager
-def others_meter() -> Iterator[Others]:
-    """Measures what other programs use of the processors while the block runs, or what a host takes away."""
-    others, start, busy, own = Others(), time.perf_counter(), _busy(), _own()
+def measure_other_load() -> Iterator[OtherLoad]:
+    """Measures the CPU time that other programs use, or that the host takes away, while the block runs."""
+    load, start, total, own = OtherLoad(), time.perf_counter(), _total_cpu_seconds(), _own_cpu_seconds()
     try:
-        yield others
+        yield load
     finally:
-        others.used = max(0.0, (_busy() - busy) - (_own() - own))
-        others.seconds = time.perf_counter() - start
+        load.cpu_seconds = max(0.0, (_total_cpu_seconds() - total) - (_own_cpu_seconds() - own))
+        load.seconds = time.perf_counter() - start
 
 
-def _busy() -> float:
-    """Seconds of processor time that all programs have used, or that the host took away."""
+def _total_cpu_seconds() -> float:
+    """CPU time that all programs have used or that the host took away."""
     times = psutil.cpu_times()
-    waiting = ("idle", "iowait", "guest", "guest_nice")  # guests are in the others already; not all systems have all
-    return sum(seconds for name, seconds in times._asdict().items() if name not in waiting)
+    excluded = ("idle", "iowait", "guest", "guest_nice")  # user time already includes guests
+    return sum(seconds for name, seconds in times._asdict().items() if name not in excluded)
 
 
-def _own() -> float:
+def _own_cpu_seconds() -> float:
     total = 0.0
     for member in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
             times = member.cpu_times()
-        except psutil.Error:  # it ended meanwhile
+        except psutil.Error:  # it has ended
             continue
         total += times.user + times.system
     return total

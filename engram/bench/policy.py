@@ -1,4 +1,4 @@
-"""Every policy, acting and learning, on observations of the arena."""
+"""All policies, acting and learning, on observations of the arena."""
 
 # B rows, T steps
 
@@ -12,51 +12,50 @@ from tensordict import TensorDict
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import POLICIES, PyAgent
 from engram.bench.options import Options
-from engram.bench.race import Contestant, run_race
-from engram.bench.result import Result
-from engram.bench.stepping import Step, repeating
+from engram.bench.race import Contestant, Step, in_process, run_race
+from engram.bench.result import BenchResult
 from engram.env.settings import Arena
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 
-SEGMENTS = 64  # of a learning call
+SEGMENTS = 64  # per learning call
 
 
-def measure(options: Options, progress: Callable[[str], None]) -> Result:
+def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
     names, rows = options.policies or list(POLICIES), options.rows[0]
     spec, acting_obs, learning_obs = arena_observations(rows, min(SEGMENTS, rows), options.steps)
-    result = Result("policy", options.to_json())
+    result = BenchResult("policy", options.to_json())
     for what, observations in (("acting", acting_obs), ("learning", learning_obs)):
 
         def contestant(name: str, threads: int, observations: torch.Tensor = observations) -> Contestant:
-            make = lambda: calls(spec, PyAgent(name=name), observations, options.resets)  # noqa: E731
-            return Contestant(name, repeating(make, threads), threads)
+            make = lambda: policy_calls(spec, PyAgent(name=name), observations, options.resets)  # noqa: E731
+            return Contestant(name, in_process(make, threads), threads)
 
-        everybody = [contestant(name, threads) for name in names for threads in options.threads]
+        contestants = [contestant(name, threads) for name in names for threads in options.threads]
         shape = " x ".join(map(str, observations.shape[:-2]))
-        name = f"arena, {what}: {shape} observations a call"
+        name = f"arena, {what}: {shape} observations per call"
         result.races.append(
-            run_race(name, everybody, options.rounds, options.seconds, baseline=names[0], progress=progress)
+            run_race(name, contestants, options.rounds, options.seconds, baseline=names[0], progress=progress)
         )
     return result
 
 
 def arena_observations(rows: int, segments: int, steps: int) -> tuple[EnvSpec, torch.Tensor, torch.Tensor]:
-    """Observations [B, M, 3] and [segments, T, M, 3] as the arena gives them to agents that move at random."""
+    """Observations [B, M, 3] and [segments, T, M, 3] of agents that act randomly in the arena."""
     settings, random = Arena(), np.random.default_rng(0)
     with VectorEnv(settings, num_envs=-(-max(rows, segments) // settings.agents)) as env:
         env.reset()
-        seen = []
+        history = []
         for _ in range(max(steps, 8)):
             batch = env.recv()
-            seen.append(torch.from_numpy(batch.buffers.observations.copy()))
+            history.append(torch.from_numpy(batch.buffers.observations.copy()))
             env.send(batch, random.integers(int(env.spec.single_action_space.n), size=env.rows))
-        return env.spec, seen[-1][:rows].clone(), torch.stack(seen, 1)[:segments, -steps:].clone()
+        return env.spec, history[-1][:rows].clone(), torch.stack(history, 1)[:segments, -steps:].clone()
 
 
 @contextmanager
-def calls(spec: EnvSpec, settings: PyAgent, observations: torch.Tensor, resets: float) -> Iterator[Step]:
-    """One call a step: acting for observations [B, M, 3], learning with its backward pass for [B, T, M, 3]."""
+def policy_calls(spec: EnvSpec, settings: PyAgent, observations: torch.Tensor, resets: float) -> Iterator[Step]:
+    """One policy call per step: acting on observations [B, M, 3], learning with backward pass on [B, T, M, 3]."""
     torch.manual_seed(0)
     agent = MettaAgent(spec, settings)
     shape = observations.shape[:-2]

@@ -1,4 +1,4 @@
-"""A contestant in a process of its own: started, measured on command, stopped in its tracks between its turns."""
+"""Contestants in processes of their own: measured on command, and suspended between their turns."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from typing import IO, Any
 
 from engram.bench.race import Measure, Slice
 
-START_TIMEOUT = 300.0  # seconds: some compile first
-TURN_TIMEOUT = 120.0  # beyond the seconds it was given: an iteration may be long
+START_TIMEOUT = 300.0  # seconds; some programs compile first
+TURN_TIMEOUT = 120.0  # seconds beyond the turn: an iteration may be long
 
 
-class PeerError(Exception):
-    """The process could not be started or measured; the text says why, as far as it told."""
+class ProgramError(Exception):
+    """A program could not be started or measured; the message gives the last line of its errors."""
 
 
 class Process:
-    """Speaks the protocol of `runners/meter.py` with a program."""
+    """A program that answers the commands of `meter.py`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         self._errors: IO[bytes] = (directory / "errors.txt").open("wb+")
@@ -34,7 +34,7 @@ class Process:
             stderr=self._errors,
             env={**os.environ, **environment},
             cwd=directory,
-            start_new_session=True,  # a group of its own, with whatever workers it makes
+            start_new_session=True,  # a process group, so that signals reach its workers too
         )
         self._buffer = b""
 
@@ -42,26 +42,26 @@ class Process:
         self._read(timeout)
         self._signal(signal.SIGSTOP)
 
-    def ask(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Tell it, and wait for the answer."""
-        self.tell(command)
-        return self.answer(timeout)
+    def request(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Send a command and wait for the reply."""
+        self.send(command)
+        return self.receive(timeout)
 
-    def tell(self, command: dict[str, Any]) -> None:
-        """Let it go on with a command."""
+    def send(self, command: dict[str, Any]) -> None:
+        """Resume the program with a command."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise PeerError(self._last_words()) from None
+            raise ProgramError(self._last_error()) from None
 
-    def answer(self, timeout: float) -> dict[str, Any]:
-        """Wait for its answer; then it stands still again, with all its workers."""
-        answer = self._read(timeout)
+    def receive(self, timeout: float) -> dict[str, Any]:
+        """Wait for the reply, then suspend the program with all its workers."""
+        reply = self._read(timeout)
         self._signal(signal.SIGSTOP)
-        return answer
+        return reply
 
     def close(self) -> None:
         self._signal(signal.SIGKILL)
@@ -73,22 +73,22 @@ class Process:
 
     def _read(self, timeout: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        until, pipe = time.monotonic() + timeout, self._process.stdout.fileno()
+        deadline, pipe = time.monotonic() + timeout, self._process.stdout.fileno()
         while b"\n" not in self._buffer:
-            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise PeerError(f"no answer within {timeout:.0f} seconds; {self._last_words()}")
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise ProgramError(f"no reply within {timeout:.0f} seconds; {self._last_error()}")
             read = os.read(pipe, 65536)
             if not read:
                 self._process.wait()
-                raise PeerError(self._last_words())
+                raise ProgramError(self._last_error())
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\n")
         return json.loads(line)
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"it ended: {lines[-1]}" if lines else "it ended without a word"
+        return f"last line of its errors: {lines[-1]}" if lines else "it wrote no error"
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -96,7 +96,7 @@ class Process:
 
 
 @contextmanager
-def opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Process]:
+def start_program(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Process]:
     with tempfile.TemporaryDirectory(prefix="engram-bench-", ignore_cleanup_errors=True) as directory:
         process = Process(command, environment, Path(directory))
         try:
@@ -106,30 +106,29 @@ def opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[P
             process.close()
 
 
-def contestant(
+def in_own_process(
     command: Sequence[str],
     threads: int,
     environment: Mapping[str, str] | None = None,
     steps_per_update: float | None = None,
 ) -> Callable[[], Any]:
-    """What `Contestant.open` needs, for a program that speaks the protocol.
+    """`Contestant.open` for a program that answers the commands of `meter.py`.
 
-    With `steps_per_update` it must do that work: speeds of programs that learn more or less often, or count their steps
-    otherwise, say nothing. A program whose optimiser is in another process cannot be checked.
+    With `steps_per_update`, a program that updates more or less often fails: its speed would not be comparable.
+    Programs whose optimiser runs in another process cannot be checked.
     """
 
     @contextmanager
     def open_it() -> Iterator[Measure]:
-        with opened(command, {**thread_variables(threads), **(environment or {})}) as process:
+        with start_program(command, {**thread_variables(threads), **(environment or {})}) as process:
 
             def measure(seconds: float) -> Slice:
-                answer = process.ask({"measure": seconds}, seconds + TURN_TIMEOUT)
-                steps, updates = answer["steps"], answer["updates"]
+                reply = process.request({"measure": seconds}, seconds + TURN_TIMEOUT)
+                steps, updates = reply["steps"], reply["updates"]
                 if steps_per_update and updates and not 0.99 < steps / updates / steps_per_update < 1.01:
-                    raise PeerError(
-                        f"not the same work: {updates} updates in {steps} steps, one is due every {steps_per_update:g}"
-                    )
-                return Slice(steps, answer["seconds"], answer["phases"])
+                    expected = f"expected one every {steps_per_update:g} steps"
+                    raise ProgramError(f"not the same work: {updates} updates in {steps} steps; {expected}")
+                return Slice(steps, reply["seconds"], reply["phases"])
 
             yield measure
 
@@ -139,11 +138,11 @@ def contestant(
 def learn(
     command: Sequence[str], threads: int, steps: int, environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Train from the start for so many steps: what it was worth then, and how long it took."""
-    with opened(command, {**thread_variables(threads), **(environment or {})}) as process:
-        return process.ask({"learn": steps}, timeout=7200.0)
+    """Train from scratch for this many steps; returns the reply with the return and the seconds."""
+    with start_program(command, {**thread_variables(threads), **(environment or {})}) as process:
+        return process.request({"learn": steps}, timeout=7200.0)
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """For libraries that start threads before anybody can tell them how many."""
+    """Environment variables for libraries that start their threads at import."""
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

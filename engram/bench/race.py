@@ -1,58 +1,62 @@
-"""A race: contestants measured in turns, in short slices of time, and compared by ratios of totals.
+"""A race: contestants measured in turns, in short slices of time, and compared by the ratio of their totals.
 
-The speed of a machine that is shared drifts, and may double or halve within seconds. So contestants never run one after
-the other but in rounds, each for a slice a round, in an order that turns round every time; a ratio is one contestant's
-total by another's, and its spread is what the rounds said one by one.
+The speed of a shared machine drifts and may double or halve within seconds. Therefore contestants never run one after
+the other, but in rounds. Each gets one slice per round, and the order is reversed every round. A ratio is one
+contestant's total rate divided by another's; its quartiles come from the single rounds.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import NamedTuple
 
-from engram.bench.machine import Others, others_meter
+import torch
+
+from engram.bench.machine import OtherLoad, measure_other_load
 
 
 class Slice(NamedTuple):
-    """What a contestant did in one of its turns."""
+    """The work of one contestant in one turn."""
 
     work: float  # rows, steps or calls
     seconds: float
-    phases: dict[str, float] = {}  # seconds by phase, where they are known
+    phases: dict[str, float] = {}  # seconds by phase, where known
 
 
-Measure = Callable[[float], Slice]  # works for about so many seconds
+Measure = Callable[[float], Slice]  # works for about the given number of seconds
+Step = Callable[[], float]  # does one unit of work and returns its size
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Somebody who can be measured. Several may have one name: then the fastest of them counts."""
+    """Something to measure. Among contestants with the same name, the fastest counts."""
 
     name: str
     open: Callable[[], AbstractContextManager[Measure]]
     threads: int = 1
-    note: str = ""  # what else tells it from others of its name
+    note: str = ""  # distinguishes contestants with the same name
 
 
 @dataclass
 class Entry:
-    """What came of a contestant. `ratio` is to the best of the baseline's name: speeds or times, as the race says."""
+    """The measurement of one contestant. `ratio` compares it with the fastest contestant of the baseline's name."""
 
     name: str
     threads: int
     note: str = ""
     work: float = 0.0
     seconds: float = 0.0
-    rate: float | None = None  # work a second, over all slices
+    rate: float | None = None  # work per second, over all slices
     ratio: float | None = None
-    low: float | None = None  # quartiles of the ratio, round by round
+    low: float | None = None  # quartiles of the ratio over the rounds
     high: float | None = None
-    others: float | None = None  # processors that other programs kept busy: above about 0.1, distrust two threads
+    others: float | None = None  # cores that other programs kept busy: above about 0.1, distrust two threads
     phases: dict[str, float] = field(default_factory=dict)  # shares of the time
-    failed: str | None = None  # why there is nothing to compare
+    failed: str | None = None  # the reason why there is no measurement
     best: bool = False  # the fastest of its name
-    facts: dict[str, float | str] = field(default_factory=dict)  # whatever else was found out
+    facts: dict[str, float | str] = field(default_factory=dict)  # further columns of the table
 
     @property
     def title(self) -> str:
@@ -63,7 +67,7 @@ class Entry:
 class Race:
     name: str
     unit: str  # of work: rows, steps, calls
-    shows: str  # "speed" or "time": which of the two ratios and tables are about
+    shows: str  # "speed" or "time": the quantity that ratios and tables show
     baseline: str
     entries: list[Entry]
 
@@ -71,11 +75,12 @@ class Race:
         return next((entry for entry in self.entries if entry.name == name and entry.best), None)
 
     def ratio(self, name: str, to: str) -> float | None:
-        """Of two names, best by best; None if one of them has no figure."""
-        ours, theirs = self.best(name), self.best(to)
-        if ours is None or theirs is None or not ours.rate or not theirs.rate:
+        """The best of `name` divided by the best of `to`; None if either was not measured."""
+        numerator, denominator = self.best(name), self.best(to)
+        if numerator is None or denominator is None or not numerator.rate or not denominator.rate:
             return None
-        return ours.rate / theirs.rate if self.shows == "speed" else theirs.rate / ours.rate
+        ratio = numerator.rate / denominator.rate
+        return ratio if self.shows == "speed" else 1 / ratio
 
 
 def run_race(
@@ -88,33 +93,57 @@ def run_race(
     baseline: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Race:
-    """Measure everybody for `rounds` slices of `seconds`. Who cannot start or go on has the reason in its entry."""
+    """Measure all contestants for `rounds` slices of `seconds`. One that fails gets the reason in its entry."""
     entries = [Entry(contestant.name, contestant.threads, contestant.note) for contestant in contestants]
     slices: list[dict[int, Slice]] = [{} for _ in range(rounds)]
-    others: list[list[Others]] = [[] for _ in entries]
+    loads: list[list[OtherLoad]] = [[] for _ in entries]
     with ExitStack() as stack:
         measures: dict[int, Measure] = {}
         for number, contestant in enumerate(contestants):
-            progress(f"{name}: {entries[number].title} starts")
-            with _noting(entries[number]):
+            progress(f"{name}: starting {entries[number].title}")
+            with _record_failure(entries[number]):
                 measures[number] = stack.enter_context(contestant.open())
-        for turn, found in enumerate(slices):
-            for number in _order(measures, turn):
+        for turn, measured in enumerate(slices):
+            for number in measures if turn % 2 == 0 else reversed(list(measures)):
                 progress(f"{name}: round {turn + 1} of {rounds}, {entries[number].title}")
                 if entries[number].failed is None:
-                    with _noting(entries[number]), others_meter() as meter:
-                        found[number] = measures[number](seconds)
-                    others[number].append(meter)
+                    with _record_failure(entries[number]), measure_other_load() as load:
+                        measured[number] = measures[number](seconds)
+                    loads[number].append(load)
     for number, entry in enumerate(entries):
-        _sum_up(entry, [found[number] for found in slices if number in found], others[number])
+        _sum_up(entry, [measured[number] for measured in slices if number in measured], loads[number])
     race = Race(name, unit, shows, baseline or contestants[0].name, entries)
     _mark_best(race)
     _compare(race, slices)
     return race
 
 
-class _noting:  # noqa: N801 (reads as a verb)
-    """A failure is the entry's, not the race's."""
+def in_process(
+    make: Callable[[], AbstractContextManager[Step]], threads: int
+) -> Callable[[], AbstractContextManager[Measure]]:
+    """`Contestant.open` for a function that is called repeatedly in this process, with this many torch threads."""
+
+    @contextmanager
+    def open_it() -> Iterator[Measure]:
+        with make() as step:
+
+            def measure(seconds: float) -> Slice:
+                torch.set_num_threads(threads)
+                step()  # not timed: caches hold the previous contestant's data, and threads may have to start
+                work, start = 0.0, time.perf_counter()
+                while True:
+                    work += step()
+                    elapsed = time.perf_counter() - start
+                    if elapsed >= seconds:
+                        return Slice(work, elapsed)
+
+            yield measure
+
+    return open_it
+
+
+class _record_failure:  # noqa: N801 (reads as a verb)
+    """Puts an exception into the entry, so that the race continues without this contestant."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -128,40 +157,37 @@ class _noting:  # noqa: N801 (reads as a verb)
         return True
 
 
-def _order(measures: dict[int, Measure], turn: int) -> Iterator[int]:
-    yield from measures if turn % 2 == 0 else reversed(list(measures))
-
-
-def _sum_up(entry: Entry, slices: list[Slice], others: list[Others]) -> None:
+def _sum_up(entry: Entry, slices: list[Slice], loads: list[OtherLoad]) -> None:
     if entry.failed is not None or not slices:
         return
     entry.work, entry.seconds = sum(s.work for s in slices), sum(s.seconds for s in slices)
     entry.rate = entry.work / entry.seconds
-    entry.others = sum(other.used for other in others) / sum(other.seconds for other in others)
+    entry.others = sum(load.cpu_seconds for load in loads) / sum(load.seconds for load in loads)
     for phase in {phase: None for s in slices for phase in s.phases}:
         entry.phases[phase] = sum(s.phases.get(phase, 0.0) for s in slices) / entry.seconds
 
 
 def _mark_best(race: Race) -> None:
     for name in {entry.name for entry in race.entries}:
-        known = [entry for entry in race.entries if entry.name == name and entry.rate]
-        if known:
-            max(known, key=lambda entry: entry.rate or 0.0).best = True
+        measured = [entry for entry in race.entries if entry.name == name and entry.rate]
+        if measured:
+            max(measured, key=lambda entry: entry.rate or 0.0).best = True
 
 
 def _compare(race: Race, slices: list[dict[int, Slice]]) -> None:
-    to = race.best(race.baseline)
-    if to is None or to.rate is None:
+    baseline = race.best(race.baseline)
+    if baseline is None or baseline.rate is None:
         return
-    base, sign = race.entries.index(to), 1 if race.shows == "speed" else -1
+    base, sign = race.entries.index(baseline), 1 if race.shows == "speed" else -1
     for number, entry in enumerate(race.entries):
         if entry.rate is None:
             continue
-        entry.ratio = (entry.rate / to.rate) ** sign
+        entry.ratio = (entry.rate / baseline.rate) ** sign
         rounds = [
-            ((found[number].work / found[number].seconds) / (found[base].work / found[base].seconds)) ** sign
-            for found in slices
-            if number in found and base in found and found[base].work and found[number].work
+            ((measured[number].work / measured[number].seconds) / (measured[base].work / measured[base].seconds))
+            ** sign
+            for measured in slices
+            if number in measured and base in measured and measured[base].work and measured[number].work
         ]
         if len(rounds) > 1:
             entry.low, _, entry.high = quantiles(rounds, n=4, method="inclusive")

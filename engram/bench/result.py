@@ -1,12 +1,14 @@
-"""A result: what was measured, on which machine and when, as one dated JSON file. One shape for all measurements."""
+"""The result of a benchmark: races, linear fits and thresholds, with the machine and the date, as one JSON file."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from engram.bench.fit import Fit
+import numpy as np
+
 from engram.bench.machine import describe
 from engram.bench.race import Race
 
@@ -14,8 +16,39 @@ SCHEMA = 1
 
 
 @dataclass
-class Bar:
-    """A promise about a ratio, and what became of it."""
+class Fit:
+    """A linear fit y = intercept + slope * x, with the share of the variance that it explains."""
+
+    axis: str  # rows, steps, hidden size squared, epochs
+    what: str  # milliseconds, megabytes
+    x: list[float]
+    y: list[float]
+    slope: float
+    intercept: float
+    r2: float
+
+    @property
+    def growth(self) -> float | None:
+        """Growth of y divided by growth of x, from first to last: 1 is proportional, below 1 is sublinear."""
+        if not self.y[0] or not self.x[0]:
+            return None
+        return (self.y[-1] / self.y[0]) / (self.x[-1] / self.x[0])
+
+
+def fit_line(axis: str, what: str, x: Sequence[float], y: Sequence[float]) -> Fit:
+    """Least squares. Constant points give slope 0 and r2 1."""
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    centred = xs - xs.mean()
+    spread = float((centred**2).sum())
+    slope = float((centred * ys).sum() / spread) if spread else 0.0
+    intercept = float(ys.mean() - slope * xs.mean())
+    residual, total = float(((ys - intercept - slope * xs) ** 2).sum()), float(((ys - ys.mean()) ** 2).sum())
+    return Fit(axis, what, xs.tolist(), ys.tolist(), slope, intercept, 1.0 - residual / total if total else 1.0)
+
+
+@dataclass
+class Threshold:
+    """A ratio that must not fall below or rise above a limit."""
 
     what: str
     ratio: float | None
@@ -24,7 +57,7 @@ class Bar:
 
     @property
     def met(self) -> bool | None:
-        """None: nothing was measured."""
+        """None: not measured."""
         if self.ratio is None:
             return None
         return (self.at_least is None or self.ratio >= self.at_least) and (
@@ -33,12 +66,12 @@ class Bar:
 
 
 @dataclass
-class Result:
+class BenchResult:
     verb: str
     options: dict[str, Any]
     races: list[Race] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
-    bars: list[Bar] = field(default_factory=list)
+    thresholds: list[Threshold] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=describe)
     date: str = field(default_factory=lambda: datetime.now().astimezone().isoformat(timespec="seconds"))
 
@@ -51,21 +84,16 @@ class Result:
             "options": self.options,
             "races": [asdict(race) for race in self.races],
             "fits": [asdict(fit) for fit in self.fits],
-            "bars": [{**asdict(bar), "met": bar.met} for bar in self.bars],
+            "thresholds": [{**asdict(threshold), "met": threshold.met} for threshold in self.thresholds],
         }
 
 
-def write(result: Result, directory: Path) -> Path:
-    path = new_file(directory, result.verb, result.date)
-    path.write_text(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return path
+def write(content: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def new_file(directory: Path, verb: str, date: str) -> Path:
-    """`peers-2026-05-01.json`; a second one of the same day gets a number, so that nothing is lost."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{verb}-{date[:10]}"
-    path, number = directory / f"{stem}.json", 2
-    while path.exists():
-        path, number = directory / f"{stem}-{number}.json", number + 1
-    return path
+def default_path(result: BenchResult) -> Path:
+    """A new file for every measurement, such as bench-results/core-2026-05-01-153012.json."""
+    moment = datetime.fromisoformat(result.date)
+    return Path("bench-results", f"{result.verb}-{moment:%Y-%m-%d-%H%M%S}.json")

@@ -1,24 +1,23 @@
-"""Results as tables in a terminal."""
+"""Prints results as tables in a terminal."""
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from engram.bench.fit import Fit
 from engram.bench.race import Entry, Race
-from engram.bench.result import Bar, Result
+from engram.bench.result import BenchResult, Fit, Threshold
 
-WIDTH = 140  # where nobody's terminal says how wide it is
+WIDTH = 140  # if the output is not a terminal
 
 
-def show(result: Result, console: Console | None = None) -> None:
-    """Every race, fit and bar, and the machine below them."""
+def show(result: BenchResult, console: Console | None = None) -> None:
+    """Print every race, fit and threshold, and the machine below them."""
     console = console or Console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     parts: list[Table | Text] = [part for race in result.races for part in _race_table(race)]
     parts += [_fit_table(result.fits)] if result.fits else []
-    parts += [_bar_table(result.bars)] if result.bars else []
+    parts += [_threshold_table(result.thresholds)] if result.thresholds else []
     machine = result.machine
     parts.append(
         Text(
@@ -59,9 +58,9 @@ def _race_table(race: Race) -> list[Table | Text]:
 
 
 def _fit_table(fits: list[Fit]) -> Table:
-    table = Table(title="growth", title_justify="left", title_style="bold")
-    for name in ("with", "of", "from", "to", "values", "slope", "R²", "growth ÷ size"):
-        table.add_column(name, justify="left" if name in ("with", "of") else "right", no_wrap=True)
+    table = Table(title="linear fits", title_justify="left", title_style="bold")
+    for name in ("against", "what", "from", "to", "values", "slope", "R²", "growth ÷ size"):
+        table.add_column(name, justify="left" if name in ("against", "what") else "right", no_wrap=True)
     for fit in fits:
         values = " ".join(f"{value:,.3g}" for value in fit.y[:8]) + (" …" if len(fit.y) > 8 else "")
         table.add_row(
@@ -77,14 +76,14 @@ def _fit_table(fits: list[Fit]) -> Table:
     return table
 
 
-def _bar_table(bars: list[Bar]) -> Table:
-    table = Table(title="bars", title_justify="left", title_style="bold")
-    for name in ("what", "ratio", "bar", ""):
+def _threshold_table(thresholds: list[Threshold]) -> Table:
+    table = Table(title="thresholds", title_justify="left", title_style="bold")
+    for name in ("what", "ratio", "limit", ""):
         table.add_column(name, justify="left" if name == "what" else "right")
-    words = {True: Text("met", style="green"), False: Text("not met", style="red"), None: Text("not measured")}
-    for bar in bars:
-        limit = f"≥ {bar.at_least:g}" if bar.at_least is not None else f"≤ {bar.at_most:g}"
-        table.add_row(bar.what, _number(bar.ratio), limit, words[bar.met])
+    verdicts = {True: Text("met", style="green"), False: Text("not met", style="red"), None: Text("not measured")}
+    for threshold in thresholds:
+        limit = f"≥ {threshold.at_least:g}" if threshold.at_least is not None else f"≤ {threshold.at_most:g}"
+        table.add_row(threshold.what, _number(threshold.ratio), limit, verdicts[threshold.met])
     return table
 
 

@@ -1,13 +1,11 @@
-"""The tasks that are trained on from end to end, the same work for everybody: as our settings, and for others."""
+"""The training tasks that `engram bench train` and the races against other systems share."""
 
 from typing import Any
 
-from engram.env.mettagrid.worlds import world
-from engram.env.registry import make_spec
 from engram.env.settings import Arena
 
-POLE: dict[str, Any] = {
-    "name": "pole",
+CARTPOLE: dict[str, Any] = {
+    "name": "cartpole",
     "envs": 64,
     "horizon": 64,
     "minibatches": 4,
@@ -21,10 +19,10 @@ POLE: dict[str, Any] = {
     "vf_coef": 0.5,
     "max_grad_norm": 0.5,
     "seed": 1,
-    "exact": True,
+    "exact": True,  # the plain loop resets memory inside segments
 }
 ARENA: dict[str, Any] = {
-    **POLE,
+    **CARTPOLE,
     "name": "arena",
     "envs": 16,
     "minibatches": 6,  # of 4096 steps
@@ -35,38 +33,24 @@ ARENA: dict[str, Any] = {
     "clip": 0.1,
     "ent_coef": 0.0021,
     "vf_coef": 0.44,
-    "exact": False,  # the plain loop, as the trainer had it that Engram grew out of
+    "exact": False,  # the plain loop never resets memory inside segments
 }
-# Of mettagrid's default world a policy has 52 features to read, of our lean one 22.
-WORDS = [f"resource_{number}" for number in range(15)]
-ARENA_52: dict[str, Any] = {**ARENA, "resources": WORDS}
-WORKERS = {"0 workers": 0, "1 worker": 1, "2 workers": 2}  # with which we train
+WORKERS = {"0 workers": 0, "1 worker": 1, "2 workers": 2}
 
 
-def options_of(task: dict[str, Any]) -> dict[str, Any]:
-    """All that a program that knows nothing of Engram needs for a task: of the arena, also its world and its words."""
-    if task["name"] == "pole":
-        return task
-    settings = _arena(task)
-    spec, config = make_spec(settings), world(settings)
-    return {
-        **task,
-        "world": config.model_dump_json(),
-        "window": list(spec.window),
-        "features": [[feature.id, feature.normalization] for feature in spec.features],
-        "actions": int(spec.single_action_space.n),
-    }
+def arena_settings(task: dict[str, Any]) -> Arena:
+    return Arena(other_resources=task.get("resources", []))
 
 
-def words_of(task: dict[str, Any], workers: int) -> list[str]:
-    """The same task as settings of `engram train`."""
-    batch = _batch(task)
+def overrides_of(task: dict[str, Any], workers: int) -> list[str]:
+    """The task as settings of `engram train`."""
+    batch = _batch_size(task)
     env = ["env=gym", "env.id=CartPole-v1", "env.wrappers=[mask_velocity]", "env.reward_scale=0.1"]
-    network = ["py_agent=engram.bench.pole_policy:PolePolicy", f"py_agent.hidden_size={task['hidden']}"]
-    resources = ",".join(_arena(task).other_resources)
+    network = ["py_agent=engram.bench.cartpole_policy:CartPolePolicy", f"py_agent.hidden_size={task['hidden']}"]
+    resources = ",".join(arena_settings(task).other_resources)
     return [
-        *(env if task["name"] == "pole" else ["env=arena", f"env.other_resources=[{resources}]"]),
-        *(network if task["name"] == "pole" else ["py_agent=fast"]),
+        *(env if task["name"] == "cartpole" else ["env=arena", f"env.other_resources=[{resources}]"]),
+        *(network if task["name"] == "cartpole" else ["py_agent=fast"]),
         f"seed={task['seed']}",
         f"trainer.num_envs={task['envs']}",
         f"trainer.num_workers={workers}",
@@ -83,18 +67,14 @@ def words_of(task: dict[str, Any], workers: int) -> list[str]:
         "trainer.ppo.vf_clip_coef=null",
         f"trainer.ppo.ent_coef={task['ent_coef']}",
         f"trainer.ppo.vf_coef={task['vf_coef']}",
-        "trainer.checkpoint.interval=1000000",  # as with the others: none while it is measured
+        "trainer.checkpoint.interval=1000000",  # no system writes checkpoints while it is measured
     ]
 
 
 def steps_per_update(task: dict[str, Any]) -> float:
-    """How many steps are lived for each step of the optimiser."""
-    return _batch(task) / (task["minibatches"] * task["epochs"])
+    """Environment steps per optimiser step."""
+    return _batch_size(task) / (task["minibatches"] * task["epochs"])
 
 
-def _batch(task: dict[str, Any]) -> int:
-    return task["envs"] * (1 if task["name"] == "pole" else Arena().agents) * task["horizon"]
-
-
-def _arena(task: dict[str, Any]) -> Arena:
-    return Arena(other_resources=task.get("resources", []))
+def _batch_size(task: dict[str, Any]) -> int:
+    return task["envs"] * (1 if task["name"] == "cartpole" else Arena().agents) * task["horizon"]

@@ -1,39 +1,39 @@
-"""Measure speed, side by side in one run: `engram bench core|env|policy|train|scale|peers [OPTION …]`."""
+"""Measure speed on this machine: `engram bench core|env|policy|train|scale [OPTION …]`."""
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from engram.bench.catalogue import PEERS
-from engram.bench.options import DEFAULT_VENVS, Options
+from engram.agent.settings import POLICIES
+from engram.bench.options import Options
+from engram.cli.arguments import ArgumentParser
 from engram.nearest import suggestion
 from engram.settings import UserError
 
+if TYPE_CHECKING:
+    from engram.bench.result import BenchResult
+
+OptionsType = TypeVar("OptionsType", bound=Options)
 VERBS = {
-    "core": "the recurrent core against torch.nn.LSTM: forward and backward, and one step of acting",
-    "env": "the environment layer against bare loops, in this process and in two",
+    "core": "the LSTM core against torch.nn.LSTM: forward and backward, and one step of acting",
+    "env": "VectorEnv against bare loops over the simulators, without workers and with two",
     "policy": "every policy, acting and learning",
     "train": "training from end to end, split by phase",
     "scale": "how time and memory grow with rows, steps, hidden size and the length of a run",
-    "peers": "Engram and other systems at the same work",
 }
 TASKS = {
-    "env": ("arena", "small", "tmaze", "navigation", "pole", "recall"),
-    "train": ("arena", "pole", "tmaze"),
-    "peers": ("pole", "arena", "arena52"),
+    "env": ("arena", "small", "tmaze", "navigation", "cartpole", "recall"),
+    "train": ("arena", "cartpole", "tmaze"),
 }
-DEFAULTS: dict[str, dict[str, Any]] = {  # where a verb's own differ from those of Options
+DEFAULTS: dict[str, dict[str, Any]] = {  # where a verb's defaults differ from those of Options
     "env": {"seconds": 0.3, "rounds": 15},
     "policy": {"rows": [384]},
     "train": {"seconds": 3.0, "rounds": 6},
     "scale": {"rows": [256], "rounds": 7},
-    "peers": {"seconds": 3.0, "rounds": 6},
 }
-RESULTS = Path("bench/results")
 
 
 def main(words: Sequence[str]) -> int:
@@ -42,82 +42,105 @@ def main(words: Sequence[str]) -> int:
         return 0
     verb, *rest = words
     if verb not in VERBS:
-        raise UserError(f"engram bench: nothing is called '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)})")
+        raise UserError(
+            f"engram bench: unknown benchmark '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)}; "
+            'races against other systems: make bench ARGS="peers" in a clone)'
+        )
     asked = _parser(verb).parse_args(rest)
-    options = _options(verb, asked)
-    # Loaded here and not above: torch takes seconds, and a mistyped option should be answered at once.
-    from rich.console import Console
+    # Imported here: torch takes seconds to load, and a mistyped option should fail at once.
+    from engram.bench import core, env, policy, scale, train
 
-    from engram.bench.result import write
-    from engram.bench.table import show
-
-    with Console(stderr=True).status(f"engram bench {verb}") as status:
-        result = import_module(f"engram.bench.{verb}").measure(options, status.update)
-    path = None if asked.no_write else write(result, asked.out or RESULTS)
-    if asked.json:
-        print(json.dumps(result.to_json(), indent=1, allow_nan=False))
-    else:
-        show(result)
-        if path is not None:
-            print(f"written to {path}")
+    benchmarks = {"core": core, "env": env, "policy": policy, "train": train, "scale": scale}
+    options = options_from(asked, Options)
+    report(f"engram bench {verb}", asked, lambda progress: benchmarks[verb].measure(options, progress))
     return 0
 
 
-def _help() -> str:
-    lines = ["Usage: engram bench VERB [OPTION …]", "", "Verbs:", *(f"  {verb:<8} {VERBS[verb]}" for verb in VERBS)]
-    return "\n".join([*lines, "", "`engram bench VERB --help` tells its options."])
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{self.prog}: {message} (see --help)")
-
-
-def _parser(verb: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"engram bench {verb}", description=VERBS[verb], allow_abbrev=False)
-    parser.set_defaults(**DEFAULTS.get(verb, {}))
-    parser.add_argument("--rounds", type=_count, help="turns that everybody has")
-    parser.add_argument("--seconds", type=_positive, help="of a turn")
-    parser.add_argument("--threads", type=_counts, help="of torch, as in 1,2: the best counts", metavar="N,…")
-    if verb in ("core", "policy", "scale"):
-        parser.add_argument("--rows", type=_counts, metavar="N,…")
-        parser.add_argument("--steps", type=_count)
-        parser.add_argument("--resets", type=_positive, help="chance of an episode start, per row and step")
-    if verb in ("core", "scale"):
-        parser.add_argument("--hidden", type=_count)
-    if verb == "core":
-        parser.add_argument("--layers", type=_count)
-    if verb in TASKS:
-        parser.add_argument("--tasks", type=_names(TASKS[verb]), metavar="NAME,…", help=", ".join(TASKS[verb]))
-    if verb == "policy":
-        parser.add_argument("--policies", type=_names(None), metavar="NAME,…")
-    if verb == "scale":
-        parser.add_argument("--epochs", type=_count, help="of the run that must not grow")
-    if verb == "peers":
-        parser.add_argument("--peers", type=_names(tuple(PEERS)), metavar="NAME,…", help=", ".join(PEERS))
-        parser.add_argument("--install", action="store_true", help="first install those that are not")
-        parser.add_argument("--venvs", type=Path, default=DEFAULT_VENVS, help="where they are installed")
-        parser.add_argument(
-            "--learn", type=_count, metavar="STEPS", help="compare returns on the pole too, after STEPS"
-        )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the result is written (default: {RESULTS})")
+def benchmark_parser(program: str, description: str) -> ArgumentParser:
+    """A parser with the options that all benchmarks share."""
+    parser = ArgumentParser(prog=program, description=description)
+    parser.add_argument("--rounds", type=positive_int, help="number of turns per contestant")
+    parser.add_argument("--seconds", type=_nonnegative, help="length of a turn")
+    parser.add_argument(
+        "--threads", type=_positive_ints, help="torch threads, such as 1,2: the best counts", metavar="N,…"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the result (default: bench-results/)")
     parser.add_argument("--no-write", action="store_true", help="write no file")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
-def _options(verb: str, asked: argparse.Namespace) -> Options:
-    known = {field.name for field in fields(Options)}
-    return Options(**{name: value for name, value in vars(asked).items() if name in known and value is not None})
+def options_from(asked: argparse.Namespace, kind: type[OptionsType]) -> OptionsType:
+    """The options that were given; all others keep their defaults."""
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in vars(asked).items() if name in known and value is not None})
 
 
-def _count(text: str) -> int:
+def report(title: str, asked: argparse.Namespace, measure: Callable[[Callable[[str], None]], "BenchResult"]) -> None:
+    """Measure, write the result to a file, and print it."""
+    from rich.console import Console
+
+    from engram.bench.result import default_path, write
+    from engram.bench.table import show
+
+    with Console(stderr=True).status(title) as status:
+        result = measure(status.update)
+    path = asked.out or default_path(result)
+    if not asked.no_write:
+        write(result.to_json(), path)
+    if asked.json:
+        print(json.dumps(result.to_json(), indent=1, allow_nan=False))
+        return
+    show(result)
+    if not asked.no_write:
+        print(f"wrote {path}")
+
+
+def positive_int(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
     return int(text)
 
 
-def _positive(text: str) -> float:
+def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Parses a list such as fast,example, and rejects unknown names."""
+
+    def names(text: str) -> list[str]:
+        for name in (found := text.split(",")):
+            if name not in known:
+                hint = suggestion(name, known)
+                raise argparse.ArgumentTypeError(f"unknown name '{name}'{hint} ({', '.join(known)})")
+        return found
+
+    return names
+
+
+def _help() -> str:
+    lines = ["Usage: engram bench VERB [OPTION …]", "", "Verbs:", *(f"  {verb:<8} {VERBS[verb]}" for verb in VERBS)]
+    return "\n".join([*lines, "", "`engram bench VERB --help` lists the options of a verb."])
+
+
+def _parser(verb: str) -> ArgumentParser:
+    parser = benchmark_parser(f"engram bench {verb}", VERBS[verb])
+    parser.set_defaults(**DEFAULTS.get(verb, {}))
+    if verb in ("core", "policy", "scale"):
+        parser.add_argument("--rows", type=_positive_ints, metavar="N,…")
+        parser.add_argument("--steps", type=positive_int)
+        parser.add_argument("--resets", type=_nonnegative, help="probability of an episode start, per row and step")
+    if verb in ("core", "scale"):
+        parser.add_argument("--hidden", type=positive_int)
+    if verb == "core":
+        parser.add_argument("--layers", type=positive_int)
+    if verb in TASKS:
+        parser.add_argument("--tasks", type=names_from(TASKS[verb]), metavar="NAME,…", help=", ".join(TASKS[verb]))
+    if verb == "policy":
+        parser.add_argument("--policies", type=names_from(tuple(POLICIES)), metavar="NAME,…")
+    if verb == "scale":
+        parser.add_argument("--epochs", type=positive_int, help="length of the run whose memory is watched")
+    return parser
+
+
+def _nonnegative(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -127,19 +150,5 @@ def _positive(text: str) -> float:
     return value
 
 
-def _counts(text: str) -> list[int]:
-    return [_count(word) for word in text.split(",")]
-
-
-def _names(there: tuple[str, ...] | None) -> Any:
-    def names(text: str) -> list[str]:
-        from engram.agent.settings import POLICIES
-
-        possible = tuple(POLICIES) if there is None else there
-        for word in (found := text.split(",")):
-            if word not in possible:
-                hint = suggestion(word, possible)
-                raise argparse.ArgumentTypeError(f"nothing is called '{word}'{hint} ({', '.join(possible)})")
-        return found
-
-    return names
+def _positive_ints(text: str) -> list[int]:
+    return [positive_int(word) for word in text.split(",")]

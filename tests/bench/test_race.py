@@ -1,4 +1,4 @@
-"""Races: turns, ratios of totals, the best of each name, and contestants that fail."""
+"""Races: turns, ratios, the best of each name, and contestants that fail."""
 
 from contextlib import contextmanager
 
@@ -8,7 +8,7 @@ from engram.bench.race import Contestant, Slice, run_race
 
 
 def runner(name: str, speeds: list[float], seen: list[str] | None = None, **kwargs) -> Contestant:
-    """Works at the next speed in each of its turns."""
+    """A contestant with the given speeds, one per turn."""
 
     @contextmanager
     def opened():
@@ -38,28 +38,28 @@ def broken(name: str, error: Exception, when: str) -> Contestant:
     return Contestant(name, opened)
 
 
-def test_contestants_take_turns_in_an_order_that_turns_round() -> None:
+def test_contestants_take_turns_and_the_order_reverses_every_round() -> None:
     seen: list[str] = []
     run_race("r", [runner("a", [1] * 3, seen), runner("b", [1] * 3, seen)], rounds=3, seconds=0.1)
     assert seen == ["a", "b", "b", "a", "a", "b"]
 
 
-def test_a_ratio_is_one_total_by_the_other_and_its_spread_comes_from_the_rounds() -> None:
+def test_a_ratio_compares_totals_and_its_quartiles_come_from_the_rounds() -> None:
     race = run_race("r", [runner("a", [100, 300, 200]), runner("b", [400, 400, 400])], rounds=3, seconds=1)
     assert race.ratio("b", "a") == pytest.approx(2)
     entry = race.entries[1]
     assert (entry.low, entry.high) == pytest.approx(((4 / 3 + 2) / 2, (2 + 4) / 2))
 
 
-def test_in_a_race_of_times_less_is_better() -> None:
+def test_a_race_that_shows_time_divides_times() -> None:
     race = run_race("r", [runner("a", [100]), runner("b", [400])], rounds=1, seconds=1, shows="time")
     assert race.ratio("b", "a") == pytest.approx(0.25)
     assert race.entries[1].ratio == pytest.approx(0.25)
 
 
-def test_of_several_with_one_name_the_fastest_counts_on_both_sides() -> None:
-    everybody = [runner("a", [10], threads=1), runner("a", [20], threads=2), runner("b", [60]), runner("b", [30])]
-    race = run_race("r", everybody, rounds=1, seconds=1)
+def test_the_fastest_of_each_name_counts() -> None:
+    contestants = [runner("a", [10], threads=1), runner("a", [20], threads=2), runner("b", [60]), runner("b", [30])]
+    race = run_race("r", contestants, rounds=1, seconds=1)
     assert [entry.best for entry in race.entries] == [False, True, True, False]
     assert race.ratio("b", "a") == pytest.approx(3)
     assert race.entries[0].ratio == pytest.approx(0.5)
@@ -71,9 +71,9 @@ def test_phases_are_shares_of_the_time() -> None:
 
 
 @pytest.mark.parametrize("when", ["opened", "measured"])
-def test_who_fails_has_the_reason_and_the_others_go_on(when: str) -> None:
-    everybody = [runner("a", [10, 10]), broken("b", RuntimeError("no such thing"), when), runner("c", [20, 20])]
-    race = run_race("r", everybody, rounds=2, seconds=1)
-    assert race.entries[1].failed == "no such thing"
+def test_a_contestant_that_fails_gets_the_reason_and_the_others_continue(when: str) -> None:
+    contestants = [runner("a", [10, 10]), broken("b", RuntimeError("out of memory"), when), runner("c", [20, 20])]
+    race = run_race("r", contestants, rounds=2, seconds=1)
+    assert race.entries[1].failed == "out of memory"
     assert race.ratio("b", "a") is None
     assert race.ratio("c", "a") == pytest.approx(2)

@@ -1,0 +1,56 @@
+"""`make bench ARGS="VERB …"`: races against other systems and plots; all other verbs are those of `engram bench`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import learning, plots
+from bench.peers.catalogue import PEERS
+from bench.peers.race import DEFAULT_VENVS, TASKS, PeerOptions, measure
+from engram.cli.bench import benchmark_parser, names_from, options_from, positive_int, report
+from engram.cli.main import main as engram
+from engram.settings import UserError
+
+HELP = """
+Only here (make bench ARGS="VERB …"):
+  peers     Engram and other systems at the same work
+  learning  collect runs into one result file
+  plot      plot results: races as bars, runs as learning curves"""
+
+
+def main(words: Sequence[str]) -> int:
+    verb, *rest = words or ["--help"]
+    try:
+        if verb == "peers":
+            return _peers(rest)
+        if verb == "learning":
+            return learning.main(rest)
+        if verb == "plot":
+            return plots.main(rest)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    code = engram(["bench", *words])
+    if verb in ("--help", "-h"):
+        print(HELP)
+    return code
+
+
+def _peers(words: Sequence[str]) -> int:
+    parser = benchmark_parser("make bench ARGS=peers", "Engram and other systems at the same work")
+    parser.set_defaults(seconds=3.0, rounds=6)
+    parser.add_argument("--tasks", type=names_from(tuple(TASKS)), metavar="NAME,…", help=", ".join(TASKS))
+    parser.add_argument("--peers", type=names_from(tuple(PEERS)), metavar="NAME,…", help=", ".join(PEERS))
+    parser.add_argument("--install", action="store_true", help="first install the peers that are missing")
+    parser.add_argument("--venvs", type=Path, default=DEFAULT_VENVS, help="where peers are installed")
+    parser.add_argument(
+        "--learn", type=positive_int, metavar="STEPS", help="compare returns on CartPole too, after STEPS"
+    )
+    asked = parser.parse_args(words)
+    options = options_from(asked, PeerOptions)
+    report("peers", asked, lambda progress: measure(options, progress))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
