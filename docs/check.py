@@ -1,4 +1,4 @@
-"""Checks the documentation: relative links lead somewhere, commands have sound settings, Python code compiles."""
+"""Checks the documentation: relative links exist, the settings of commands are valid, Python code compiles."""
 
 import re
 import shlex
@@ -14,40 +14,40 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 TARGET = re.compile(r"^([\w-]+):", re.MULTILINE)
-SETTINGS = ("train", "validate")  # the verbs whose words are settings
+SETTINGS = ("train", "validate")  # verbs that take the settings of a run
 PLACEHOLDERS = ("…", "...", "[", "NAME", "VALUE", "CLASS", "FILE", "path/to/")
 
 
 def main() -> int:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     problems = [f"{page.relative_to(ROOT)}: {problem}" for page in sorted(pages) for problem in check(page)]
-    print("\n".join(problems) or f"{len(pages)} pages are sound")
+    print("\n".join(problems) or f"{len(pages)} pages are valid")
     return 1 if problems else 0
 
 
 def check(page: Path) -> Iterator[str]:
-    """What is wrong with a page."""
+    """The problems of a page."""
     text = page.read_text(encoding="utf-8")
     for link, _ in LINK.findall(FENCE.sub("", text)):
         if "://" not in link and not link.startswith("mailto:") and not (page.parent / link).exists():
-            yield f"the link {link} leads nowhere"
+            yield f"broken link {link}"
     for language, code in FENCE.findall(text):
         if language == "python":
-            yield from _compiles(code)
+            yield from _check_python(code)
         elif language in ("", "sh", "bash", "console"):
             for line in code.replace("\\\n", " ").splitlines():
-                yield from _runs(line.strip().removeprefix("$ "))
+                yield from _check_command(line.strip().removeprefix("$ "))
 
 
-def _compiles(code: str) -> Iterator[str]:
+def _check_python(code: str) -> Iterator[str]:
     try:
         compile(code, "documentation", "exec")
     except SyntaxError as error:
         yield f"Python that does not compile, line {error.lineno} of the block: {error.msg}"
 
 
-def _runs(line: str) -> Iterator[str]:
-    """Only what starts one of our commands is looked at, and only if it is meant to be typed as it stands."""
+def _check_command(line: str) -> Iterator[str]:
+    """Check a command of ours, unless it holds a placeholder."""
     line = line.partition(" #")[0]
     if not line.startswith(("engram ", "./tools/train.py", "make ")) or any(mark in line for mark in PLACEHOLDERS):
         return

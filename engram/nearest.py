@@ -1,4 +1,4 @@
-"""The real name that a mistyped one most likely meant."""
+"""Suggests the known name nearest to a mistyped one."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -7,14 +7,14 @@ LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 
 def nearest(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str | None:
-    """The name most like `word`. Names of parts are compared whole and by their last part, whichever is closer."""
+    """The most similar name, or None. Dotted names are compared whole and by their last part."""
     scored = [(_likeness(word, name), name) for name in names]
     score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
     return name if score >= likeness else None
 
 
 def suggestion(word: str, names: Iterable[str], likeness: float = LIKENESS, otherwise: str = "") -> str:
-    """What to add to a message about `word`: "; did you mean NAME?", or something else if no name is near."""
+    """The end of an error message: "; did you mean NAME?", or `otherwise` if no name is near."""
     name = nearest(word, names, likeness)
     return f"; did you mean {name}?" if name else otherwise
 
@@ -23,7 +23,7 @@ def _likeness(word: str, name: str) -> float:
     word, name = (text.lower().replace("/", ".") for text in (word, name))  # settings are a.b, metrics a/b
     last_word, last_name = word.rpartition(".")[2], name.rpartition(".")[2]
     whole, last = _ratio(word, name), _ratio(last_word, last_name)
-    # The last part says most (`trainer.learning_rte`), the rest tells equal last parts apart (`env.agents`).
+    # The last part matters most (`trainer.learning_rte`); the rest tells equal last parts apart (`env.agents`).
     return max(whole, 0.9 * last + 0.1 * whole, float(_initials(last_name) == last_word))
 
 
@@ -32,6 +32,6 @@ def _ratio(one: str, other: str) -> float:
 
 
 def _initials(name: str) -> str:
-    """`lr` for `learning_rate`; nothing for a name of one word."""
+    """`lr` for `learning_rate`; empty for a single word."""
     words = name.split("_")
     return "".join(word[:1] for word in words) if len(words) > 1 else ""

@@ -1,1 +1,1 @@
-"""The command line: one thin file a verb."""
+"""The command line: one module for each verb."""

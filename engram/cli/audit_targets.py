@@ -1,4 +1,4 @@
-"""What `engram audit` is pointed at: a name, a file, a run or a class, and the policy and the spec behind it."""
+"""Finds the policy that `engram audit` names: a policy name, a file, a run or a class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ ALL = (
 
 
 def targets(target: str, words: Sequence[str]) -> list[Target]:
-    """Everything to audit; raises for what cannot be found, with what was meant."""
+    """The policies to audit; raises with the nearest name if there is no such policy."""
     if target == "all":
         return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
     if not target:
@@ -54,7 +54,7 @@ def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> Target:
 
 
 def _from_code(place: str, words: Sequence[str]) -> Target:
-    """A class of somebody's. Those that Engram can train are built as training builds them."""
+    """A user's class. A `Policy` is built as training builds it."""
     settings = load([f"py_agent={place}", *words])
     found = find_object(place)
     assert settings.py_agent is not None
@@ -67,7 +67,7 @@ def _from_code(place: str, words: Sequence[str]) -> Target:
 
 
 def _from_run(place: str, words: Sequence[str]) -> Target:
-    """A run, or one of its checkpoints, with the weights it has."""
+    """A run or one of its checkpoints, with its weights."""
     path = next((path for path in (Path(place), Path("runs") / place) if path.is_dir()), None)
     if path is None:
         known = [*dict.fromkeys([*POLICIES, *choices("agent"), "all"])]

@@ -1,1 +1,1 @@
-"""Settings of a run: YAML groups and overrides composed into one closed, typed model before anything is built."""
+"""Settings of a run: YAML groups and overrides make one typed model, validated before anything is built."""

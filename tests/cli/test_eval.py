@@ -17,7 +17,7 @@ from engram.training import evaluate
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
-    """A run with a few checkpoints, one that never got to any, and one without memory."""
+    """A run with checkpoints, one without any, and one without memory."""
     directory = tmp_path_factory.mktemp("runs")
     running.run(directory, name="recall_1")
     running.run(directory, "trainer.memory=off", name="forgetful", epochs=1)
@@ -27,12 +27,12 @@ def runs(tmp_path_factory) -> Path:
 
 def answer(capsys, *words: str) -> dict:
     assert main(["eval", *words, "episodes=9", "--json"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return json.loads(said.out)
+    output = capsys.readouterr()
+    assert output.err == ""
+    return json.loads(output.out)
 
 
-def test_json_is_one_object_with_the_return_and_all_that_led_to_it(runs, capsys):
+def test_json_is_one_object_with_the_return_and_the_settings(runs, capsys):
     found = answer(capsys, "run=recall_1", f"runs_dir={runs}", "seed=5")
     assert set(found["return"]) == {"mean", "low", "high", "std"}
     assert found["return"]["low"] <= found["return"]["mean"] <= found["return"]["high"]
@@ -61,7 +61,7 @@ def test_another_environment_can_be_played(runs, capsys):
     assert answer(capsys, f"run={runs / 'recall_1'}", "env.delay=7")["length"]["mean"] == 9
 
 
-def test_a_run_without_memory_is_played_without(runs, capsys, monkeypatch):
+def test_a_run_without_memory_is_played_without_memory(runs, capsys, monkeypatch):
     seen = []
     make = evaluate.Player
     monkeypatch.setattr(evaluate, "Player", lambda *arguments: seen.append(make(*arguments)) or seen[-1])
@@ -70,16 +70,16 @@ def test_a_run_without_memory_is_played_without(runs, capsys, monkeypatch):
     assert [player.forgetful for player in seen] == [True, False]
 
 
-def test_without_json_a_table_is_printed(runs, capsys):
+def test_the_default_output_is_a_table(runs, capsys):
     assert main(["eval", f"run={runs / 'recall_1'}", "episodes=9", "greedy=true"]) == 0
-    said = capsys.readouterr().out
-    assert "95% interval" in said
-    assert "without memory" in said
-    assert all(name in said for name in ("return", "length", "correct", "most likely actions"))
+    output = capsys.readouterr().out
+    assert "95% interval" in output
+    assert "without memory" in output
+    assert all(name in output for name in ("return", "length", "correct", "most likely actions"))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (["run=recal_1"], "run: no run 'recal_1' in {}; did you mean recall_1?"),
         (["run=recall_1", "--jso"], "engram eval: no option --jso; did you mean --json?"),
@@ -91,21 +91,21 @@ def test_without_json_a_table_is_printed(runs, capsys):
         (["run=recall_1", "env=tmaze"], "agent: a policy made for recall cannot play tmaze: it reads vectors and"),
     ],
 )
-def test_a_mistake_is_one_clear_line(runs, capsys, words, said):
+def test_a_mistake_is_a_one_line_message(runs, capsys, words, output):
     assert main(["eval", f"runs_dir={runs}", *words]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(said.format(runs))
+    assert captured.err.startswith(output.format(runs))
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
 
 
-def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_played(runs, tmp_path):
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(runs, tmp_path):
     run = shutil.copytree(runs / "recall_1", tmp_path / "run")
     (run / "checkpoints" / "epoch_000003" / "state.json").write_text("{}")
     assert verb.play(verb.load_evaluation([f"run={run}", "episodes=2"]))["epoch"] == 2
 
 
-def test_what_others_print_stays_out_of_the_json(capfd, monkeypatch, runs):
+def test_output_of_libraries_and_workers_stays_out_of_the_json(capfd, monkeypatch, runs):
     def noisy(request):
         print("hello from a library")
         os.system("echo hello from a worker")
@@ -113,6 +113,6 @@ def test_what_others_print_stays_out_of_the_json(capfd, monkeypatch, runs):
 
     monkeypatch.setattr(verb, "play", noisy)
     assert main(["eval", f"run={runs / 'recall_1'}", "--json"]) == 0
-    said = capfd.readouterr()
-    assert json.loads(said.out) == {"return": 1}
-    assert said.err.count("hello") == 2
+    output = capfd.readouterr()
+    assert json.loads(output.out) == {"return": 1}
+    assert output.err.count("hello") == 2

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_help_lists_every_verb(words, capsys):
     assert main(words) == 0
-    said = capsys.readouterr().out
-    assert all(f"  {verb} " in said for verb in VERBS)
+    output = capsys.readouterr().out
+    assert all(f"  {verb} " in output for verb in VERBS)
 
 
 def test_version(capsys):
@@ -34,25 +34,25 @@ def test_a_mistyped_verb_gets_the_nearest(capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_answers_to_help(verb, capsys):
+def test_every_verb_has_help(verb, capsys):
     assert main([verb, "--help"]) == 0
     assert capsys.readouterr().out.lower().startswith(f"usage: engram {verb} ")
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "output"),
     [(UserError("seed: wrong"), 2, "seed: wrong\n"), (KeyboardInterrupt(), 130, "stopped\n")],
 )
-def test_a_mistake_and_an_interruption_become_a_message_and_an_exit_code(raised, code, said, capsys, monkeypatch):
+def test_mistakes_and_interrupts_become_a_message_and_an_exit_code(raised, code, output, capsys, monkeypatch):
     def fail(words):
         raise raised
 
     monkeypatch.setattr("engram.cli.validate.main", fail)
     assert main(["validate"]) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == output
 
 
-def test_being_asked_to_end_is_like_being_interrupted(capsys, monkeypatch):
+def test_sigterm_shuts_down_like_an_interrupt(capsys, monkeypatch):
     def end(words):
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
@@ -64,8 +64,8 @@ def test_being_asked_to_end_is_like_being_interrupted(capsys, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_being_asked_twice_does_not_disturb_the_tidying_up(monkeypatch):
-    tidied = []
+def test_a_second_sigterm_does_not_disturb_the_shutdown(monkeypatch):
+    cleaned_up = []
 
     def end(words):
         try:
@@ -73,14 +73,14 @@ def test_being_asked_twice_does_not_disturb_the_tidying_up(monkeypatch):
             signal.pause()
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
-            tidied.append(True)
+            cleaned_up.append(True)
 
     monkeypatch.setattr("engram.cli.validate.main", end)
     assert main(["validate"]) == 143
-    assert tidied
+    assert cleaned_up
 
 
-def test_everything_else_is_a_bug_and_shows_itself(monkeypatch):
+def test_other_errors_are_raised(monkeypatch):
     def fail(words):
         raise RuntimeError("a bug")
 
@@ -89,7 +89,7 @@ def test_everything_else_is_a_bug_and_shows_itself(monkeypatch):
         main(["validate"])
 
 
-def test_a_mistake_is_answered_before_torch_is_loaded():
+def test_mistakes_are_reported_before_torch_is_imported():
     code = "import sys; from engram.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
     words = [sys.executable, "-c", code, "train", "trainer.learning_rte=3", "seed=x"]
     result = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True)
@@ -101,7 +101,7 @@ def test_a_mistake_is_answered_before_torch_is_loaded():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_nobody_reads_to_the_end_is_no_error(unbuffered):
+def test_a_closed_pipe_is_no_error(unbuffered):
     command = f"{sys.executable} -m engram train --help | true"
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     words = ["sh", "-c", command]
@@ -109,7 +109,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(unbuffered):
     assert result.stderr == ""
 
 
-THEIRS = """
+USER_MODULE = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 from pettingzoo import ParallelEnv
@@ -141,32 +141,32 @@ class Mine(LSTMWrapper):
     def decode_actions(self, hidden):
         return self.actor(hidden), self.critic(hidden)
 """
-POLE = ("env=gym", "env.id=theirs:Pole-v0", "env.wrappers=[theirs:Wrapped]")
+POLE = ("env=gym", "env.id=user_module:Pole-v0", "env.wrappers=[user_module:Wrapped]")
 
 
 def run_in(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run the installed command, which does not look for modules where it is run."""
+    """Run the installed command, for which Python does not search the current folder."""
     code = "import sys; from engram.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = (sys.executable, "-P", "-c", code, *words)
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
 
 
-@pytest.mark.parametrize("env", [POLE, ("env=pettingzoo", "env.module=theirs:Duel")], ids=["gym", "pettingzoo"])
+@pytest.mark.parametrize("env", [POLE, ("env=pettingzoo", "env.module=user_module:Duel")], ids=["gym", "pettingzoo"])
 def test_environments_and_wrappers_in_the_current_folder_are_found(tmp_path, env):
-    (tmp_path / "theirs.py").write_text(THEIRS)
+    (tmp_path / "user_module.py").write_text(USER_MODULE)
     result = run_in(tmp_path, "validate", *env)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_policy_in_the_current_folder_is_trained_with_workers_that_find_what_lies_there(tmp_path):
-    (tmp_path / "theirs.py").write_text(THEIRS)
+def test_a_policy_in_the_current_folder_trains_with_workers(tmp_path):
+    (tmp_path / "user_module.py").write_text(USER_MODULE)
     sizes = ("num_envs=2", "num_workers=1", "bptt_horizon=8", "batch_size=32", "minibatch_size=16")
     words = [f"trainer.{size}" for size in (*sizes, "total_timesteps=64")]
-    result = run_in(tmp_path, "train", "py_agent=theirs:Mine", *POLE, *words, "device=cpu", "run=x")
+    result = run_in(tmp_path, "train", "py_agent=user_module:Mine", *POLE, *words, "device=cpu", "run=x")
     assert result.returncode == 0, result.stderr
 
 
-def test_what_lies_in_the_current_folder_replaces_no_package(tmp_path):
+def test_files_in_the_current_folder_replace_no_package(tmp_path):
     for name in ("gymnasium", "shlex"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not the real one')")
     assert run_in(tmp_path, "validate", "env=gym", "env.id=CartPole-v1").returncode == 0

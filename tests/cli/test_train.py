@@ -29,7 +29,7 @@ SEEDS = ["py_agent=fast", "run=test_fast", "trainer.total_timesteps=5000", "trai
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """What training was started with; it ends at once, or as `started.end` says."""
+    """Replaces training: records its settings and returns, or raises `started.end`."""
     seen = SimpleNamespace(settings=None, end=None)
 
     def start(settings, display, *world, audit=None):
@@ -44,7 +44,7 @@ def started(monkeypatch, tmp_path):
 
 @contextmanager
 def training(*words: str) -> Iterator[subprocess.Popen]:
-    """A process that trains for as long as it is let."""
+    """A process that trains until it is killed."""
     command = [*ENGRAM, "train", "trainer.total_timesteps=1000000000", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as process:
         try:
@@ -61,55 +61,55 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen) -> No
         time.sleep(0.02)
 
 
-def test_training_starts_with_the_settings_that_are_kept_with_the_run(started):
+def test_training_starts_with_the_settings_stored_with_the_run(started):
     assert main(["train", *SEEDS]) == 0
     assert started.settings == load(SEEDS) == load_run(Path("runs/test_fast"))
 
 
-def test_nothing_is_made_or_started_when_a_setting_is_wrong(started, capsys):
+def test_a_wrong_setting_makes_no_directory_and_starts_nothing(started, capsys):
     assert main(["train", *SEEDS, "trainer.minibatch_size=1000"]) == 2
-    said = "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 960 or 1024\n"
-    assert capsys.readouterr().err == said
+    output = "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 960 or 1024\n"
+    assert capsys.readouterr().err == output
     assert started.settings is None
     assert not Path("runs").exists()
 
 
-def test_nothing_is_made_where_there_is_no_such_environment(started, capsys):
+def test_an_unknown_environment_makes_no_directory(started, capsys):
     assert main(["train", *SEEDS, "env=gym", "env.id=CartPol-v1"]) == 2
     assert "CartPole-v1" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-def test_a_run_that_is_stopped_says_what_is_left_of_it(started, capsys, end, code):
+def test_the_message_of_a_stopped_run_is_printed(started, capsys, end, code):
     started.end = end("stopped; run again with the same command to go on from epoch 3")
     assert main(["train"]) == code
     assert capsys.readouterr().err == "stopped; run again with the same command to go on from epoch 3\n"
 
 
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-def test_a_run_that_is_stopped_before_it_trains_promises_nothing(started, capsys, end, code):
+def test_a_run_stopped_before_training_has_a_general_message(started, capsys, end, code):
     started.end = end()
     assert main(["train"]) == code
     assert capsys.readouterr().err == "stopped; the same command resumes from the last checkpoint, if there is one\n"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_the_first_checkpoint_is_answered_with_what_is_so(tmp_path, sign):
+def test_a_signal_before_the_first_checkpoint_says_that_nothing_is_saved(tmp_path, sign):
     interval = "trainer.checkpoint.interval=1000000"
     with training(*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", interval) as process:
         metrics = tmp_path / "x" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and metrics.stat().st_size, process)
         process.send_signal(sign)
-        said = process.communicate(timeout=PATIENCE)[1].decode()
+        output = process.communicate(timeout=PATIENCE)[1].decode()
     assert process.returncode == (130 if sign == signal.SIGINT else 143)
-    assert said == (
+    assert output == (
         "stopped before the first checkpoint (trainer.checkpoint.interval is 1000000 epochs): "
         "the same command begins anew\n"
     )
 
 
-def test_a_run_that_is_being_trained_is_left_alone(tmp_path):
+def test_a_second_process_cannot_train_the_same_run(tmp_path):
     words = [*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", "trainer.num_workers=1"]
     with training(*words) as first:
         metrics, settings = tmp_path / "x" / "metrics.jsonl", tmp_path / "x" / "settings.yaml"
@@ -125,7 +125,7 @@ def test_a_run_that_is_being_trained_is_left_alone(tmp_path):
         first.kill()
     epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
     assert epochs == list(range(1, len(epochs) + 1))
-    assert main(["train", *words, "trainer.total_timesteps=1"]) == 0  # a killed run is nobody's
+    assert main(["train", *words, "trainer.total_timesteps=1"]) == 0  # a killed process leaves no lock
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_run_that_is_being_trained_is_left_alone(tmp_path):
         PermissionError(errno.EACCES, "Permission denied", "runs/fast_tmaze/log.txt"),
     ],
 )
-def test_a_run_directory_that_cannot_be_written_is_one_clear_line(started, capsys, error):
+def test_a_run_directory_that_cannot_be_written_is_a_one_line_message(started, capsys, error):
     started.end = error
     assert main(["train"]) == 2
     assert capsys.readouterr().err == (
@@ -143,13 +143,13 @@ def test_a_run_directory_that_cannot_be_written_is_one_clear_line(started, capsy
     )
 
 
-def test_an_error_that_has_nothing_to_do_with_the_run_directory_is_a_bug(started):
+def test_an_os_error_elsewhere_is_raised(started):
     started.end = FileNotFoundError(errno.ENOENT, "No such file", "/somewhere/else")
     with pytest.raises(FileNotFoundError):
         main(["train"])
 
 
-def test_the_commands_offered_after_a_run_are_sound_and_build_on_it():
+def test_the_offered_commands_are_valid_and_change_the_run_as_described():
     evaluation, *rest = next_steps(SEEDS, load(SEEDS), False, steps_done=4096)
     assert evaluation.endswith("engram eval run=test_fast")
     longer, without = (command.split()[2:] for command in rest)
@@ -158,11 +158,11 @@ def test_the_commands_offered_after_a_run_are_sound_and_build_on_it():
     assert len(next_steps(without, load(without), False, steps_done=8192)) == 2
 
 
-def test_a_run_that_was_continued_by_its_name_offers_no_command_that_would_train_something_else():
+def test_a_resumed_run_offers_no_run_without_memory():
     assert len(next_steps(["run=mine"], load(["run=mine"]), True, steps_done=4096)) == 2
 
 
-def test_training_for_longer_is_longer_than_what_was_done():
+def test_training_for_longer_exceeds_the_steps_done():
     words = ["run=mine", "trainer.total_timesteps=1000"]
     assert next_steps(words, load(words), False, steps_done=4096)[1].endswith(
         " train run=mine trainer.total_timesteps=8192"
@@ -170,7 +170,7 @@ def test_training_for_longer_is_longer_than_what_was_done():
 
 
 @pytest.mark.parametrize("found", ["/usr/bin/engram", None])
-def test_all_commands_offered_call_the_program_by_what_leads_to_it(monkeypatch, tmp_path, found):
+def test_the_offered_commands_call_engram_by_a_path_that_works(monkeypatch, tmp_path, found):
     monkeypatch.setattr(shutil, "which", lambda _: found)
     monkeypatch.setattr(sys, "argv", ["engram"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my programs" / "python"))
@@ -179,27 +179,27 @@ def test_all_commands_offered_call_the_program_by_what_leads_to_it(monkeypatch, 
     assert commands == ["engram" if found else "my programs/engram"] * 3
 
 
-def test_who_trains_with_the_script_is_offered_the_script(monkeypatch):
+def test_runs_of_the_script_offer_the_script(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["./tools/train.py"])
     _, *rest = next_steps(SEEDS, load(SEEDS), False, steps_done=4096)
     assert all(command.startswith("./tools/train.py py_agent=fast ") for command in rest)
 
 
-def test_the_evaluation_offered_looks_where_the_run_is():
+def test_the_offered_evaluation_names_the_directory_of_runs():
     settings = load(["run=mine", "runs_dir=/some where"])
     assert next_steps([], settings, False, steps_done=4096)[0].endswith("engram eval run=mine runs_dir='/some where'")
 
 
 def test_help_lists_every_group_with_its_choices(capsys):
     assert main(["train", "--help"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for group, meaning in GROUPS.items():
-        assert f"  {group}: {meaning}" in said
-        assert all(f"{name:<18} {text}" in said for name, text in choices(group).items())
-    assert "trainer.optimizer.learning_rate=0.00046" in said
+        assert f"  {group}: {meaning}" in output
+        assert all(f"{name:<18} {text}" in output for name, text in choices(group).items())
+    assert "trainer.optimizer.learning_rate=0.00046" in output
 
 
-def test_the_examples_in_the_help_are_sound(capsys):
+def test_the_examples_in_the_help_are_valid(capsys):
     main(["train", "--help"])
     examples = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  engram train ")]
     assert len(examples) > 2

@@ -1,4 +1,4 @@
-"""The pages on environments and training name every setting, with its default."""
+"""docs/environments.md and docs/training.md list every setting with its default."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
 
 def tables(page: str) -> dict[str, dict[str, str]]:
-    """What a page's tables of settings say: by the name of a column, by the name of a setting."""
-    said: dict[str, dict[str, str]] = {}
+    """The tables of settings of a page: column -> setting -> cell."""
+    documented: dict[str, dict[str, str]] = {}
     columns: list[str] = []
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
         first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -25,14 +25,14 @@ def tables(page: str) -> dict[str, dict[str, str]]:
             columns = [cell.strip("`") for cell in cells[:-1]]
         elif re.fullmatch(r"`[\w.]+`", first):
             for column, cell in zip(columns, cells, strict=False):
-                said.setdefault(column, {})[first.strip("`")] = cell
+                documented.setdefault(column, {})[first.strip("`")] = cell
         elif not line.startswith("|"):
             columns = []
-    return said
+    return documented
 
 
 def defaults(model: type[BaseModel], prefix: str) -> dict[str, Any]:
-    """The settings of a model and of those below it, with their defaults."""
+    """The settings of a model and its nested models, with their defaults."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         parts = setting_names.leaf_types(field.annotation)
@@ -42,7 +42,7 @@ def defaults(model: type[BaseModel], prefix: str) -> dict[str, Any]:
 
 
 def shown(default: Any) -> str:
-    """A default as a page writes it."""
+    """A default as the pages write it."""
     if default is PydanticUndefined:
         return "to be given"
     if default is None or isinstance(default, bool):
@@ -52,32 +52,36 @@ def shown(default: Any) -> str:
 
 @pytest.mark.parametrize("kind", setting_names.environments())
 def test_every_setting_of_an_environment_is_documented(kind: str) -> None:
-    said = {name: cell for name, cell in tables("environments.md")[kind].items() if cell}
+    documented = {name: cell for name, cell in tables("environments.md")[kind].items() if cell}
     expected = defaults(setting_names.environments()[kind], "env.")
     del expected["env.kind"]
-    check(said, expected)
+    check(documented, expected)
 
 
 def test_every_setting_of_training_is_documented() -> None:
-    said = tables("training.md")["default"]
+    documented = tables("training.md")["default"]
     outside = {"run", "runs_dir", "seed", "device", "init_from"}
-    assert said.keys() >= outside
+    assert documented.keys() >= outside
     expected = defaults(Trainer, "trainer.") | defaults(Wandb, "wandb.")
-    check({name: cell for name, cell in said.items() if name not in outside}, expected | {"trainer.schedule": "of"})
+    check(
+        {name: cell for name, cell in documented.items() if name not in outside}, expected | {"trainer.schedule": "of"}
+    )
 
 
-def test_what_may_change_when_a_run_goes_on_is_documented() -> None:
+def test_settings_that_may_change_on_resume_are_documented() -> None:
     page = (DOCS / "training.md").read_text(encoding="utf-8")
-    section = page.partition("## Going on with a run")[2].partition("With anything else another")[0]
+    section = page.partition("## Resuming a run")[2].partition("Any other change")[0]
     assert set(re.findall(r"`([a-z_.]+)`", section)) - {"interval", "keep"} == set(MAY_CHANGE)
 
 
-def check(said: dict[str, str], expected: dict[str, Any]) -> None:
-    assert said.keys() == expected.keys()
-    wrong = {name: said[name] for name, default in expected.items() if not names_it(said[name], shown(default))}
+def check(documented: dict[str, str], expected: dict[str, Any]) -> None:
+    assert documented.keys() == expected.keys()
+    wrong = {
+        name: documented[name] for name, default in expected.items() if not holds(documented[name], shown(default))
+    }
     assert not wrong
 
 
-def names_it(cell: str, default: str) -> bool:
-    """Whether a default stands in a cell, and not as part of another word or number."""
+def holds(cell: str, default: str) -> bool:
+    """Whether a cell holds a default as a whole word."""
     return re.search(rf"(?<![\w.-]){re.escape(default)}(?![\w.])", cell) is not None

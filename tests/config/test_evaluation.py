@@ -1,4 +1,4 @@
-"""What `engram eval` is asked for."""
+"""The settings of `engram eval`."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from engram.settings import UserError
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Where two runs are stored, as `runs`."""
+    """The directory `runs` with two stored runs."""
     monkeypatch.chdir(tmp_path)
     prepare_directory(load(["run=maze_1", "env.max_steps=30"]))
     prepare_directory(load(["run=recall_1", "env=recall", "env.delay=5", "agent=fast"]))
@@ -24,18 +24,18 @@ def problems(*words: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_a_run_is_evaluated_as_it_was_trained_unless_said_otherwise(runs):
+def test_a_run_is_evaluated_as_it_was_trained_by_default(runs):
     request = load_evaluation(["run=maze_1"])
     assert request.settings == EvalSettings(run="maze_1")
     assert request.run == load_run(runs / "maze_1")
     assert request.directory.resolve() == runs / "maze_1"
 
 
-def test_how_to_play_is_read_from_the_words(runs):
+def test_settings_are_read_from_the_command_line(runs):
     words = "run=maze_1 episodes=7 greedy=true seed=3 checkpoint=best num_envs=2 num_workers=1 device=cpu"
-    how = load_evaluation(words.split()).settings
-    assert (how.episodes, how.greedy, how.seed, how.checkpoint) == (7, True, 3, "best")
-    assert (how.num_envs, how.num_workers, how.device) == (2, 1, "cpu")
+    settings = load_evaluation(words.split()).settings
+    assert (settings.episodes, settings.greedy, settings.seed, settings.checkpoint) == (7, True, 3, "best")
+    assert (settings.num_envs, settings.num_workers, settings.device) == (2, 1, "cpu")
 
 
 @pytest.mark.parametrize("words", [["run=maze_1", "runs_dir=elsewhere"], ["run=elsewhere/maze_1"]])
@@ -60,7 +60,7 @@ def test_an_unknown_run_gets_the_nearest_name(runs):
     ]
 
 
-def test_everything_wrong_is_told_at_once(runs):
+def test_every_mistake_is_reported_at_once(runs):
     assert problems("episods=3", "greedy=maybe", "seed=-1") == [
         "episods: no such option; did you mean episodes?",
         "run: missing: give run=VALUE",

@@ -1,4 +1,4 @@
-"""What a command line becomes."""
+"""Command lines and the settings they give."""
 
 import pytest
 
@@ -13,14 +13,14 @@ from engram.settings import UserError
 
 @pytest.fixture
 def graph(tmp_path):
-    """A graph of the user's, without a name."""
+    """A user's component graph without a name."""
     path = tmp_path / "mine.yaml"
     path.write_text((CONFIG_FOLDER / "agent" / "fast.yaml").read_text().replace("name: fast", ""))
     return str(path)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_command_of_the_seeds_is_understood_to_the_letter(policy):
+def test_the_documented_training_command_works(policy):
     words = f"py_agent={policy} run=test_fast trainer.total_timesteps=5000 trainer.num_workers=2 wandb=off"
     settings = load(words.split())
     assert settings.policy == PyAgent(name=policy)
@@ -29,21 +29,21 @@ def test_the_command_of_the_seeds_is_understood_to_the_letter(policy):
     assert not settings.wandb.enabled
 
 
-def test_without_any_word_fast_is_trained_on_the_t_maze():
+def test_the_default_is_fast_on_the_t_maze():
     settings = load([])
     assert (settings.policy, settings.env, settings.run) == (PyAgent(), TMaze(), "fast_tmaze")
     assert str(settings.directory) == "runs/fast_tmaze"
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_choice_of_every_group_is_sound_and_says_what_it_is(group):
+def test_every_choice_of_every_group_is_valid_and_has_a_description(group):
     needed = {"mettagrid": ["env.path=world.json"], "pettingzoo": ["env.module=some.module"]}
     for choice, description in choices(group).items():
         assert load([f"{group}={choice}", *needed.get(choice, [])])
         assert description.endswith(".")
 
 
-def test_groups_and_values_come_in_any_order_and_the_last_of_a_name_counts():
+def test_overrides_come_in_any_order_and_the_last_of_a_name_counts():
     one = load(["env.delay=20", "seed=3", "env=recall", "trainer.ppo.gamma=0.9"])
     other = load(
         ["trainer.ppo.gamma=0.5", "env=tmaze", "env=recall", "trainer.ppo.gamma=0.9", "env.delay=20", "seed=3"]
@@ -53,12 +53,12 @@ def test_groups_and_values_come_in_any_order_and_the_last_of_a_name_counts():
 
 
 @pytest.mark.parametrize("run", ["1e5", "007", "null_hypothesis", "true", "off", "1_000"])
-def test_text_is_taken_to_the_letter(run):
+def test_text_settings_are_literal(run):
     settings = load([f"run={run}", "wandb.project=12", "env=gym", "env.id=ALE/Pong-v5"])
     assert (settings.run, settings.wandb.project, settings.env.id) == (run, "12", "ALE/Pong-v5")
 
 
-def test_schedules_are_written_in_one_word_or_several_and_read_back_from_a_run(tmp_path):
+def test_schedules_are_written_as_one_override_or_several_and_read_back_from_a_run(tmp_path):
     name = "trainer.schedule.optimizer.learning_rate"
     one = load([f"{name}={{kind:linear,to:0}}"])
     assert one == load([f"{name}.kind=linear", f"{name}.to=0"])
@@ -67,7 +67,7 @@ def test_schedules_are_written_in_one_word_or_several_and_read_back_from_a_run(t
     assert load_run(tmp_path) == one
 
 
-def test_values_may_be_lists_dictionaries_null_and_quoted():
+def test_values_may_be_lists_dictionaries_null_or_quoted():
     env = load(["env=gym", "env.wrappers=[a,'b c']", "env.kwargs={size:5,on:true}", "env.kwargs.goal=far"]).env
     assert env == Gym(reward_scale=0.1, wrappers=["a", "b c"], kwargs={"size": 5, "on": True, "goal": "far"})
     settings = load(
@@ -78,14 +78,14 @@ def test_values_may_be_lists_dictionaries_null_and_quoted():
 
 
 @pytest.mark.parametrize("module", ["policies.mine:Mine", "mine:Mine"])
-def test_a_policy_of_ones_own_comes_from_a_module_with_options_of_its_own(module):
+def test_a_users_policy_comes_from_a_module_and_has_its_own_options(module):
     settings = load([f"py_agent={module}", "py_agent.my_option=3", "py_agent.hidden_size=64"])
     assert settings.policy.arguments == PyAgent(name=module, my_option=3, hidden_size=64).arguments
     assert settings.policy.arguments["my_option"] == 3
     assert settings.run == "Mine_tmaze"
 
 
-def test_a_policy_of_ones_own_comes_from_a_file(tmp_path):
+def test_a_users_policy_comes_from_a_file(tmp_path):
     (tmp_path / "mine.py").touch()
     assert load([f"py_agent={tmp_path}/mine.py:Mine"]).policy.name == f"{tmp_path}/mine.py:Mine"
     with pytest.raises(UserError, match=r"^py_agent: there is no file .*/yours\.py$"):
@@ -94,7 +94,7 @@ def test_a_policy_of_ones_own_comes_from_a_file(tmp_path):
         load([f"py_agent={tmp_path}/mine.py"])
 
 
-def test_a_graph_of_ones_own_comes_from_a_file_and_its_components_can_be_changed(graph):
+def test_a_users_graph_comes_from_a_file_and_its_components_can_be_changed(graph):
     settings = load(["agent.components._core_.hidden_size=64", f"agent={graph}", "agent.clip_range=0.5"])
     assert isinstance(settings.policy, Agent)
     assert settings.py_agent is None
@@ -103,7 +103,7 @@ def test_a_graph_of_ones_own_comes_from_a_file_and_its_components_can_be_changed
     assert (settings.policy.name, settings.policy.clip_range, settings.run) == ("mine", 0.5, "mine_tmaze")
 
 
-def test_any_group_takes_a_file_of_ones_own(tmp_path):
+def test_every_group_takes_a_users_file(tmp_path):
     (tmp_path / "long.yaml").write_text("total_timesteps: 7\nppo:\n  gamma: 0.99\n")
     trainer = load([f"trainer={tmp_path}/long.yaml"]).trainer
     assert (trainer.total_timesteps, trainer.ppo.gamma, trainer.ppo.gae_lambda) == (7, 0.99, 0.916)
@@ -118,7 +118,7 @@ def test_any_group_takes_a_file_of_ones_own(tmp_path):
         ("components: {}\nname: '${oc.env:HOME}'\n", "references such as"),
     ],
 )
-def test_a_file_that_is_not_plain_settings_is_refused(tmp_path, content, message):
+def test_a_file_that_is_not_plain_data_is_refused(tmp_path, content, message):
     (tmp_path / "bad.yaml").write_text(content)
     with pytest.raises(UserError, match=message):
         load([f"agent={tmp_path}/bad.yaml"])
@@ -131,19 +131,19 @@ def test_a_file_that_is_not_plain_settings_is_refused(tmp_path, content, message
         ["py_agent=a.b:C", "py_agent.option=[1,x,null]", "env=gym", "env.kwargs.n=1", "wandb=offline"],
     ],
 )
-def test_stored_settings_read_back_the_same(tmp_path, words):
+def test_stored_settings_are_read_back_unchanged(tmp_path, words):
     settings = load(words)
     (tmp_path / "settings.yaml").write_text(dump(settings))
     assert load_run(tmp_path) == settings
 
 
-def test_stored_graphs_read_back_the_same(tmp_path, graph):
+def test_stored_graphs_are_read_back_unchanged(tmp_path, graph):
     settings = load([f"agent={graph}"])
     (tmp_path / "settings.yaml").write_text(dump(settings))
     assert load_run(tmp_path) == settings
 
 
-def test_stored_settings_of_another_version_are_an_error_that_says_so(tmp_path):
+def test_stored_settings_of_another_version_are_an_error(tmp_path):
     (tmp_path / "settings.yaml").write_text(dump(load([])).replace("gamma:", "discount:"))
     with pytest.raises(UserError, match=r"trainer\.ppo\.discount: no such option(.|\n)*does not fit this version"):
         load_run(tmp_path)
@@ -164,15 +164,15 @@ def test_a_run_has_exactly_one_policy():
         (["env=mettagrid", "env.path=worlds/my maze.json"], "fast_my-maze"),
     ],
 )
-def test_a_run_without_a_name_is_called_by_what_is_trained_and_where(words, name):
+def test_the_default_run_name_is_policy_and_environment(words, name):
     assert load(words).run == name
 
 
-def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
+def test_a_resumed_run_has_its_stored_settings_by_default(tmp_path):
     where = f"runs_dir={tmp_path}"
     began = load(["run=mine", where, "env=recall", "env.cues=3", "seed=7", "trainer.num_envs=32", "agent=reference"])
     prepare_directory(began)
-    assert load(["run=mine", where]).env.kind == "tmaze"  # without a checkpoint there is nothing to go on with
+    assert load(["run=mine", where]).env.kind == "tmaze"  # without a checkpoint there is nothing to resume
     (began.directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
     assert load(["run=mine", where]) == began
     assert load(["run=other", where]).env.kind == "tmaze"
@@ -183,7 +183,7 @@ def test_a_run_that_is_named_goes_on_with_what_it_began_with(tmp_path):
     assert (anew.env.kind, anew.agent, anew.policy.name, anew.seed) == ("small", None, "fast", 7)
 
 
-def test_a_run_that_was_moved_goes_on_where_it_is_now(tmp_path, monkeypatch):
+def test_a_moved_run_resumes_in_its_new_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     began = load(["run=mine", "runs_dir=before", "seed=7"])
     prepare_directory(began)

@@ -1,4 +1,4 @@
-"""What is said about a command line that is wrong."""
+"""The messages for mistakes in a command line."""
 
 from contextlib import suppress
 
@@ -41,17 +41,17 @@ def line(*words: str) -> str:
 )
 def test_an_unknown_name_gets_the_nearest_real_one(word, meant):
     name = word.strip("'").partition("=")[0]
-    said = line(word.strip("'"))
-    assert said.startswith(name)
-    assert said.endswith(f": no such option; did you mean {meant}?")
+    message = line(word.strip("'"))
+    assert message.startswith(name)
+    assert message.endswith(f": no such option; did you mean {meant}?")
 
 
-def test_a_name_like_no_other_gets_no_suggestion():
+def test_a_name_without_a_near_one_gets_no_suggestion():
     assert line("xyzzy=1") == "xyzzy: no such option"
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("env=tmze", "env: no choice 'tmze'; did you mean tmaze? (arena, gym, mettagrid,"),
         ("py_agent=fats", "py_agent: no choice 'fats'; did you mean fast? (example, fast,"),
@@ -60,12 +60,12 @@ def test_a_name_like_no_other_gets_no_suggestion():
         ("agent=there/is/none.yaml", "agent: there is no file there/is/none.yaml"),
     ],
 )
-def test_an_unknown_choice_gets_the_nearest_and_all_there_are(word, said):
-    assert line(word).startswith(said)
+def test_an_unknown_choice_gets_the_nearest_and_the_list(word, message):
+    assert line(word).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("tmaze", "tmaze: settings are written NAME=VALUE; did you mean env=tmaze?"),
         ("seed", "seed: settings are written NAME=VALUE; did you mean seed=VALUE?"),
@@ -88,12 +88,12 @@ def test_an_unknown_choice_gets_the_nearest_and_all_there_are(word, said):
         ("py_agent.name=example", "py_agent.name: choose with py_agent=NAME"),
     ],
 )
-def test_a_word_of_the_wrong_form_is_answered_with_the_right_one(word, said):
-    assert line(word).startswith(said)
+def test_a_malformed_override_gets_the_right_form(word, message):
+    assert line(word).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("trainer.total_timesteps=abc", "trainer.total_timesteps: 'abc' is not a whole number"),
         ("trainer.total_timesteps=2.5", "trainer.total_timesteps: 2.5 is not a whole number"),
@@ -121,15 +121,15 @@ def test_a_word_of_the_wrong_form_is_answered_with_the_right_one(word, said):
          "try 960 or 1024"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named_with_what_is_expected(word, said):
-    assert line(word) == said
+def test_a_wrong_value_gets_what_is_expected(word, message):
+    assert line(word) == message
 
 
 RATE = "trainer.schedule.optimizer.learning_rate"
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("trainer.schedule.optimizer.learning_rte={kind:linear,to:0}",
          "trainer.schedule: no number optimizer.learning_rte to schedule; did you mean optimizer.learning_rate?"),
@@ -153,24 +153,24 @@ RATE = "trainer.schedule.optimizer.learning_rate"
          "trainer.schedule: optimizer.learning_rate is set to 0.00046, which is 0 or not between its least and most"),
     ],
 )  # fmt: skip
-def test_a_schedule_is_checked_like_every_setting(word, said):
-    assert line(word).startswith(said)
+def test_a_schedule_is_checked_like_every_setting(word, message):
+    assert line(word).startswith(message)
 
 
-def test_settings_of_another_environment_or_policy_are_told_apart_from_unknown_ones():
+def test_settings_of_another_environment_or_policy_are_not_called_unknown():
     assert line("env.delay=3") == "env.delay: not in the chosen environment, only with env=recall"
     assert line("env=recall", "env.kwargs.a=3").endswith("only with env=gym|pettingzoo")
-    said = "agent.clip_range: this run has no agent: give agent=NAME, or write py_agent.clip_range"
-    assert line("agent.clip_range=1") == said
+    message = "agent.clip_range: this run has no agent: give agent=NAME, or write py_agent.clip_range"
+    assert line("agent.clip_range=1") == message
 
 
-def test_two_policies_are_one_too_many():
+def test_a_run_cannot_have_two_policies():
     assert line("agent=fast", "py_agent=fast", "py_agent.x=3") == "agent: give agent= or py_agent=, not both"
 
 
 def test_mistakes_in_a_graph_are_reported_with_all_others():
-    said = "agent.components._cor_.kind: no such component; did you mean _core_?"
-    assert line("agent=fast", "agent.components._cor_.kind=gru") == said
+    message = "agent.components._cor_.kind: no such component; did you mean _core_?"
+    assert line("agent=fast", "agent.components._cor_.kind=gru") == message
     kind, seed = lines("agent=fast", "agent.components._core_.kind=gruu", "seed=x")[::-1]
     assert (kind.partition(":")[0], seed.partition(":")[0]) == ("agent.components._core_.kind", "seed")
 
@@ -178,12 +178,12 @@ def test_mistakes_in_a_graph_are_reported_with_all_others():
 def test_every_problem_is_reported_at_once():
     words = "py_agent=fsat env=tmze env.windw=3 bogus_name=1 run=a/b trainer.total_timesteps=abc trainer.memory=x --x "
     words += "trainer.bptt_horizon=60 trainer.batch_size=1000 trainer.ppo.gamma=2 trainer.minibatch_size=90"
-    said = lines(*words.split())
-    assert [text.partition(":")[0] for text in said] == [
+    message = lines(*words.split())
+    assert [text.partition(":")[0] for text in message] == [
         "--x", "py_agent", "env", "env.windw", "bogus_name", "trainer.total_timesteps", "trainer.memory",
         "trainer.ppo.gamma", "run", "trainer.batch_size", "trainer.minibatch_size",
     ]  # fmt: skip
-    assert all("\n" not in text for text in said)
+    assert all("\n" not in text for text in message)
 
 
 def test_settings_below_a_wrong_choice_raise_no_problems_of_their_own():
@@ -192,7 +192,7 @@ def test_settings_below_a_wrong_choice_raise_no_problems_of_their_own():
     assert len(lines("agent=fsat", "agent.clip_range=3")) == 1
 
 
-def test_wrong_things_in_a_list_are_named_by_their_places():
+def test_wrong_items_of_a_list_are_named_by_their_index():
     assert line("env=gym", "env.id=CartPole-v1", "env.wrappers=[3]") == "env.wrappers.0: 3 is not text"
     assert sorted(lines("env.other_resources=[1,{b:2},ore]", "seed=x")) == [
         "env.other_resources.0: 1 is not text",
@@ -220,6 +220,6 @@ WORDS = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(WORDS, max_size=4))
-def test_whatever_is_typed_the_answer_is_settings_or_a_list_of_problems(words):
+def test_any_command_line_gives_settings_or_a_list_of_problems(words):
     with suppress(SettingsError):
         assert load(words)

@@ -17,30 +17,30 @@ from engram.settings import UserError
 
 HOLD = "import sys, pathlib; from engram.config.run_directory import lock; held = lock(pathlib.Path(sys.argv[1]));"
 WAIT = "print('ready', flush=True); sys.stdin.read()"
-FORK = "import os; os.fork() and sys.stdin.read();"  # the child is ready, and waits as well
+FORK = "import os; os.fork() and sys.stdin.read();"  # the child prints and waits as well
 SPAWN = "import subprocess; subprocess.Popen([sys.executable, '-c', 'input()'], close_fds=False);"
 
 
 @pytest.fixture
 def begun(tmp_path):
-    """A run that has got as far as a checkpoint."""
+    """The directory of a run with a checkpoint."""
     directory = prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]))
     (directory / "checkpoints" / "epoch_000001").mkdir(parents=True)
     return tmp_path
 
 
-def test_settings_are_kept_in_the_runs_directory(tmp_path):
+def test_settings_are_stored_in_the_runs_directory(tmp_path):
     settings = load(["run=mine", f"runs_dir={tmp_path}/deep/down", "seed=7"])
     assert prepare_directory(settings) == settings.directory
     assert load_run(settings.directory) == settings
     assert [file.name for file in settings.directory.iterdir()] == ["settings.yaml"]
 
 
-def test_the_same_settings_go_on_with_a_run(begun):
+def test_the_same_settings_resume_a_run(begun):
     assert prepare_directory(load(["run=mine", f"runs_dir={begun}"]))
 
 
-def test_a_run_may_go_on_for_longer_and_elsewhere(begun):
+def test_some_settings_may_change_on_resume(begun):
     words = [
         "trainer.total_timesteps=9",
         "trainer.num_workers=0",
@@ -53,7 +53,7 @@ def test_a_run_may_go_on_for_longer_and_elsewhere(begun):
     assert load_run(prepare_directory(settings)) == settings
 
 
-def test_other_settings_are_another_run_and_every_difference_is_named(begun):
+def test_other_changes_are_refused_and_all_of_them_named(begun):
     with pytest.raises(UserError) as caught:
         prepare_directory(
             load(
@@ -69,7 +69,7 @@ def test_other_settings_are_another_run_and_every_difference_is_named(begun):
     assert load_run(begun / "mine").seed == 1
 
 
-def test_another_environment_is_one_difference_not_one_for_each_of_its_settings(begun):
+def test_another_environment_is_a_single_difference(begun):
     with pytest.raises(UserError) as caught:
         prepare_directory(load(["run=mine", f"runs_dir={begun}", "env=recall"]))
     assert str(caught.value).splitlines()[0] == "env: recall, but tmaze when the run began"
@@ -94,11 +94,11 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
         prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]))
 
 
-def test_a_directory_that_is_not_a_run_does_not_even_get_a_lock(tmp_path):
+def test_a_directory_that_is_not_a_run_gets_no_lock(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with ExitStack() as held, pytest.raises(UserError):
-        prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]), held)
+    with ExitStack() as stack, pytest.raises(UserError):
+        prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]), stack)
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
@@ -108,14 +108,14 @@ def test_a_directory_with_nothing_but_a_lock_may_become_a_run(tmp_path):
     assert prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]))
 
 
-def test_a_file_in_the_way_is_one_clear_line(tmp_path):
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path):
     (tmp_path / "mine").touch()
     for words in (["run=mine", f"runs_dir={tmp_path}"], ["run=x", f"runs_dir={tmp_path}/mine"]):
         with pytest.raises(UserError, match=r"is not a directory: give another run= or runs_dir="):
             prepare_directory(load(words))
 
 
-def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
@@ -126,7 +126,7 @@ def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypa
 
 @contextmanager
 def holder(directory: Path, then: str = "") -> Iterator[subprocess.Popen]:
-    """A process that holds the lock, and may have started another."""
+    """A process that holds the lock and may have started another."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"{HOLD} {then} {WAIT}", str(directory)],
         stdin=subprocess.PIPE,
@@ -134,12 +134,12 @@ def holder(directory: Path, then: str = "") -> Iterator[subprocess.Popen]:
         text=True,
     )
     assert process.stdout is not None
-    with process:  # closes its input, and so ends whatever it has started
+    with process:  # closes its input, which also ends what it has started
         assert process.stdout.readline() == "ready\n"
         yield process
 
 
-def test_a_second_process_is_told_which_one_trains(tmp_path) -> None:
+def test_the_error_names_the_process_that_holds_the_lock(tmp_path) -> None:
     with holder(tmp_path) as first:
         with pytest.raises(UserError) as caught:
             lock(tmp_path)
@@ -149,7 +149,7 @@ def test_a_second_process_is_told_which_one_trains(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("then", ["", FORK, SPAWN], ids=["nothing", "a fork", "a program"])
-def test_a_lock_ends_with_a_process_that_is_killed_whatever_it_has_started(tmp_path, then: str) -> None:
+def test_a_killed_process_releases_the_lock_even_if_its_children_live(tmp_path, then: str) -> None:
     with holder(tmp_path, then) as first:
         os.kill(first.pid, signal.SIGKILL)
         os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
@@ -162,13 +162,13 @@ def test_a_fork_that_ends_does_not_release_the_lock(tmp_path) -> None:
         lock(tmp_path)
 
 
-def test_who_trains_is_the_process_that_holds_the_lock_now(tmp_path) -> None:
+def test_the_lock_file_names_the_current_holder(tmp_path) -> None:
     (tmp_path / ".lock").write_text("123456789\n")
     with lock(tmp_path):
         assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_system_or_a_file_system_without_locks_does_without(tmp_path, monkeypatch) -> None:
+def test_systems_and_file_systems_without_locks_work(tmp_path, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 

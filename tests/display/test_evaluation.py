@@ -28,25 +28,25 @@ def shown(**changes: Any) -> str:
     return stream.getvalue()
 
 
-def row(said: str, name: str) -> list[str]:
-    line = next(line for line in said.splitlines() if line.startswith(f"{name} "))
+def row(output: str, name: str) -> list[str]:
+    line = next(line for line in output.splitlines() if line.startswith(f"{name} "))
     return line.removeprefix(name).split()
 
 
 def test_means_are_in_a_table_with_their_intervals():
-    said = shown()
-    assert "mine on maze, 50 episodes, sampled actions, after 1,234,567 steps (runs/mine/checkpoints/best)" in said
-    assert row(said, "return") == ["0.900", "0.800", "to", "1.00", "0.100"]
-    assert row(said, "goals") == ["2.00", "-", "-"]
-    assert "agent" not in said
+    output = shown()
+    assert "mine on maze, 50 episodes, sampled actions, after 1,234,567 steps (runs/mine/checkpoints/best)" in output
+    assert row(output, "return") == ["0.900", "0.800", "to", "1.00", "0.100"]
+    assert row(output, "goals") == ["2.00", "-", "-"]
+    assert "agent" not in output
 
 
 def test_several_agents_have_a_row_each():
     agents = [{"agent": i, "return": estimate(float(i)) if i else None, "length": None} for i in range(3)]
-    said = shown(agents=agents, greedy=True, memory="off")
-    assert row(said, "return of agent 2")[0] == "2.00"
-    assert row(said, "return of agent 0") == ["-", "-", "-"]
-    assert "most likely actions, without memory" in said
+    output = shown(agents=agents, greedy=True, memory="off")
+    assert row(output, "return of agent 2")[0] == "2.00"
+    assert row(output, "return of agent 0") == ["-", "-", "-"]
+    assert "most likely actions, without memory" in output
 
 
 def test_masked_features_are_named():
