@@ -25,6 +25,11 @@ class MettaAgent(nn.Module):
     """What training, evaluation and audit hold: the policy, and what binds it to one environment.
 
     `env_spec` is the environment it is bound to, `policy.env_spec` the one that the policy was made for.
+
+    >>> import gymnasium
+    >>> from engram import Fast
+    >>> env = gymnasium.make_vec("CartPole-v1")
+    >>> agent = MettaAgent(env, Fast(env))
     """
 
     def __init__(self, env: object, policy: Policy | PyAgent | Agent) -> None:

@@ -25,6 +25,11 @@ class Feature:
 class EnvSpec:
     """Spaces of one agent (a row), and the names behind the numbers.
 
+    >>> import gymnasium
+    >>> spec = EnvSpec.of(gymnasium.make_vec("CartPole-v1"))
+    >>> spec.observation_kind, spec.single_observation_space.shape
+    ('vector', (4,))
+
     Observations are always one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`
     or a flat vector. Adapters flatten whatever else an environment has. Actions are Discrete, MultiDiscrete or Box.
     """

@@ -29,11 +29,12 @@ class Batch:
 class VectorEnv:
     """Rows `[0, num_envs * spec.agents)`, split into `batches` of whole environments.
 
-        with VectorEnv(settings, num_envs=64, num_workers=2) as env:
-            env.reset()
-            while True:
-                batch = env.recv()
-                env.send(batch, act(batch.buffers.observations))
+    >>> from engram.env.settings import Recall
+    >>> with VectorEnv(Recall(), num_envs=64) as env:
+    ...     env.reset()
+    ...     for _ in range(10):
+    ...         batch = env.recv()
+    ...         env.send(batch, np.zeros(len(batch.buffers.rewards), dtype=np.int64))
 
     A batch is shared out over all workers, or over some of them, and handed over when they are done with it. What a row
     sees follows from the seed and its actions alone, not from timing, nor from the number of workers and batches; the

@@ -40,6 +40,12 @@ class Minibatch(NamedTuple):
 class Experience:
     """Preallocated `[segments, T]` tensors. Rows fill independently, in any order and in slices of any size.
 
+    >>> import gymnasium
+    >>> from engram import Fast, MettaAgent
+    >>> env = gymnasium.make_vec("CartPole-v1")
+    >>> spec = MettaAgent(env, Fast(env)).get_agent_experience_spec()
+    >>> experience = Experience(4, batch_size=256, bptt_horizon=64, minibatch_size=128, experience_spec=spec)
+
     Fields with the policy's names (`experience_spec`) and the loss's. What is stored at step t is what arrived with the
     observation at t: the reward of the action before, and whether that action ended the episode.
     """

@@ -31,6 +31,16 @@ NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": tanh}
 class ComponentPolicy(Policy):
     """A policy from named components, given as plain data or as the `Agent` settings of a run.
 
+    >>> import gymnasium
+    >>> components = {
+    ...     "encoder": {"kind": "vector_encoder", "sources": ["_obs_"], "size": 16},
+    ...     "_core_": {"kind": "lstm", "sources": ["encoder"], "hidden_size": 32, "num_layers": 1},
+    ...     "_value_": {"kind": "linear", "sources": ["_core_"], "size": 1},
+    ...     "_action_embeds_": {"kind": "action_embedding", "size": 8},
+    ...     "_action_": {"kind": "actor", "sources": ["_core_", "_action_embeds_"]},
+    ... }
+    >>> policy = ComponentPolicy(gymnasium.make_vec("CartPole-v1"), components)
+
     All mistakes are raised at once, as one `SettingsError`, before anything is built. Each recurrent component stores
     its memory under its own name.
     """

@@ -13,6 +13,13 @@ from engram.settings import UserError
 
 
 class Example(LSTMWrapper):
+    """A small CNN over the token grid, and the features of the agent's own cell.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = Example(make_spec(TMaze()))
+    """
+
     def __init__(self, env, input_size=512, hidden_size=512, num_layers=2, **kwargs):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
         spec = self.env_spec

@@ -10,6 +10,12 @@ from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
 class Fast(LSTMWrapper):
+    """Convolutions over the token grid and an LSTM, or another encoder for vectors and images.
+
+    >>> import gymnasium
+    >>> policy = Fast(gymnasium.make_vec("CartPole-v1"), hidden_size=64)
+    """
+
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
     ) -> None:

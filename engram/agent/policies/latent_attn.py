@@ -30,12 +30,33 @@ class LatentAttn(LSTMWrapper):
 
 
 class LatentAttnTiny(LatentAttn):
+    """One query, two layers of cross-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnTiny(make_spec(TMaze()))
+    """
+
     encoder_kind = "latent_attn_tiny"
 
 
 class LatentAttnSmall(LatentAttn):
+    """Ten queries, one layer of cross-attention and two of self-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnSmall(make_spec(TMaze()))
+    """
+
     encoder_kind = "latent_attn_small"
 
 
 class LatentAttnMed(LatentAttn):
+    """Ten queries, three layers of cross-attention and three of self-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnMed(make_spec(TMaze()))
+    """
+
     encoder_kind = "latent_attn_med"

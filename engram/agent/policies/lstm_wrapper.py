@@ -25,6 +25,20 @@ class LSTMWrapper(Policy):
     """A policy with memory: `encode_observations`, a recurrent core, `decode_actions`.
 
     The two methods are the subclass's own, or those of the module given as `policy`.
+
+    >>> import gymnasium
+    >>> class Small(LSTMWrapper):
+    ...     def __init__(self, env, **kwargs):
+    ...         super().__init__(env, input_size=4, hidden_size=32, num_layers=1, **kwargs)
+    ...         self.actor = torch.nn.Linear(32, self.action_space.logits)
+    ...         self.critic = torch.nn.Linear(32, 1)
+    ...
+    ...     def encode_observations(self, observations):
+    ...         return observations
+    ...
+    ...     def decode_actions(self, hidden):
+    ...         return self.actor(hidden), self.critic(hidden)
+    >>> policy = Small(gymnasium.make_vec("CartPole-v1"))
     """
 
     lstm: Core
