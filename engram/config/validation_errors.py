@@ -1,6 +1,6 @@
 """Turns pydantic's validation errors into messages: the setting's name, what was given, what is expected."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Union
 
 from pydantic import ValidationError
@@ -10,38 +10,27 @@ from engram.config import setting_names
 from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
 
-Formatter = Callable[[str, dict[str, Any]], str]  # (the given value, pydantic's context) -> message
-
-
-def _constant(message: str) -> Formatter:
-    return lambda given, _: f"{given} is {message}"
-
-
-_BOOLEAN = _constant("neither true nor false")
-_INTEGER = _constant("not a whole number")
-_NUMBER = _constant("not a number")
-_MAPPING = _constant("not a set of names and values: write {name:value}")
-
-MESSAGES: dict[str, Formatter] = {
-    "bool_parsing": _BOOLEAN,
-    "bool_type": _BOOLEAN,
-    "int_parsing": _INTEGER,
-    "int_type": _INTEGER,
-    "int_from_float": _INTEGER,
-    "float_parsing": _NUMBER,
-    "float_type": _NUMBER,
-    "finite_number": _constant("not a finite number"),
-    "string_type": _constant("not text"),
-    "list_type": _constant("not a list: write [a,b]"),
-    "dict_type": _MAPPING,
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-    "greater_than": lambda given, bounds: f"{given} is too small: more than {bounds['gt']:.15g}",
-    "greater_than_equal": lambda given, bounds: f"{given} is too small: at least {bounds['ge']:.15g}",
-    "less_than": lambda given, bounds: f"{given} is too large: less than {bounds['lt']:.15g}",
-    "less_than_equal": lambda given, bounds: f"{given} is too large: at most {bounds['le']:.15g}",
-    "union_tag_invalid": lambda _, tags: f"no kind {tags['tag']!r}: one of {tags['expected_tags']}",
-    "value_error": lambda _, details: str(details["error"]),
+MAPPING = "{given} is not a set of names and values: write {{name:value}}"
+MESSAGES = {  # pydantic's type of error -> message, with the fields of its context
+    "bool_parsing": "{given} is neither true nor false",
+    "bool_type": "{given} is neither true nor false",
+    "int_parsing": "{given} is not a whole number",
+    "int_type": "{given} is not a whole number",
+    "int_from_float": "{given} is not a whole number",
+    "float_parsing": "{given} is not a number",
+    "float_type": "{given} is not a number",
+    "finite_number": "{given} is not a finite number",
+    "string_type": "{given} is not text",
+    "list_type": "{given} is not a list: write [a,b]",
+    "dict_type": MAPPING,
+    "model_type": MAPPING,
+    "model_attributes_type": MAPPING,
+    "greater_than": "{given} is too small: more than {gt:.15g}",
+    "greater_than_equal": "{given} is too small: at least {ge:.15g}",
+    "less_than": "{given} is too large: less than {lt:.15g}",
+    "less_than_equal": "{given} is too large: at most {le:.15g}",
+    "union_tag_invalid": "no kind {tag!r}: one of {expected_tags}",
+    "value_error": "{error}",
 }
 
 
@@ -79,7 +68,7 @@ def _message(name: str, details: ErrorDetails) -> str:
     if kind == "union_tag_not_found":
         return f"no kind is given: one of {', '.join(_kinds(name))}"
     if kind in MESSAGES:
-        return MESSAGES[kind](shown, context)
+        return MESSAGES[kind].format(given=shown, **context)
     return f"{shown}: {details['msg'][:1].lower()}{details['msg'][1:]}"
 
 
