@@ -1,17 +1,23 @@
-"""Audit: is a policy's memory handled right, and if not, where is it wrong?"""
+"""Audit: does a policy handle its memory correctly, and if not, where is the fault?"""
 
-from engram.audit.live import MemoryWrongError, stop_if_wrong
-from engram.audit.result import AuditError, CheckResult, Report
-from engram.audit.run import assert_memory_is_right, cheap_checks, check, run_audit
+from engram.audit.result import AuditError, AuditReport, CheckResult
+from engram.audit.run import (
+    MemoryFaultError,
+    assert_memory_is_right,
+    cheap_checks,
+    check,
+    run_audit,
+    stop_on_memory_fault,
+)
 
 __all__ = [
     "AuditError",
+    "AuditReport",
     "CheckResult",
-    "MemoryWrongError",
-    "Report",
+    "MemoryFaultError",
     "assert_memory_is_right",
     "cheap_checks",
     "check",
     "run_audit",
-    "stop_if_wrong",
+    "stop_on_memory_fault",
 ]

@@ -1,4 +1,4 @@
-"""What a check finds, and what an audit has found."""
+"""Results of checks, and the report of an audit."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch import Tensor
 from engram.settings import UserError
 
 if TYPE_CHECKING:
-    from engram.audit.context import Audit
+    from engram.audit.context import AuditContext
 
 Status = Literal["pass", "fail", "skip"]
 
@@ -21,13 +21,13 @@ class Verdict:
     passed: bool
     measured: float | None = None
     bound: float | None = None
-    said: str = ""  # what was measured, and if it is wrong: what exactly, and where in the data
-    at_least: bool = False  # the bound is the least that is right, not the most
-    fix: str = ""  # in place of the check's own, where more is known
-    elsewhere: str = ""  # and for policies that are not built on what Engram has
+    finding: str = ""  # what was measured; for a failure: what is wrong, and where in the data
+    at_least: bool = False  # the bound is a minimum
+    fix: str = ""  # replaces the check's own, where more is known
+    fix_without_engram: str = ""  # the same for policies that do not build on Engram
     where: str = ""
-    notes: tuple[str, ...] = ()  # worth knowing, and no failure
-    evidence: Mapping[str, Tensor] = field(default_factory=dict)  # for pictures
+    notes: tuple[str, ...] = ()  # observations that are no failure
+    evidence: Mapping[str, Tensor] = field(default_factory=dict)  # for figures
 
 
 class DoesNotApplyError(Exception):
@@ -36,17 +36,17 @@ class DoesNotApplyError(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One question about a policy: what to ask, and what to tell whoever must put it right."""
+    """One question about a policy, with the explanation of a failure."""
 
     name: str
     question: str
-    consequence: str  # what a failure does to training
+    effect: str  # what a failure does to training
     fix: str
-    methods: tuple[str, ...]  # where such a thing is usually wrong, most likely first
-    run: Callable[["Audit"], Verdict]
-    elsewhere: str = ""  # the fix, for policies that are not built on what Engram has
-    of_natives: bool = False  # asked only of policies that are called with a td
-    learns: bool = True  # needs learning to work at all
+    methods: tuple[str, ...]  # where the fault usually is, most likely first
+    run: Callable[["AuditContext"], Verdict]
+    fix_without_engram: str = ""  # for policies that do not build on Engram
+    td_only: bool = False  # only for policies that are called with a td
+    needs_learning: bool = True  # skipped when learning raises an error
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class CheckResult:
     measured: float | None
     bound: float | None
     at_least: bool
-    said: str
-    consequence: str
+    finding: str
+    effect: str
     where: str
     fix: str
     notes: tuple[str, ...] = ()
@@ -74,22 +74,22 @@ class CheckResult:
             "name": self.name,
             "question": self.question,
             "status": self.status,
-            "measured": _number(self.measured),
-            "bound": _number(self.bound),
+            "measured": _json_number(self.measured),
+            "bound": _json_number(self.bound),
             "bound_is": "at least" if self.at_least else "at most",
-            "said": self.said,
-            "consequence": self.consequence,
+            "finding": self.finding,
+            "effect": self.effect,
             "where": self.where,
             "fix": self.fix,
             "notes": list(self.notes),
-            "evidence": {name: _plain(tensor.tolist()) for name, tensor in self.evidence.items()},
+            "evidence": {name: _json_numbers(tensor.tolist()) for name, tensor in self.evidence.items()},
             "seconds": round(self.seconds, 3),
         }
 
 
 @dataclass(frozen=True)
-class Report:
-    """All results of one target."""
+class AuditReport:
+    """All results for one target."""
 
     target: str
     policy: str  # its class
@@ -125,25 +125,25 @@ class Report:
 
 
 class CannotAuditError(UserError):
-    """A target that is no policy, or cannot be built or called: exit code 2."""
+    """The target is no policy, or cannot be built or called: exit code 2."""
 
 
 class AuditError(AssertionError):
     """Raised by `check` when a policy fails; the text is the report."""
 
-    def __init__(self, text: str, report: Report) -> None:
+    def __init__(self, text: str, report: AuditReport) -> None:
         super().__init__(text)
         self.report = report
 
 
-def _number(value: float | None) -> float | str | None:
+def _json_number(value: float | None) -> float | str | None:
     """JSON has no infinity and no NaN."""
     if value is None or value - value == 0:
         return value
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def _json_numbers(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return _number(value)
+        return [_json_numbers(part) for part in value]
+    return _json_number(value)

@@ -1,32 +1,34 @@
-"""Running an audit: every check on one policy, or those asked for."""
+"""Running an audit: all checks on one policy, or some of them."""
 
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.base import Policy
 from engram.audit.checks import CHEAP, CHECKS
-from engram.audit.context import Audit, describe
-from engram.audit.environment import spec_of
-from engram.audit.keeping import copy_of
-from engram.audit.places import place
-from engram.audit.randomness import unchanged_randomness
+from engram.audit.context import AuditContext, describe
 from engram.audit.result import (
     AuditError,
+    AuditReport,
     CannotAuditError,
     Check,
     CheckResult,
     DoesNotApplyError,
-    Report,
     Status,
     Verdict,
 )
-from engram.audit.table import as_text
-from engram.audit.target import build
+from engram.audit.retained import copy_policy
+from engram.audit.source_location import source_location
+from engram.audit.target import build, spec_of
+from engram.audit.text_report import as_text
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -41,23 +43,23 @@ def run_audit(
     takes_options: bool = False,
     name: str = "",
     progress: Callable[[Check], None] = lambda check: None,
-) -> Report:
-    """Audit the policy that `make()` gives; with `takes_options`, `make` hands keyword arguments on to it.
+) -> AuditReport:
+    """Audit the policy that `make()` returns; with `takes_options`, `make` passes keyword arguments on to it.
 
-    Neither random states nor the caller's policy are changed.
+    Neither random states nor the caller's policy change.
     """
-    checks = chosen(only)
-    with unchanged_randomness(), torch.enable_grad():
-        audit = _prepared(make, env, seed, adapter, takes_options)
+    checks = select_checks(only)
+    with preserved_random_states(), torch.enable_grad():
+        audit = _prepare(make, env, seed, adapter, takes_options)
         results = []
         for check in checks:
             progress(check)
             results.append(run_check(check, audit))
     policy = audit.policy
-    return Report(
+    return AuditReport(
         target=name or type(policy).__name__,
         policy=type(policy).__name__,
-        adapter=audit.as_made.kind,
+        adapter=audit.original.kind,
         env=audit.spec.name,
         seed=seed,
         parameters=sum(p.numel() for p in policy.parameters()),
@@ -65,20 +67,10 @@ def run_audit(
     )
 
 
-def _prepared(make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool) -> Audit:
-    """Whatever goes wrong before the first check means that there is nothing to check."""
-    try:
-        return Audit(make, spec_of(env), seed, adapter, takes_options)
-    except UserError:
-        raise
-    except Exception as error:
-        raise CannotAuditError(f"it cannot be audited: {describe(error)}") from error
+def check(policy: Any, env: object, *, seed: int = 0, only: Sequence[str] = (), adapter: str = "auto") -> AuditReport:
+    """Audit a policy, a class, or a function that makes one; raises `AuditError` with the report if a check fails.
 
-
-def check(policy: Any, env: object, *, seed: int = 0, only: Sequence[str] = (), adapter: str = "auto") -> Report:
-    """Audit a policy, or what makes one; raises `AuditError`, with the readable report, if anything is wrong.
-
-    The policy itself is left as it is: copies of it are played.
+    Copies are played: the policy itself does not change.
     """
     make, takes_options = _maker(policy, env)
     report = run_audit(make, env, seed=seed, only=only, adapter=adapter, takes_options=takes_options)
@@ -88,37 +80,61 @@ def check(policy: Any, env: object, *, seed: int = 0, only: Sequence[str] = (), 
 
 
 def assert_memory_is_right(policy: Any, env: object, **options: Any) -> None:
-    """For tests: `check`, under a name that reads well in one."""
+    """`check`, under a name that reads well in a test."""
     check(policy, env, **options)
 
 
 def cheap_checks(policy: Any, env: object, *, seed: int = 0) -> list[CheckResult]:
-    """The checks worth repeating while a policy is trained: on a copy, in about a second."""
+    """The checks worth repeating during training: on a copy, in about a second."""
     make, _ = _maker(policy, env)
     return list(run_audit(make, env, seed=seed, only=CHEAP).results)
 
 
-def chosen(only: Sequence[str]) -> list[Check]:
+class MemoryFaultError(UserError):
+    """The policy being trained fails a memory check; the last good checkpoint remains."""
+
+    exit_code = 1
+
+
+def stop_on_memory_fault(agent: MettaAgent) -> None:
+    """Raise if the agent fails one of the cheap checks. The agent and all random states stay unchanged."""
+    failures = [result for result in cheap_checks(agent, agent.env_spec) if not result.passed]
+    if not failures:
+        return
+    details = [f"{f.name}: {f.finding}. {f.effect} Look at {f.where}. {f.fix}" for f in failures]
+    raise MemoryFaultError(
+        "\n".join(
+            [
+                f"trainer.audit: {type(agent.policy).__name__} fails {len(failures)} of the memory checks that run "
+                "during training. This epoch was not saved.",
+                *details,
+                "`engram audit` on the run or the policy runs all checks; --html FILE shows figures.",
+            ]
+        )
+    )
+
+
+def select_checks(only: Sequence[str]) -> list[Check]:
     """Checks by name; all if none is named."""
     names = [name.strip().replace("-", "_").replace(" ", "_") for name in only if name.strip()]
     for name in names:
         if name not in CHECKS:
-            raise UserError(f"--only: there is no check '{name}'{suggestion(name, CHECKS)} ({', '.join(CHECKS)})")
+            raise UserError(f"--only: no check '{name}'{suggestion(name, CHECKS)} ({', '.join(CHECKS)})")
     return [check for name, check in CHECKS.items() if name in names or not names]
 
 
-def run_check(check: Check, audit: Audit) -> CheckResult:
-    """One check; what the policy raises on the way is a failure, and says so."""
+def run_check(check: Check, audit: AuditContext) -> CheckResult:
+    """One check; an error raised by the policy is a failure."""
     began = time.perf_counter()
     status: Status
     try:
         verdict = _verdict(check, audit)
         status = "pass" if verdict.passed else "fail"
     except DoesNotApplyError as reason:
-        verdict, status = Verdict(True, said=str(reason)), "skip"
+        verdict, status = Verdict(True, finding=str(reason)), "skip"
     except Exception as error:
-        verdict, status = Verdict(False, said=f"the policy raised {describe(error)}"), "fail"
-    where = place(audit.policy, *check.methods)
+        verdict, status = Verdict(False, finding=f"the policy raised {describe(error)}"), "fail"
+    where = source_location(audit.policy, *check.methods)
     return CheckResult(
         name=check.name,
         question=check.question,
@@ -126,42 +142,65 @@ def run_check(check: Check, audit: Audit) -> CheckResult:
         measured=verdict.measured,
         bound=verdict.bound,
         at_least=verdict.at_least,
-        said=verdict.said,
-        consequence=check.consequence,
+        finding=verdict.finding,
+        effect=check.effect,
         where=f"{verdict.where}, in {where}" if verdict.where else where,
-        fix=_fix(check, verdict, audit.as_made.native),
+        fix=_fix(check, verdict, audit.original.uses_td),
         notes=verdict.notes,
         evidence=verdict.evidence,
         seconds=time.perf_counter() - began,
     )
 
 
-def _fix(check: Check, verdict: Verdict, native: bool) -> str:
-    if native:
+@contextmanager
+def preserved_random_states() -> Iterator[None]:
+    """Restore the random states of torch, NumPy and Python afterwards."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+def _prepare(make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool) -> AuditContext:
+    """An error before the first check means that the target cannot be audited."""
+    try:
+        return AuditContext(make, spec_of(env), seed, adapter, takes_options)
+    except UserError:
+        raise
+    except Exception as error:
+        raise CannotAuditError(f"it cannot be audited: {describe(error)}") from error
+
+
+def _fix(check: Check, verdict: Verdict, uses_td: bool) -> str:
+    if uses_td:
         return verdict.fix or check.fix
-    return verdict.elsewhere or check.elsewhere or verdict.fix or check.fix
+    return verdict.fix_without_engram or check.fix_without_engram or verdict.fix or check.fix
 
 
-def _verdict(check: Check, audit: Audit) -> Verdict:
-    if check.of_natives and not audit.as_made.native:
+def _verdict(check: Check, audit: AuditContext) -> Verdict:
+    if check.td_only and not audit.original.uses_td:
         raise DoesNotApplyError(
-            f"asked only of policies that are called with a td, and this one is played as '{audit.as_made.kind}'"
+            f"only for policies that are called with a td; this is played as '{audit.original.kind}'"
         )
-    if check.learns and audit.learning_fault:
-        raise DoesNotApplyError("learning does not work at all: see modes")
+    if check.needs_learning and audit.learning_error:
+        raise DoesNotApplyError("learning raises an error: see modes")
     torch.manual_seed(audit.seed)
     return check.run(audit)
 
 
 def _maker(policy: Any, env: object) -> tuple[Callable[..., nn.Module], bool]:
-    """How to get the policy, and whether keyword arguments are its options."""
+    """How to make the policy, and whether keyword arguments are its options."""
     spec = spec_of(env)
     if isinstance(policy, type) and issubclass(policy, Policy):
         return partial(policy, spec), True
     if isinstance(policy, type):
         return partial(build, policy, policy.__name__, spec, {}), False
     if not isinstance(policy, nn.Module) and isinstance(getattr(policy, "policy", None), nn.Module):
-        policy = policy.policy  # an algorithm with the policy in it
+        policy = policy.policy  # an algorithm holds its policy
     if not isinstance(policy, nn.Module) and callable(policy):
         return policy, False
-    return lambda: copy_of(policy, policy), False
+    return lambda: copy_policy(policy, policy), False

@@ -1,4 +1,4 @@
-"""Targets: a policy of anybody's, from `file.py:Name` or `package.module:Name`, built for an environment."""
+"""Audit targets: a policy from `file.py:Name` or `package.module:Name`, built for an environment."""
 
 import inspect
 import sys
@@ -12,14 +12,14 @@ from gymnasium import spaces
 from torch import nn
 
 from engram.agent.make import load_module
-from engram.audit.keeping import copy_of
 from engram.audit.result import CannotAuditError
+from engram.audit.retained import copy_policy
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-ROWS = 256  # that a policy may make room for
-SIZE = 32  # of hidden layers, where a constructor has no default of its own
+ROWS = 256  # `num_envs` of the environment that constructors see
+SIZE = 32  # hidden size for constructors without a default
 SIZES = ("hidden_size", "hidden_dim", "lstm_hidden_size", "lstm_size", "rnn_hidden_size", "rnn_size", "hidden_units")
 ACTIONS = ("n_actions", "num_actions", "action_size", "action_dim", "act_dim", "ac_dim", "num_outputs", "output_dim")
 OBSERVATIONS = ("obs_size", "obs_dim", "ob_dim", "observation_size", "observation_dim", "input_dim", "input_size")
@@ -27,15 +27,15 @@ INPUTS = (*OBSERVATIONS, "num_inputs", "in_dim", "in_features", "state_dim")
 
 
 @dataclass(frozen=True)
-class Target:
+class AuditTarget:
     name: str
     make: Callable[..., nn.Module]
     spec: EnvSpec
     takes_options: bool  # keyword arguments of `make` are options of the policy
 
 
-class Environment:
-    """What constructors of policies ask an environment for, whichever library they are written for."""
+class EnvironmentStub:
+    """The attributes of an environment that constructors of policies read, in any library."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
@@ -48,12 +48,12 @@ class Environment:
         self.num_agents, self.num_envs = spec.agents, ROWS
 
 
-def find_object(place: str) -> Any:
-    """The class, function or policy that is called so. Running a user's file is what was asked for by naming it."""
-    module_name, _, name = place.rpartition(":")
+def find_object(reference: str) -> Any:
+    """The class, function or policy of this name. Imports the user's file."""
+    module_name, _, name = reference.rpartition(":")
     folder = str(Path(module_name).expanduser().resolve().parent)
     if module_name.endswith(".py") and folder not in sys.path:
-        sys.path.insert(0, folder)  # what it imports may lie beside it
+        sys.path.insert(0, folder)  # for modules beside the file
     try:
         module = load_module(module_name)
     except UserError as error:
@@ -65,39 +65,41 @@ def find_object(place: str) -> Any:
     return vars(module)[name]
 
 
-def target_of(found: Any, place: str, spec: EnvSpec, options: Mapping[str, Any]) -> Target:
-    """A class that is built for the environment, a function that is called with it, or a policy as it is."""
+def target_from(found: Any, reference: str, spec: EnvSpec, options: Mapping[str, Any]) -> AuditTarget:
+    """A target from a class, a function that makes a policy, or a policy."""
     if isinstance(found, nn.Module):
-        return Target(place, lambda: copy_of(found, found), spec, takes_options=False)
+        return AuditTarget(reference, lambda: copy_policy(found, found), spec, takes_options=False)
     if isinstance(found, type) and issubclass(found, nn.Module):
-        return Target(place, partial(build, found, place, spec, options), spec, takes_options=True)
+        return AuditTarget(reference, partial(build, found, reference, spec, options), spec, takes_options=True)
     if callable(found) and not isinstance(found, type):
-        return Target(place, partial(build, found, place, spec, options), spec, takes_options=False)
-    raise CannotAuditError(f"{place} is a {type(found).__name__}: name a torch.nn.Module, or a function that makes one")
+        return AuditTarget(reference, partial(build, found, reference, spec, options), spec, takes_options=False)
+    raise CannotAuditError(
+        f"{reference} is a {type(found).__name__}: name a torch.nn.Module, or a function that makes one"
+    )
 
 
-def build(found: Callable[..., Any], place: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
-    """Arguments by the names they usually have; a required one that is not known is the user's to give."""
+def build(found: Callable[..., Any], reference: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
+    """Call a constructor with arguments by their usual names; a required argument with another name is an error."""
     known, positional, unknown = _arguments(spec), {}, []
     for name, parameter in inspect.signature(found).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in options or name in more:
             continue
         if parameter.default not in (parameter.empty, None):
-            continue  # it knows better
+            continue
         if name in known:
             positional[name] = known[name]
         elif parameter.default is parameter.empty:
             unknown.append(name)
     if unknown:
         raise CannotAuditError(
-            f"{place} needs {', '.join(unknown)}, which is not known here: give it with py_agent.{unknown[0]}=VALUE, "
-            "or write a function of the environment that makes the policy, and name that"
+            f"{reference} needs {', '.join(unknown)}, which has no known value: pass py_agent.{unknown[0]}=VALUE, "
+            "or name a function of the environment that makes the policy"
         )
     return found(**positional, **options, **more)
 
 
 def _arguments(spec: EnvSpec) -> dict[str, Any]:
-    env, action, observation = Environment(spec), spec.single_action_space, spec.single_observation_space
+    env, action, observation = EnvironmentStub(spec), spec.single_action_space, spec.single_observation_space
     known: dict[str, Any] = dict.fromkeys(("env", "envs", "environment", "vec_env"), env)
     known |= dict.fromkeys(("observation_space", "obs_space", "ob_space"), observation)
     known |= dict.fromkeys(("observation_shape", "obs_shape", "input_shape"), observation.shape)
@@ -110,3 +112,22 @@ def _arguments(spec: EnvSpec) -> dict[str, Any]:
     if len(observation.shape) == 1:
         known |= dict.fromkeys(INPUTS, observation.shape[0])
     return known
+
+
+def spec_of(env: Any) -> EnvSpec:
+    """The spec of an `EnvSpec`, a vectorised environment, or a single one; observations may have any shape."""
+    if isinstance(env, EnvSpec) or isinstance(getattr(env, "spec", None), EnvSpec):
+        return EnvSpec.of(env)
+    observation = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
+    action = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+    if not isinstance(observation, spaces.Box) or not isinstance(
+        action, spaces.Discrete | spaces.MultiDiscrete | spaces.Box
+    ):
+        raise CannotAuditError(
+            f"env: a {type(env).__name__} with observations {observation} and actions {action} is not supported: "
+            "single_observation_space must be a Box, and single_action_space a Discrete, MultiDiscrete or Box"
+        )
+    try:
+        return EnvSpec.of(env)
+    except (AttributeError, ValueError):  # a single environment, or observations that no encoder of Engram takes
+        return EnvSpec(type(env).__name__, observation, action, observation_kind="vector")

@@ -10,7 +10,7 @@ from engram.agent.make import make_policy
 from engram.agent.policies.base import Policy
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.audit.result import CannotAuditError
-from engram.audit.target import Target, find_object, target_of
+from engram.audit.target import AuditTarget, find_object, target_from
 from engram.config.groups import choices
 from engram.config.load import SETTINGS_FILE, load, load_run
 from engram.config.run import RunSettings
@@ -26,7 +26,7 @@ ALL = (
 )
 
 
-def targets(target: str, words: Sequence[str]) -> list[Target]:
+def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
     """The policies to audit; raises with the nearest name if there is no such policy."""
     if target == "all":
         return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
@@ -41,50 +41,50 @@ def targets(target: str, words: Sequence[str]) -> list[Target]:
     return [_from_run(target, words)]
 
 
-def _from_settings(settings: RunSettings, name: str = "") -> Target:
+def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
     spec = make_spec(settings.env)
     return _of_policy(settings.policy, spec, name or settings.policy.name)
 
 
-def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> Target:
+def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget:
     def make(**options: Any) -> Policy:
         return make_policy(spec, type(policy)(**(policy.model_dump() | options)))
 
-    return Target(name, make, spec, takes_options=True)
+    return AuditTarget(name, make, spec, takes_options=True)
 
 
-def _from_code(place: str, words: Sequence[str]) -> Target:
+def _from_code(reference: str, words: Sequence[str]) -> AuditTarget:
     """A user's class. A `Policy` is built as training builds it."""
-    settings = load([f"py_agent={place}", *words])
-    found = find_object(place)
+    settings = load([f"py_agent={reference}", *words])
+    found = find_object(reference)
     assert settings.py_agent is not None
     spec = make_spec(settings.env)
     if isinstance(found, type) and issubclass(found, Policy):
-        return _of_policy(settings.py_agent, spec, place)
+        return _of_policy(settings.py_agent, spec, reference)
     defaults = PyAgent().arguments
     options = {name: value for name, value in settings.py_agent.arguments.items() if value != defaults.get(name)}
-    return target_of(found, place, spec, options)
+    return target_from(found, reference, spec, options)
 
 
-def _from_run(place: str, words: Sequence[str]) -> Target:
+def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
-    path = next((path for path in (Path(place), Path("runs") / place) if path.is_dir()), None)
+    path = next((path for path in (Path(reference), Path("runs") / reference) if path.is_dir()), None)
     if path is None:
         known = [*dict.fromkeys([*POLICIES, *choices("agent"), "all"])]
         raise CannotAuditError(
-            f"there is no policy, file or run '{place}'{suggestion(place, known) or '.'} "
+            f"there is no policy, file or run '{reference}'{suggestion(reference, known) or '.'} "
             f"There are {', '.join(known)}; of your own: file.yaml, runs/NAME, file.py:Class"
         )
     if words:
-        raise CannotAuditError(f"{place} is audited as it was trained: leave out {', '.join(words)}")
+        raise CannotAuditError(f"{reference} is audited as it was trained: leave out {', '.join(words)}")
     run = next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
     settings, checkpoint = load_run(run), find_checkpoint(path, "audit")
     spec = EnvSpec.from_json(checkpoint.state["env_spec"])
-    fresh = _of_policy(settings.policy, spec, place)
+    fresh = _of_policy(settings.policy, spec, reference)
 
     def make(**options: Any) -> nn.Module:
         return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
 
-    return Target(place, make, spec, takes_options=True)
+    return AuditTarget(reference, make, spec, takes_options=True)

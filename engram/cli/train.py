@@ -74,7 +74,7 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
 def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: "World | None" = None) -> None:
     try:
         # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-        from engram.audit import stop_if_wrong
+        from engram.audit import stop_on_memory_fault
         from engram.display.terminal import make_display
         from engram.training.distributed import ALONE
         from engram.training.run import start
@@ -85,7 +85,7 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: 
             nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
         ):
-            start(settings, display, world, audit=None if settings.trainer.audit is None else stop_if_wrong)
+            start(settings, display, world, audit=None if settings.trainer.audit is None else stop_on_memory_fault)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     except OSError as error:

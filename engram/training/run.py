@@ -115,7 +115,7 @@ def start(
 ) -> Result:
     """Train as the settings say, in the run's directory; of several processes only the first touches it."""
     if settings.trainer.audit is not None and audit is None:
-        raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_if_wrong")
+        raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
     directory = settings.directory
     _log_to(directory / "log.txt" if world.main else None, display)

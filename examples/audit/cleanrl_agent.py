@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from engram.audit import check
-from engram.audit.table import as_text
+from engram.audit.text_report import as_text
 from engram.env.registry import make_spec
 from engram.env.settings import Recall
 

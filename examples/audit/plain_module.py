@@ -7,7 +7,7 @@ engram audit examples/audit/plain_module.py:Plain env=recall
 from torch import nn
 
 from engram.audit import check
-from engram.audit.table import as_text
+from engram.audit.text_report import as_text
 from engram.env.registry import make_spec
 from engram.env.settings import Recall
 

@@ -7,7 +7,7 @@ It holds. With dropout in its LSTM (`make_with_dropout`) it does not, and the re
 """
 
 from engram.audit import check
-from engram.audit.table import as_text
+from engram.audit.text_report import as_text
 from engram.env.registry import make_spec
 from engram.env.settings import Recall
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 
 from engram.audit import run_audit
-from engram.audit.adapters import recognise
-from engram.audit.context import Audit
-from engram.audit.states import RowStates
+from engram.audit.adapters.registry import recognise
+from engram.audit.adapters.row_state import RowStates
+from engram.audit.context import AuditContext
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -51,7 +51,7 @@ def test_no_alarm_for_what_is_exact(policy) -> None:
 
 def test_the_loop_of_pufferlib_never_clears_and_learns_every_segment_from_nothing() -> None:
     report = run_audit(lambda: puffer.make(ENV), ENV)
-    said = {result.name: result.said for result in report.failures}
+    said = {result.name: result.finding for result in report.failures}
     assert said.keys() == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
     assert said["boundary_acting"].startswith("memory is not cleared at all")
     assert "the second segment of a rollout is not learned from the memory acting had" in said["replay"]
@@ -238,10 +238,10 @@ def test_a_state_that_is_not_known_is_found_by_calling_without_one() -> None:
     assert failures(lambda: OwnCore(ENV)) == set()
 
 
-@pytest.mark.parametrize(("policy", "said"), [(OwnBeginning, "is not zero"), (NoBeginning, "is not known")])
+@pytest.mark.parametrize(("policy", "said"), [(OwnBeginning, "is not zero"), (NoBeginning, "state is not known.*def")])
 def test_a_module_whose_state_is_unknown_says_how_to_tell(policy, said: str) -> None:
-    with pytest.raises(UserError, match=rf"{said}.* give it a method initial_state\(rows\)"):
-        Audit(lambda: policy(ENV), ENV)
+    with pytest.raises(UserError, match=rf"(?s){said}.* initial_state\(.*rows\)"):
+        AuditContext(lambda: policy(ENV), ENV)
 
 
 class Sequences(nn.Module):

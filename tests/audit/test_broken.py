@@ -18,10 +18,10 @@ def test_a_fault_is_caught_by_the_right_checks(case: Case) -> None:
     only = [*WITHOUT_COMPILING, *({"compile"} & case.checks)]
     report = run_audit(partial(case.policy, case.env), case.env, takes_options=True, only=only)
     assert {result.name for result in report.failures} == case.checks
-    assert any(case.said in result.said for result in report.failures)
+    assert any(case.said in result.finding for result in report.failures)
     for result in report.failures:
-        assert result.said, result.name
-        assert result.consequence, result.name
+        assert result.finding, result.name
+        assert result.effect, result.name
         assert result.fix, result.name
         assert case.policy.__name__ in result.where or "(" in result.where, result.name
 

@@ -131,7 +131,7 @@ def test_a_failing_check_is_exit_code_1_and_json_tells_it(folder: Path, capsys) 
     assert told["target"] == "mine.py:Wrong"
     (failure,) = [check for check in told["checks"] if check["status"] == "fail"]
     assert failure["name"] == "boundary_acting"
-    assert "dones: memory is not cleared at all" in failure["said"]
+    assert "dones: memory is not cleared at all" in failure["finding"]
     assert failure["where"].startswith("Wrong.forward (mine.py:")
 
 
@@ -159,15 +159,15 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["fsat"], "there is no policy, file or run 'fsat'; did you mean fast?"),
         (["fast", "slow"], "one target at a time"),
         (["fast", "--jsno"], "no option --jsno; did you mean --json?"),
-        (["fast", "--only"], "--only: give a value, as in --only replay,detachment"),
-        (["fast", "--seed", "x"], "--seed: 'x' is not a whole number"),
+        (["fast", "--only"], "argument --only: expected one argument"),
+        (["fast", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["fast", "env=recall", "--only", "repaly"], "no check 'repaly'; did you mean replay?"),
         (["fast", "env=nowhere"], "env: no choice 'nowhere'"),
         (["nothing.yaml"], "there is no file nothing.yaml"),
         (["mine.py:Mien", "env=recall"], "mine.py has no Mien; did you mean Mine"),
         (["mine.py:NUMBER", "env=recall"], "mine.py:NUMBER is a int: name a torch.nn.Module, or a function"),
-        (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which is not known here"),
-        (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: there is no 'sb4'"),
+        (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which has no known value"),
+        (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: unknown 'sb4'"),
         (["mine.py"], "'mine.py' names no class: write mine.py:CLASS, where CLASS is Mine or Wrong or Plain or "),
         (["other.py"], "'other.py' names no class: write other.py:CLASS\n"),
         (["other.py:Mine"], "there is no file other.py"),
@@ -219,6 +219,6 @@ def test_a_command_line_is_read_in_any_order() -> None:
     assert asked.target == "fast"
     assert asked.settings == ["env=recall"]
     assert asked.only == ["replay", "modes"]
-    assert (asked.seed, asked.as_json, asked.html) == (3, True, None)
+    assert (asked.seed, asked.json, asked.html) == (3, True, None)
     with pytest.raises(UserError, match="name a target"):
         parse(["--json"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.audit.adapters import ADAPTERS
+from engram.audit.adapters.registry import ADAPTERS
 from engram.audit.checks import CHEAP, CHECKS
 from engram.cli.main import main
 

@@ -12,7 +12,7 @@ from support.playing import play, vector_env
 from support.running import BATCH, RECALL, SMALL, Silent, metrics, run
 
 from engram import MettaAgent
-from engram.audit import MemoryWrongError, cheap_checks, stop_if_wrong
+from engram.audit import MemoryFaultError, cheap_checks, stop_on_memory_fault
 from engram.cli.main import main
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
@@ -30,7 +30,7 @@ def audited(directory: Path, every: int, name: str, looks: list[Any]) -> None:
 
     def look(agent: MettaAgent) -> None:
         looks.append(agent.policy)
-        stop_if_wrong(agent)
+        stop_on_memory_fault(agent)
 
     start(settings, Silent(), audit=look)
 
@@ -56,7 +56,7 @@ def test_an_audit_leaves_memory_gradients_mode_and_chance_as_they_are() -> None:
     policy.critic.weight.grad = torch.ones_like(policy.critic.weight)
     memory, weights = policy.get_memory(), [p.clone() for p in policy.parameters()]
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    stop_if_wrong(agent)
+    stop_on_memory_fault(agent)
     assert all(torch.equal(row, policy.get_memory()[0][i]) for i, row in memory[0].items())
     assert all(torch.equal(p, old) for p, old in zip(policy.parameters(), weights, strict=True))
     assert torch.equal(policy.critic.weight.grad, torch.ones_like(policy.critic.weight))
@@ -67,13 +67,13 @@ def test_an_audit_leaves_memory_gradients_mode_and_chance_as_they_are() -> None:
 
 def test_a_failure_is_one_message_that_says_what_so_what_where_and_the_fix() -> None:
     agent = MettaAgent(vector_env(), DoesNotTellTheCore(vector_env()))
-    with pytest.raises(MemoryWrongError) as caught:
-        stop_if_wrong(agent)
+    with pytest.raises(MemoryFaultError) as caught:
+        stop_on_memory_fault(agent)
     said = str(caught.value)
     (failure,) = [result for result in cheap_checks(agent, vector_env()) if result.name == "boundary_learning"]
     assert caught.value.exit_code == 1
-    assert "the memory of DoesNotTellTheCore is not handled right" in said
-    for part in (failure.said, failure.consequence, failure.where, failure.fix):
+    assert "DoesNotTellTheCore fails" in said
+    for part in (failure.finding, failure.effect, failure.where, failure.fix):
         assert part in said
 
 
@@ -82,11 +82,11 @@ def test_a_run_with_a_wrong_policy_is_stopped(tmp_path: Path, monkeypatch, capsy
     place = Path(__file__).parent / "broken" / "wrapper.py"
     words = [*RECALL, *SMALL[1:], "trainer.total_timesteps=960", "trainer.audit=2", "trainer.replay_error_bound=100"]
     assert main(["train", f"py_agent={place}:DoesNotTellTheCore", "run=x", *words]) == 1
-    assert "trainer.audit: the memory of DoesNotTellTheCore is not handled right" in capsys.readouterr().err
+    assert "trainer.audit: DoesNotTellTheCore fails" in capsys.readouterr().err
     assert [path.name for path in sorted(Path("runs/x/checkpoints").glob("epoch_*"))] == ["epoch_000001"]
 
 
 def test_a_run_that_has_nothing_to_audit_with_says_so(tmp_path: Path) -> None:
     settings: Any = SimpleNamespace(trainer=SimpleNamespace(audit=1))
-    with pytest.raises(UserError, match=r"audit=engram\.audit\.stop_if_wrong"):
+    with pytest.raises(UserError, match=r"audit=engram\.audit\.stop_on_memory_fault"):
         start(settings, Silent())

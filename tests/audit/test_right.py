@@ -89,8 +89,8 @@ class ByRowInADict(Alone):
 
 
 class AddedOverChoices(AveragedOverChoices):
-    def together(self, parts, actions):
-        return 2 * super().together(parts, actions)
+    def whole_batches(self, parts, actions):
+        return 2 * super().whole_batches(parts, actions)
 
 
 def vector(policy, **options):
@@ -118,7 +118,7 @@ def test_no_alarm_for_what_is_right(name: str) -> None:
     make, env = RIGHT[name]
     only = [check for check in CHECKS if check != "compile"]
     report = run_audit(make, env, takes_options=True, only=only)
-    assert {result.name: result.said for result in report.failures} == {}
+    assert {result.name: result.finding for result in report.failures} == {}
 
 
 def test_what_is_kept_with_a_graph_and_never_used_again_is_only_noted() -> None:

@@ -12,7 +12,7 @@ from engram import MettaAgent
 from engram.audit import AuditError, assert_memory_is_right, cheap_checks, check, run_audit
 from engram.audit.checks import CHEAP, CHECKS
 from engram.audit.result import CannotAuditError
-from engram.audit.run import chosen
+from engram.audit.run import select_checks
 from engram.settings import UserError
 
 QUICK = ["detachment", "row_isolation", "replay"]
@@ -75,10 +75,10 @@ def test_cheap_checks_are_for_a_policy_in_training() -> None:
 
 
 def test_checks_can_be_named_in_any_way_they_are_written() -> None:
-    assert [c.name for c in chosen(["row-isolation", " replay "])] == ["row_isolation", "replay"]
-    assert [c.name for c in chosen([])] == list(CHECKS)
+    assert [c.name for c in select_checks(["row-isolation", " replay "])] == ["row_isolation", "replay"]
+    assert [c.name for c in select_checks([])] == list(CHECKS)
     with pytest.raises(UserError, match="no check 'repaly'; did you mean replay"):
-        chosen(["repaly"])
+        select_checks(["repaly"])
 
 
 def test_what_cannot_be_built_or_called_is_no_failure_but_an_error() -> None:
@@ -96,13 +96,13 @@ def test_what_cannot_be_built_or_called_is_no_failure_but_an_error() -> None:
         run_audit(partial(Uncallable, vector_env()), vector_env())
     with pytest.raises(UserError, match="a list cannot be audited"):
         run_audit(lambda: [1], vector_env())
-    with pytest.raises(UserError, match="there is no 'rllib', only td"):
+    with pytest.raises(UserError, match="unknown 'rllib'; choose one of td"):
         run_audit(partial(Small, vector_env()), vector_env(), adapter="rllib")
 
 
 def test_every_check_says_all_that_it_has_to() -> None:
     for found in CHECKS.values():
         assert found.question.endswith("?"), found.name
-        assert found.consequence.endswith("."), found.name
+        assert found.effect.endswith("."), found.name
         assert found.fix.endswith("."), found.name
         assert found.methods, found.name

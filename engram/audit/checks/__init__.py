@@ -1,23 +1,36 @@
-"""Every check, in the order of the report."""
+"""All checks, in the order of the report."""
 
 from engram.audit.checks import (
-    boundaries,
-    calls,
-    choices,
-    gradients,
-    graphs,
-    health,
-    interface,
-    numbers,
-    options,
+    action_log_prob,
+    boundary,
+    configuration,
+    detachment,
+    gradient,
+    gradient_health,
+    memory_interface,
+    observation_tokens,
+    precision,
     replay,
-    rows,
-    sight,
+    row_isolation,
+    td_fields,
 )
 from engram.audit.result import Check
 
-MODULES = (graphs, rows, boundaries, gradients, replay, interface, calls, choices, options, numbers, health, sight)
+MODULES = (
+    detachment,
+    row_isolation,
+    boundary,
+    gradient,
+    replay,
+    memory_interface,
+    td_fields,
+    action_log_prob,
+    configuration,
+    precision,
+    gradient_health,
+    observation_tokens,
+)
 CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
 
-# Worth repeating while a policy is trained.
-CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "replay", "learning_aside")
+# Worth repeating during training.
+CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "replay", "memory_after_learning")

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram.audit.context import Audit, describe, gap, tolerance, worst
-from engram.audit.playing import in_slices, live, saying, together
+from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.adapters.td import TdAdapter
+from engram.audit.context import AuditContext, abs_difference, describe, max_difference, tolerance
 from engram.audit.result import Check, Verdict
-from engram.audit.subject import Segment, Subject
-from engram.audit.td import TdSubject
+from engram.audit.scenario import error_note, play, shuffled_slices, whole_batches
 
 
 class Play(NamedTuple):
@@ -58,14 +58,14 @@ class Difference(NamedTuple):
         return torch.maximum(self.log_prob, self.value)
 
 
-def replay(audit: Audit) -> Verdict:
+def replay(audit: AuditContext) -> Verdict:
     """Everything at once; and only if that differs, one thing at a time, to tell why."""
     found: Difference | None
     try:
         found = difference(audit, ALL)
         measured, bound, said = float(found.both.max()), found.bound, ""
         if measured <= bound:
-            others = [difference(audit, play) for play in (Play(horizon=1, segments=2), Play(horizon=9, ends=0.1))]
+            others = [difference(audit, way) for way in (Play(horizon=1, segments=2), Play(horizon=9, ends=0.1))]
             measured = max(measured, *(float(other.both.max()) for other in others))
     except Exception as error:
         found, measured, bound, said = _with_less(audit), float("inf"), 0.0, f"it raised {describe(error)}"
@@ -80,58 +80,68 @@ def replay(audit: Audit) -> Verdict:
     said += "".join(f"; cause: {text}" for text in causes)
     evidence = {} if found is None else {"difference": found.both}
     fixes = [fix for cause in causes for text, fix in FIXES.items() if cause.startswith(text)]
-    elsewhere = [fix for cause in causes for text, fix in ELSEWHERE.items() if cause.startswith(text)]
+    fix_without_engram = [fix for cause in causes for text, fix in ELSEWHERE.items() if cause.startswith(text)]
     said = said.lstrip("; ")
-    return Verdict(False, measured, bound, said, fix=" ".join(fixes), elsewhere=" ".join(elsewhere), evidence=evidence)
+    return Verdict(
+        False,
+        measured,
+        bound,
+        said,
+        fix=" ".join(fixes),
+        fix_without_engram=" ".join(fix_without_engram),
+        evidence=evidence,
+    )
 
 
-def _with_less(audit: Audit) -> Difference | None:
+def _with_less(audit: AuditContext) -> Difference | None:
     """What can still be compared of a policy that cannot be played with all of it."""
-    for play in (ALL._replace(slices=False, some_rows=False), CAUSES["ends"][0], CAUSES["plain"][0]):
+    for way in (ALL._replace(slices=False, some_rows=False), CAUSES["ends"][0], CAUSES["plain"][0]):
         try:
-            return difference(audit, play)
+            return difference(audit, way)
         except Exception:
             continue
     return None
 
 
-def difference(audit: Audit, play: Play) -> Difference:
-    """Between what was said in acting and in replay."""
-    subject, learner = audit.subject(own_mode=True), audit.subject(own_mode=True)
-    steps = play.horizon * play.segments
+def difference(audit: AuditContext, way: Play) -> Difference:
+    """Between what was said in acting and in reway."""
+    adapter, learner = audit.adapter(own_mode=True), audit.adapter(own_mode=True)
+    steps = way.horizon * way.segments
     log_probs, values, bound = [], [], 0.0
-    for rollout in range(play.rollouts):
-        subject.begin_rollout()
-        story = audit.story(80 + rollout, steps=steps, end_chance=play.ends)
-        for start in range(0, steps, play.horizon):
-            part = story.part(start, start + play.horizon)
-            first_of_all = start == 0 and (rollout == 0 or subject.resets_between_rollouts)
-            memory = None if first_of_all else subject.memory_of(torch.arange(audit.rows))
-            span = range(play.horizon)
+    for rollout in range(way.rollouts):
+        adapter.begin_rollout()
+        scenario = audit.scenario(80 + rollout, steps=steps, end_chance=way.ends)
+        for start in range(0, steps, way.horizon):
+            part = scenario.part(start, start + way.horizon)
+            first_of_all = start == 0 and (rollout == 0 or adapter.resets_between_rollouts)
+            memory = None if first_of_all else adapter.memory_of(torch.arange(audit.rows))
+            span = range(way.horizon)
             schedule = (
-                in_slices(audit.rows, span, audit.generator(rollout)) if play.slices else together(audit.rows, span)
+                shuffled_slices(audit.rows, span, audit.generator(rollout))
+                if way.slices
+                else whole_batches(audit.rows, span)
             )
             with torch.no_grad():
-                lived = live(subject, part, schedule)
+                lived = play(adapter, part, schedule)
             segment = part.segment(lived.actions)
-            with saying("learning from what was played"):
+            with error_note("learning from what was played"):
                 answer = learner.learn(segment, memory, after_acting=True)
             seen = [(answer.log_prob.detach(), answer.value.detach())]
-            if play.some_rows and learner.learns_any_rows:
+            if way.some_rows and learner.learns_row_subsets:
                 seen.append(_in_parts(learner, segment, memory))
-            log_probs.append(torch.stack([gap(log_prob, lived.log_prob) for log_prob, _ in seen]).amax(0))
-            values.append(torch.stack([gap(value, lived.value) for _, value in seen]).amax(0))
+            log_probs.append(torch.stack([abs_difference(log_prob, lived.log_prob) for log_prob, _ in seen]).amax(0))
+            values.append(torch.stack([abs_difference(value, lived.value) for _, value in seen]).amax(0))
             bound = max(bound, tolerance(lived.log_prob, lived.value))
     return Difference(torch.cat(log_probs, 1), torch.cat(values, 1), bound)
 
 
-def _in_parts(learner: Subject, segment: Segment, memory: Any) -> tuple[Tensor, Tensor]:
+def _in_parts(learner: PolicyAdapter, segment: Segment, memory: Any) -> tuple[Tensor, Tensor]:
     """The same by minibatches: one row alone, and the others in reverse."""
     rows = segment.shape[0]
     log_prob, value = torch.full(segment.shape, torch.nan), torch.full(segment.shape, torch.nan)
     for part in ([2], [row for row in reversed(range(rows)) if row != 2]):
-        with saying(f"learning from a minibatch of {len(part)} rows"):
-            start = None if memory is None else learner.some_of(memory, part)
+        with error_note(f"learning from a minibatch of {len(part)} rows"):
+            start = None if memory is None else learner.select_rows(memory, part)
             answer = learner.learn(segment[part], start, after_acting=True)
         log_prob[part], value[part] = answer.log_prob.detach().float(), answer.value.detach().float()
     return log_prob, value
@@ -146,7 +156,7 @@ def _first(found: Difference) -> str:
     return f"{share:.0%} of what is replayed is off, first in row {row} at step {step}, by {apart:.2g}"
 
 
-def _causes(audit: Audit) -> Iterator[str]:
+def _causes(audit: AuditContext) -> Iterator[str]:
     """What explains it: randomness and hidden state first, then one thing at a time."""
     if not _same_twice(audit, reseeded=True):
         yield STATISTICS + ", ".join(moved) if (moved := _moved_buffers(audit)) else LEFT_OVER
@@ -157,9 +167,9 @@ def _causes(audit: Audit) -> Iterator[str]:
     if _changes_by_itself(audit):
         yield HIDDEN
         return
-    for name, (play, text) in CAUSES.items():
+    for name, (way, text) in CAUSES.items():
         try:
-            found = difference(audit, play)
+            found = difference(audit, way)
         except Exception as error:
             yield f"{text} (it raises {describe(error)})"
             continue
@@ -173,39 +183,39 @@ def _causes(audit: Audit) -> Iterator[str]:
 
 
 @torch.no_grad()
-def _moved_buffers(audit: Audit) -> list[str]:
+def _moved_buffers(audit: AuditContext) -> list[str]:
     """Buffers saved with the weights that a learning call changes."""
-    subject = audit.subject(own_mode=True)
-    names = dict(subject.policy.named_buffers()).keys() & subject.policy.state_dict().keys()
-    before = {name: value.clone() for name, value in subject.policy.named_buffers() if name in names}
-    subject.learn(audit.segment(85), after_acting=True)
-    after = dict(subject.policy.named_buffers())
+    adapter = audit.adapter(own_mode=True)
+    names = dict(adapter.policy.named_buffers()).keys() & adapter.policy.state_dict().keys()
+    before = {name: value.clone() for name, value in adapter.policy.named_buffers() if name in names}
+    adapter.learn(audit.segment(85), after_acting=True)
+    after = dict(adapter.policy.named_buffers())
     return [name for name, value in before.items() if not torch.equal(after[name], value)]
 
 
 @torch.no_grad()
-def _same_twice(audit: Audit, reseeded: bool) -> bool:
+def _same_twice(audit: AuditContext, reseeded: bool) -> bool:
     """Whether the same learning call gives the same numbers again."""
-    subject, segment, said = audit.subject(own_mode=True), audit.segment(85), []
+    adapter, segment, said = audit.adapter(own_mode=True), audit.segment(85), []
     for _ in range(2):
         if reseeded:
             torch.manual_seed(audit.seed)
-        said.append(subject.learn(segment, after_acting=True).numbers())
-    return worst(said[0], said[1]) <= tolerance(said[0])
+        said.append(adapter.learn(segment, after_acting=True).numbers())
+    return max_difference(said[0], said[1]) <= tolerance(said[0])
 
 
 @torch.no_grad()
-def _changes_by_itself(audit: Audit) -> bool:
+def _changes_by_itself(audit: AuditContext) -> bool:
     """Whether the same story, from an empty memory, is answered differently the second time."""
-    subject, story = audit.subject(own_mode=True), audit.story(86)
+    adapter, scenario = audit.adapter(own_mode=True), audit.scenario(86)
     said = []
     for _ in range(2):
-        said.append(live(subject, story).numbers)
-        if isinstance(subject, TdSubject) and callable(getattr(subject.policy, "reset_memory", None)):
-            subject.policy.reset_memory()  # type: ignore[operator]
+        said.append(play(adapter, scenario).numbers)
+        if isinstance(adapter, TdAdapter) and callable(getattr(adapter.policy, "reset_memory", None)):
+            adapter.policy.reset_memory()  # type: ignore[operator]
         else:
-            subject.forget()
-    return worst(said[0], said[1]) > tolerance(said[0])
+            adapter.reset()
+    return max_difference(said[0], said[1]) > tolerance(said[0])
 
 
 LEFT_OVER = "the same learning call gives other numbers the second time: it begins with what the first one left behind"

@@ -106,13 +106,13 @@ class AveragedOverChoices(Alone):
     def act(self, td, logits, value):
         parts = self.parts(logits)
         actions = torch.stack([torch.multinomial(part.exp(), 1).squeeze(-1) for part in parts], -1)
-        td["actions"], td["act_log_prob"] = actions, self.together(parts, actions)
+        td["actions"], td["act_log_prob"] = actions, self.whole_batches(parts, actions)
         td["values"], td["full_log_probs"] = value, torch.cat(parts, -1)
         return td
 
     def judge(self, td, actions, logits, value):
         parts = self.parts(logits)
-        td["act_log_prob"] = self.together(parts, self.given)
+        td["act_log_prob"] = self.whole_batches(parts, self.given)
         td["entropy"] = -sum((part.exp() * part).sum(-1) for part in parts)
         td["value"], td["full_log_probs"] = value, torch.cat(parts, -1)
         return td
@@ -120,7 +120,7 @@ class AveragedOverChoices(Alone):
     def parts(self, logits):
         return [part.log_softmax(-1) for part in logits.split([3, 2], -1)]
 
-    def together(self, parts, actions):
+    def whole_batches(self, parts, actions):
         chosen = [part.gather(-1, actions[:, i : i + 1]) for i, part in enumerate(parts)]
         return torch.cat(chosen, -1).mean(-1)
 

@@ -149,12 +149,12 @@ class OwnTokensDropped(Tokens):
 
 CASES = [
     Case(StoresTheGraph, {"detachment", "graph_growth", "memory_interface"}, "memory.memory_NLS"),
-    Case(StoresWhenLearning, {"learning_aside"}, "when acting goes on"),
+    Case(StoresWhenLearning, {"memory_after_learning"}, "when acting goes on"),
     Case(IgnoresTheSegmentsMemory, {"replay"}),
     Case(DoesNotTellTheCore, {"boundary_learning", "gradient_boundary", "replay"}, "not cleared inside a segment"),
     Case(SwallowsOptions, {"configuration", "weight_clipping"}, "clip_range=0.05 was given"),
-    Case(OwnDict, {"row_isolation", "replay", "memory_interface", "learning_aside"}),
-    Case(BytesDivided, {"observation"}, "makes no difference", TOKENS),
-    Case(CornerErased, {"observation"}, "corner cell (0, 0)", TOKENS),
-    Case(OwnTokensDropped, {"observation"}, "0xFE", TOKENS),
+    Case(OwnDict, {"row_isolation", "replay", "memory_interface", "memory_after_learning"}),
+    Case(BytesDivided, {"observation_tokens"}, "makes no difference", TOKENS),
+    Case(CornerErased, {"observation_tokens"}, "corner cell (0, 0)", TOKENS),
+    Case(OwnTokensDropped, {"observation_tokens"}, "0xFE", TOKENS),
 ]

@@ -10,29 +10,29 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from engram.agent.actions import make_actions
-from engram.audit.context import Audit, tolerance, worst
-from engram.audit.playing import live
+from engram.audit.adapters.td import TdAdapter
+from engram.audit.context import AuditContext, max_difference, tolerance
 from engram.audit.result import Check, Verdict
-from engram.audit.td import TdSubject
+from engram.audit.scenario import play
 
 
-def td_fields(audit: Audit) -> Verdict:
+def td_fields(audit: AuditContext) -> Verdict:
     """Fields, shapes, dtypes and batch sizes of both calls, and inputs that stay as they were."""
-    subject = audit.subject()
-    assert isinstance(subject, TdSubject)
-    problems = [f"acting: {problem}" for problem in _acting(audit, subject)]
-    if not audit.learning_fault:
-        problems += [f"learning: {problem}" for problem in _learning(audit, subject)]
+    adapter = audit.adapter()
+    assert isinstance(adapter, TdAdapter)
+    problems = [f"acting: {problem}" for problem in _acting(audit, adapter)]
+    if not audit.learning_error:
+        problems += [f"learning: {problem}" for problem in _learning(audit, adapter)]
     said = (
         "; ".join(problems) or "both calls write every field in its shape and dtype, and change nothing they were given"
     )
     return Verdict(not problems, len(problems), 0, said)
 
 
-def _acting(audit: Audit, subject: TdSubject) -> Iterator[str]:
-    given = subject.acting_td(audit.story(100, steps=1).moment(slice(0, audit.rows), 0))
+def _acting(audit: AuditContext, adapter: TdAdapter) -> Iterator[str]:
+    given = adapter.acting_td(audit.scenario(100, steps=1).batch(slice(0, audit.rows), 0))
     before, rows = given.clone(), audit.rows
-    td = subject.policy(given)
+    td = adapter.policy(given)
     space = audit.spec.single_action_space
     expected = {
         "actions": (rows, *space.shape),
@@ -45,12 +45,12 @@ def _acting(audit: Audit, subject: TdSubject) -> Iterator[str]:
     yield from _changed(before, given, td)
 
 
-def _learning(audit: Audit, subject: TdSubject) -> Iterator[str]:
+def _learning(audit: AuditContext, adapter: TdAdapter) -> Iterator[str]:
     segment = audit.segment(101, end_chance=0.2)
-    given = subject.learning_td(segment)
+    given = adapter.learning_td(segment)
     before, actions = given.clone(), segment.actions.clone()
-    subject.forget()
-    td = subject.policy(given, action=segment.actions)
+    adapter.reset()
+    td = adapter.policy(given, action=segment.actions)
     shape = segment.shape
     expected: dict[str, tuple[int, ...]] = dict.fromkeys(("act_log_prob", "entropy", "value"), shape)
     yield from _differences(td, {**expected, "full_log_probs": (*shape, _width(audit))}, torch.Size(shape))
@@ -60,7 +60,7 @@ def _learning(audit: Audit, subject: TdSubject) -> Iterator[str]:
         yield "the actions that were given are changed in place"
 
 
-def _width(audit: Audit) -> int:
+def _width(audit: AuditContext) -> int:
     space = make_actions(audit.spec)
     return space.sample(torch.zeros(1, space.logits), torch.full((1, space.noise), 0.5)).full_log_probs.shape[-1]
 
@@ -104,21 +104,21 @@ def _changed(before: TensorDictBase, given: TensorDictBase, td: Any) -> Iterator
                 break
 
 
-def modes(audit: Audit) -> Verdict:
+def modes(audit: AuditContext) -> Verdict:
     """The same numbers in training and evaluation mode, and with and without gradients."""
-    if audit.learning_fault:
-        return Verdict(False, None, None, f"the plainest learning call raises {audit.learning_fault}", fix=BROKEN)
-    story, segment = audit.story(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
+    if audit.learning_error:
+        return Verdict(False, None, None, f"the plainest learning call raises {audit.learning_error}", fix=BROKEN)
+    scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     for name, training, gradients in (("train()", True, True), ("eval()", False, True), ("no_grad", True, False)):
-        subject = audit.subject()
-        subject.training_mode = training
+        adapter = audit.adapter()
+        adapter.training_mode = training
         with torch.set_grad_enabled(gradients):
             torch.manual_seed(1)
-            seen[name] = live(subject, story).numbers, subject.learn(segment).numbers().detach()
+            seen[name] = play(adapter, scenario).numbers, adapter.learn(segment).numbers().detach()
     base, bound = seen["train()"], tolerance(*seen["train()"])
     found = {
-        f"{what} in {name}": worst(seen[name][i], base[i])
+        f"{what} in {name}": max_difference(seen[name][i], base[i])
         for name in ("eval()", "no_grad")
         for i, what in enumerate(("acting", "learning"))
     }
@@ -144,8 +144,8 @@ CHECKS = (
         "self.forward_training(td, action, logits, value) write the rest. Work on copies of what the td holds.",
         ("forward_inference", "forward_training", "forward"),
         td_fields,
-        of_natives=True,
-        learns=False,
+        td_only=True,
+        needs_learning=False,
     ),
     Check(
         "modes",
@@ -155,6 +155,6 @@ CHECKS = (
         "self.training.",
         ("forward", "get_action_and_value", "evaluate_actions"),
         modes,
-        learns=False,
+        needs_learning=False,
     ),
 )

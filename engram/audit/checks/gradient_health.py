@@ -1,11 +1,13 @@
 """Gradients in a short training run: which parts of the network they reach, and how large they are."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from engram.agent.recurrent.core import Core
-from engram.audit.context import Audit
-from engram.audit.learning import train_briefly
+from engram.audit.adapters.base import PolicyAdapter
+from engram.audit.context import AuditContext
 from engram.audit.result import Check, Verdict
 
 UPDATES = 6
@@ -13,13 +15,13 @@ EXPLODING = 1e4
 RECURRENT = (Core, nn.RNNBase, nn.RNNCellBase)
 
 
-def gradient_health(audit: Audit) -> Verdict:
-    subject = audit.subject(as_made=True)
+def gradient_health(audit: AuditContext) -> Verdict:
+    adapter = audit.adapter(original_weights=True)
     parts = {
-        name or f"{type(subject.policy).__name__} itself": [
+        name or f"{type(adapter.policy).__name__} itself": [
             p for p in part.parameters(recurse=False) if p.requires_grad
         ]
-        for name, part in subject.policy.named_modules()
+        for name, part in adapter.policy.named_modules()
     }
     parts = {name: own for name, own in parts.items() if own}
     norms: dict[str, list[float]] = {name: [] for name in parts}
@@ -28,13 +30,13 @@ def gradient_health(audit: Audit) -> Verdict:
         for name, own in parts.items():
             norms[name].append(float(torch.stack([_size(p) for p in own]).norm()))
 
-    train_briefly(audit, subject, UPDATES, 3e-4, measure)
+    train_briefly(audit, adapter, UPDATES, 3e-4, measure)
     exploding = {n: max(v) for n, v in norms.items() if not max(v) < EXPLODING or any(x != x for x in v)}
     dead = [name for name, values in norms.items() if max(values) == 0]
-    modules = dict(subject.policy.named_modules())
+    modules = dict(adapter.policy.named_modules())
     recurrent = [name for name in dead if isinstance(modules.get(name), RECURRENT)]
     notes = []
-    if not audit.as_made.native:
+    if not audit.original.uses_td:
         notes = [f"no gradient ever reaches {name}" for name in dead if name not in recurrent]
         dead = recurrent
     largest = max((max(values) for values in norms.values()), default=0.0)
@@ -50,6 +52,25 @@ def gradient_health(audit: Audit) -> Verdict:
 
 def _size(parameter: Tensor) -> Tensor:
     return torch.zeros(()) if parameter.grad is None else parameter.grad.norm().float()
+
+
+def train_briefly(
+    audit: AuditContext, adapter: PolicyAdapter, updates: int, learning_rate: float, after: Callable[[int], None]
+) -> None:
+    """Policy gradient, value and entropy losses on random segments; `after` is called with each update's number."""
+    optimizer = torch.optim.Adam(adapter.policy.parameters(), lr=learning_rate)
+    for update in range(updates):
+        segment = audit.segment(120 + 2 * update, end_chance=0.1)
+        generator = audit.generator(140 + update)
+        advantages, returns = (torch.randn(segment.shape, generator=generator) for _ in range(2))
+        answer = adapter.learn(segment, after_acting=True)
+        loss = -(advantages * answer.log_prob).mean() + 0.5 * (answer.value - returns).square().mean()
+        if answer.entropy is not None:
+            loss = loss - 0.01 * answer.entropy.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(update)
 
 
 CHECKS = (

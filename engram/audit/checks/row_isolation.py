@@ -7,29 +7,28 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engram.audit.context import EXACT, Audit, gap, tolerance, worst
-from engram.audit.observations import random_observations
-from engram.audit.playing import Lived, Story, in_slices, live
+from engram.audit.adapters.td import TdAdapter
+from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
-from engram.audit.td import TdSubject
+from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
 LEAKS = 4  # steps in which what one row sees could reach another
 
 
-def memory_used(audit: Audit) -> Verdict:
+def memory_used(audit: AuditContext) -> Verdict:
     """Two pasts, the same present: something must differ, in acting and in learning."""
     acting = audit.memory_effect
     learning = acting
-    if not audit.learning_fault:
+    if not audit.learning_error:
         segment = audit.segment(10)
         other = random_observations(audit.spec, segment.shape, audit.generator(12))
         other[:, -1] = segment.observations[:, -1]
-        subject = audit.subject()
+        adapter = audit.adapter()
         with torch.no_grad():
             one, two = (
-                subject.learn(each).numbers()[:, -1] for each in (segment, replace(segment, observations=other))
+                adapter.learn(each).numbers()[:, -1] for each in (segment, replace(segment, observations=other))
             )
-        learning = worst(one, two)
+        learning = max_difference(one, two)
     passed = min(acting, learning) > EXACT
     said = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
     fix = ""
@@ -48,42 +47,42 @@ def memory_used(audit: Audit) -> Verdict:
     return Verdict(passed, min(acting, learning), EXACT, said, at_least=True, fix=fix)
 
 
-def keeps_memory_in_state(audit: Audit) -> bool:
+def keeps_memory_in_state(audit: AuditContext) -> bool:
     """Whether a dict given as `state` comes back with tensors in it."""
     return any(isinstance(value, Tensor) for value in state_after_call(audit).values())
 
 
-def state_after_call(audit: Audit) -> dict:
+def state_after_call(audit: AuditContext) -> dict:
     """What a policy with a td leaves in the `state` it is given, with a graph if it has one."""
-    subject, state = audit.subject(), {"lstm_h": None, "lstm_c": None, "hidden": None}
-    if not isinstance(subject, TdSubject):
+    adapter, state = audit.adapter(), {"lstm_h": None, "lstm_c": None, "hidden": None}
+    if not isinstance(adapter, TdAdapter):
         return {}
-    moment = audit.story(13, steps=1).moment(slice(0, audit.rows), 0)
+    batch = audit.scenario(13, steps=1).batch(slice(0, audit.rows), 0)
     try:
-        subject.policy(subject.acting_td(moment), state=state)
+        adapter.policy(adapter.acting_td(batch), state=state)
     except Exception:  # it does not know what to do with one, and is never given one
         return {}
     return state
 
 
 @torch.no_grad()
-def row_isolation(audit: Audit) -> Verdict:
+def row_isolation(audit: AuditContext) -> Verdict:
     """Batches in any order and size change nothing, and what one row sees never changes what another one says."""
-    story, subject = audit.story(14, end_chance=0.1), audit.subject()
-    whole = live(subject, story)
-    schedule = in_slices(audit.rows, range(audit.steps), audit.generator(15))
-    subject.forget()
-    sliced = live(subject, story, schedule)
-    by_slices = gap(sliced.numbers, whole.numbers).amax((1, 2))
+    scenario, adapter = audit.scenario(14, end_chance=0.1), audit.adapter()
+    whole = play(adapter, scenario)
+    schedule = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
+    adapter.reset()
+    sliced = play(adapter, scenario, schedule)
+    by_slices = abs_difference(sliced.numbers, whole.numbers).amax((1, 2))
     leaks = torch.zeros(audit.rows, audit.rows)  # from row, to row
     first = [(rows, step) for rows, step in schedule if step < LEAKS]
     for row in range(audit.rows):
-        other = story.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
-        subject.forget()
-        leaks[row] = gap(live(subject, other, first).numbers, sliced.numbers[:, :LEAKS]).amax((1, 2))
+        other = scenario.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
+        adapter.reset()
+        leaks[row] = abs_difference(play(adapter, other, first).numbers, sliced.numbers[:, :LEAKS]).amax((1, 2))
     learning = torch.zeros(audit.rows, audit.rows)
-    if not audit.learning_fault:
-        learning = _leaks_in_learning(audit, whole, story)
+    if not audit.learning_error:
+        learning = _leaks_in_learning(audit, whole, scenario)
     bound = tolerance(whole.numbers)
     own = torch.eye(audit.rows, dtype=torch.bool)
     found = [float(by_slices.max()), float(leaks.masked_fill(own, 0).max()), float(learning.masked_fill(own, 0).max())]
@@ -106,14 +105,14 @@ def row_isolation(audit: Audit) -> Verdict:
     )
 
 
-def _leaks_in_learning(audit: Audit, lived: Lived, story: Story) -> Tensor:
-    subject, segment = audit.subject(), story.segment(lived.actions)
-    base = subject.learn(segment).numbers()
+def _leaks_in_learning(audit: AuditContext, lived: PlayedRollout, scenario: Scenario) -> Tensor:
+    adapter, segment = audit.adapter(), scenario.segment(lived.actions)
+    base = adapter.learn(segment).numbers()
     leaks = torch.zeros(audit.rows, audit.rows)
     for row in range(audit.rows):
-        other = story.with_other_past(row, None, audit.generator(30 + row), audit.spec)
-        changed = subject.learn(replace(segment, observations=other.observations)).numbers()
-        leaks[row] = gap(changed, base).amax((1, 2))
+        other = scenario.with_other_past(row, None, audit.generator(30 + row), audit.spec)
+        changed = adapter.learn(replace(segment, observations=other.observations)).numbers()
+        leaks[row] = abs_difference(changed, base).amax((1, 2))
     return leaks
 
 
@@ -124,17 +123,17 @@ def _leak(leaks: Tensor, when: str) -> str:
 
 
 @torch.no_grad()
-def causality(audit: Audit) -> Verdict:
+def causality(audit: AuditContext) -> Verdict:
     """Other observations from a step on change nothing before it."""
-    segment, subject = audit.segment(40), audit.subject()
-    base = subject.learn(segment).numbers()
+    segment, adapter = audit.segment(40), audit.adapter()
+    base = adapter.learn(segment).numbers()
     rows, steps = segment.shape
     early = torch.zeros(steps)
     for step in range(1, steps):
         observations = segment.observations.clone()
         observations[:, step:] = random_observations(audit.spec, (rows, steps), audit.generator(41 + step))[:, step:]
-        changed = subject.learn(replace(segment, observations=observations)).numbers()
-        early[step] = gap(changed[:, :step], base[:, :step]).max()
+        changed = adapter.learn(replace(segment, observations=observations)).numbers()
+        early[step] = abs_difference(changed[:, :step], base[:, :step]).max()
     bound, measured = tolerance(base), float(early.max())
     said = f"observations from a step on change the outputs before it by {measured:.2g}"
     if measured > bound:
@@ -151,8 +150,8 @@ CHECKS = (
         "self._manage_lstm_state(td, B, T, device) before the LSTM, self._store_lstm_state(h, c, env_id) after it.",
         ("_store_lstm_state", "_manage_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         memory_used,
-        elsewhere="Start every call from the state it is given, and return the state after it.",
-        learns=False,
+        fix_without_engram="Start every call from the state it is given, and return the state after it.",
+        needs_learning=False,
     ),
     Check(
         "row_isolation",
@@ -162,9 +161,9 @@ CHECKS = (
         "first id of a slice reads the wrong rows as soon as slices are cut differently.",
         ("_manage_lstm_state", "_store_lstm_state", "get_states", "forward_eval", "forward"),
         row_isolation,
-        elsewhere="No operation may mix rows: no reshape where a transpose is needed (an LSTM takes [T, B, features]), "
-        "no statistics over the batch, no state kept inside the module.",
-        learns=False,
+        fix_without_engram="No operation may mix rows: no reshape in place of a transpose (an LSTM takes "
+        "[T, B, features]), no statistics over the batch, no state kept inside the module.",
+        needs_learning=False,
     ),
     Check(
         "causality",

@@ -1,4 +1,4 @@
-"""Where in a policy's code to look."""
+"""Source locations: which file and line of a policy to look at."""
 
 import inspect
 import traceback
@@ -6,31 +6,31 @@ from pathlib import Path
 
 from torch import nn
 
-OURS = str(Path(__file__).resolve().parent.parent)
+ENGRAM = str(Path(__file__).resolve().parent.parent)
 
 
-def place(policy: nn.Module, *methods: str) -> str:
-    """The first of these methods that the policy's own classes write, or else the first that they have."""
+def source_location(policy: nn.Module, *methods: str) -> str:
+    """The first of these methods that the policy's own classes define, else the first that they inherit."""
     found = [(name, owner) for name in methods if (owner := _owner(type(policy), name))]
     own = [(name, owner) for name, owner in found if not owner.__module__.startswith("engram.agent")]
     if not found:
         return f"{type(policy).__name__} ({_file_and_line(type(policy))})"
     name, owner = (own or found)[0]
-    there = f"{owner.__name__}.{name} ({_file_and_line(inspect.unwrap(vars(owner)[name]))})"
+    method = f"{owner.__name__}.{name} ({_file_and_line(inspect.unwrap(vars(owner)[name]))})"
     if owner is type(policy) or type(policy).__module__.startswith("engram.agent"):
-        return there
-    return f"{type(policy).__name__} ({_file_and_line(type(policy))}), which has {there}"
+        return method
+    return f"{type(policy).__name__} ({_file_and_line(type(policy))}), which inherits {method}"
 
 
-def raised_at(error: BaseException) -> str:
-    """Where the policy's code was when an error came: the innermost line that is not torch's or the audit's."""
+def error_location(error: BaseException) -> str:
+    """The innermost line of the policy's own code in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     audit = str(Path(__file__).resolve().parent)
     theirs = [f for f in frames if not f.filename.startswith(audit) and "site-packages" not in f.filename]
-    outside = [f for f in theirs if not f.filename.startswith(OURS)] or theirs
+    outside = [f for f in theirs if not f.filename.startswith(ENGRAM)] or theirs
     if not outside:
         return ""
-    return f"{outside[-1].name} ({short(outside[-1].filename)}:{outside[-1].lineno})"
+    return f"{outside[-1].name} ({short_path(outside[-1].filename)}:{outside[-1].lineno})"
 
 
 def _owner(policy: type, name: str) -> type | None:
@@ -43,13 +43,13 @@ def _file_and_line(thing: object) -> str:
         _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
     except (TypeError, OSError):
         return "source not found"
-    return f"{short(file or '?')}:{line}"
+    return f"{short_path(file or '?')}:{line}"
 
 
-def short(file: str) -> str:
-    """A path as one would type it here."""
+def short_path(file: str) -> str:
+    """A path relative to the working directory, where it is below it."""
     path = Path(file)
-    for base in (Path.cwd(), Path(OURS).parent):
+    for base in (Path.cwd(), Path(ENGRAM).parent):
         if path.is_relative_to(base):
             return str(path.relative_to(base))
     return str(path)

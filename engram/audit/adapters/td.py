@@ -1,6 +1,6 @@
-"""Policies that are called with a td: Engram's own, and others written to the same call."""
+"""Adapter for policies that are called with a td: Engram's own, and others with the same call."""
 
-# B rows, T steps, L layers, Z floats per layer
+# B rows, T steps, L layers, S floats per layer
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,44 +13,44 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy
-from engram.audit.keeping import copy_of, restore_kept
-from engram.audit.states import leaves
-from engram.audit.subject import Answer, CallError, Moment, Segment, Subject
+from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
+from engram.audit.adapters.row_state import leaves
+from engram.audit.retained import copy_policy, restore_retained
 from engram.env.spec import EnvSpec
 
 
-class TdSubject(Subject):
+class TdAdapter(PolicyAdapter):
     """`policy(td)` acts, `policy(td, action=actions)` learns; memory is inside the policy.
 
-    One that is a `Policy` is given the memory a segment began with, in the td, as Engram's training does. Any other is
-    put back to it with `set_memory`; its training loop is taken to forget everything before each rollout.
+    A `Policy` receives the memory of a segment's start in the td, as Engram's training passes it. Any other policy is
+    restored with `set_memory`, and its training loop is assumed to reset all memory before each rollout.
     """
 
     kind = "td"
-    native = True
+    uses_td = True
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         super().__init__(policy, spec)
         if callable(getattr(policy, "reset_memory", None)):
-            policy.reset_memory()  # type: ignore[operator]  # it may have lived before
+            policy.reset_memory()  # type: ignore[operator]  # it may have acted before
         self.memory_in_td = isinstance(policy, Policy)
         self.resets_between_rollouts = not self.memory_in_td
-        self.learns_any_rows = self.memory_in_td
+        self.learns_row_subsets = self.memory_in_td
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
-        self.trusts_reset = callable(getattr(policy, "reset_memory", None))
-        self.compiled: Any = None  # called in the policy's place
-        self._blank: nn.Module = copy_of(policy, policy)
+        self.reset_works = callable(getattr(policy, "reset_memory", None))
+        self.compiled: Any = None  # called in place of the policy
+        self._blank: nn.Module = copy_policy(policy, policy)
 
-    def acting_td(self, moment: Moment) -> TensorDict:
-        rows = moment.dones.shape[0]
+    def acting_td(self, batch: ActingBatch) -> TensorDict:
+        rows = batch.dones.shape[0]
         fields = {
-            "env_obs": moment.observations,
-            "dones": moment.dones,
-            "truncateds": moment.truncateds,
-            "training_env_id_start": torch.full((rows,), moment.first),
+            "env_obs": batch.observations,
+            "dones": batch.dones,
+            "truncateds": batch.truncateds,
+            "training_env_id_start": torch.full((rows,), batch.first_id),
         }
         if self.memory_in_td:
-            fields["action_noise"] = moment.noise
+            fields["action_noise"] = batch.noise
         return TensorDict(fields, [rows])
 
     def learning_td(self, segment: Segment, memory: Any = None) -> TensorDict:
@@ -58,39 +58,39 @@ class TdSubject(Subject):
         td = TensorDict(fields, segment.shape)
         if self.memory_in_td:
             rows, steps = segment.shape
-            memory = self._nothing(rows) if memory is None else memory
+            memory = self.empty_memory(rows) if memory is None else memory
             expanded = {name: value.unsqueeze(1).expand(-1, steps, -1, -1) for name, value in memory.items()}
             td["memory"] = TensorDict(expanded, segment.shape)
         return td
 
-    def act(self, moment: Moment) -> Answer:
-        rows = moment.dones.shape[0]
+    def act(self, batch: ActingBatch) -> PolicyOutput:
+        rows = batch.dones.shape[0]
         self.set_mode(acting=True)
-        td = self._run(self.acting_td(moment))
+        td = self._call(self.acting_td(batch))
         actions = field(td, "actions", (rows, *self.spec.single_action_space.shape))
         full = distribution(td, rows)
-        if self.continuous:  # densities of what was drawn say little; with given noise, the actions say it all
+        if self.continuous:  # with given noise the actions describe the distribution; its densities do not
             full = actions.reshape(rows, -1) if self.memory_in_td else None
-        return Answer(field(td, "values", (rows,)), field(td, "act_log_prob", (rows,)), actions, full, td=td)
+        return PolicyOutput(field(td, "values", (rows,)), field(td, "act_log_prob", (rows,)), actions, full, td=td)
 
-    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> Answer:
+    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> PolicyOutput:
         self.set_mode(acting=False)
         if not after_acting or not self.memory_in_td:
-            self.forget()
+            self.reset()
         if memory is not None and not self.memory_in_td:
             self.policy.set_memory(deepcopy(memory))  # type: ignore[operator]
-        td = self._run(self.learning_td(segment, memory), action=segment.actions)
+        td = self._call(self.learning_td(segment, memory), action=segment.actions)
         value, log_prob = (field(td, name, segment.shape) for name in ("value", "act_log_prob"))
         full = None if self.continuous else distribution(td, segment.dones.numel())
         full = None if full is None else full.reshape(*segment.shape, -1)
         entropy = field(td, "entropy", segment.shape) if "entropy" in td.keys() else None  # noqa: SIM118
-        return Answer(value, log_prob, segment.actions, full, entropy, td)
+        return PolicyOutput(value, log_prob, segment.actions, full, entropy, td)
 
-    def forget(self) -> None:
-        if self.trusts_reset:
+    def reset(self) -> None:
+        if self.reset_works:
             self.policy.reset_memory()  # type: ignore[operator]
         else:
-            restore_kept(self.policy, self._blank)
+            restore_retained(self.policy, self._blank)
 
     def memory_of(self, rows: Tensor) -> Any:
         if isinstance(self.policy, Policy):
@@ -99,10 +99,10 @@ class TdSubject(Subject):
             return deepcopy(self.policy.get_memory())  # type: ignore[operator]
         return None
 
-    def some_of(self, memory: Any, rows: list[int]) -> Any:
+    def select_rows(self, memory: Any, rows: list[int]) -> Any:
         return {name: value[rows] for name, value in memory.items()}
 
-    def remembered(self, rows: int) -> Tensor | None:
+    def memory_numbers(self, rows: int) -> Tensor | None:
         if isinstance(self.policy, Policy):
             memory = self.policy.memory_of(torch.arange(rows))
             return torch.cat([value.detach().flatten(1) for value in memory.values()], 1) if memory else None
@@ -110,11 +110,11 @@ class TdSubject(Subject):
             return None
         by_row = [part for part in rows_by_id(self.policy.get_memory()) if set(part) >= set(range(rows))]  # type: ignore[operator]
         if not by_row:
-            return self._of_one_slice(rows)
+            return self._memory_of_one_slice(rows)
         return torch.stack([torch.cat([part[row].detach().flatten() for part in by_row]) for row in range(rows)])
 
-    def _of_one_slice(self, rows: int) -> Tensor | None:
-        """Memory that is not kept by row: states [layers, rows, size], if there are any."""
+    def _memory_of_one_slice(self, rows: int) -> Tensor | None:
+        """Memory that is not stored by row: states [layers, rows, size], if there are any."""
         parts = [part for part in leaves(self.policy.get_memory()) if part.dim() == 3 and part.shape[1] == rows]  # type: ignore[operator]
         return torch.cat([part.detach().transpose(0, 1).flatten(1) for part in parts], 1) if parts else None
 
@@ -122,18 +122,17 @@ class TdSubject(Subject):
         super().to(dtype)
         self._blank.to(dtype)
 
-    def _run(self, td: TensorDict, **action: Tensor) -> TensorDictBase:
-        return (self.policy if self.compiled is None else self.compiled)(td, **action)
-
-    def _nothing(self, rows: int) -> dict[str, Tensor]:
-        """The memory of rows that have seen nothing."""
+    def empty_memory(self, rows: int) -> dict[str, Tensor]:
         assert isinstance(self.policy, Policy)
         none = self.policy.memory_of(torch.arange(0))
         return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in none.items()}
 
+    def _call(self, td: TensorDict, **action: Tensor) -> TensorDictBase:
+        return (self.policy if self.compiled is None else self.compiled)(td, **action)
+
 
 def rows_by_id(memory: Any) -> Iterator[Mapping[int, Tensor]]:
-    """The mappings from environment ids to tensors anywhere in what `get_memory` gave."""
+    """The mappings from environment ids to tensors anywhere in what `get_memory` returned."""
     if isinstance(memory, Mapping):
         if memory and all(isinstance(key, int) for key in memory):
             yield memory
@@ -145,7 +144,7 @@ def rows_by_id(memory: Any) -> Iterator[Mapping[int, Tensor]]:
 
 
 def distribution(td: TensorDictBase, count: int) -> Tensor | None:
-    """`full_log_probs` as [count, W], or None when it is missing or of another size."""
+    """`full_log_probs` as [count, W]; None when it is missing or has another size."""
     value = td.get("full_log_probs", None)
     if not isinstance(value, Tensor) or value.numel() % max(count, 1):
         return None
@@ -153,12 +152,12 @@ def distribution(td: TensorDictBase, count: int) -> Tensor | None:
 
 
 def field(td: TensorDictBase, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A field in this shape, if it has as many numbers; one that differs only in its dimensions is another check's."""
+    """A field in this shape. Extra dimensions of size 1 are the business of the check of the td's fields."""
     if not isinstance(td, TensorDictBase):
         raise CallError(f"the call returned a {type(td).__name__}, not the td")
     value = td.get(name, None)
     if not isinstance(value, Tensor):
         raise CallError(f"the td has no {name} after the call; it has {', '.join(sorted(map(str, td.keys())))}")
     if value.numel() != math.prod(shape):
-        raise CallError(f"{name} is {list(value.shape)}, where {list(shape)} was expected")
+        raise CallError(f"{name} is {list(value.shape)}, expected {list(shape)}")
     return value.reshape(shape)

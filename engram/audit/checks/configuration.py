@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy
 from engram.agent.weights import weight_layers
-from engram.audit.context import Audit
-from engram.audit.keeping import copy_of
-from engram.audit.learning import train_briefly
+from engram.audit.checks.gradient_health import train_briefly
+from engram.audit.context import AuditContext
 from engram.audit.result import Check, Verdict
+from engram.audit.retained import copy_policy
 
 RANGE = 0.05
 MISTYPED = "clip_rnge"
 
 
-def configuration(audit: Audit) -> Verdict:
+def configuration(audit: AuditContext) -> Verdict:
     problems = list(_arrive(audit)) if audit.takes_options else list(_are_there(audit.policy))
-    problems += list(_l2_init(audit.subject(as_made=True).policy))
+    problems += list(_l2_init(audit.adapter(original_weights=True).policy))
     said = "; ".join(problems) or "clip_range and analyze_weights_interval arrive and act; unknown options are named"
     return Verdict(not problems, len(problems), 0, said)
 
@@ -33,7 +33,7 @@ def _are_there(policy: Any) -> Iterator[str]:
         yield "the policy has no clip_weights(), which training calls after every update"
 
 
-def _arrive(audit: Audit) -> Iterator[str]:
+def _arrive(audit: AuditContext) -> Iterator[str]:
     try:
         policy: Any = audit.make(clip_range=RANGE, analyze_weights_interval=7)
     except TypeError as error:
@@ -50,7 +50,7 @@ def _arrive(audit: Audit) -> Iterator[str]:
         yield from _unknown_option(audit)
 
 
-def _unknown_option(audit: Audit) -> Iterator[str]:
+def _unknown_option(audit: AuditContext) -> Iterator[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -76,7 +76,7 @@ def _l2_init(policy: Any) -> Iterator[str]:
         yield "l2_init_loss() has no gradient, so it pulls nothing back"
 
 
-def weight_clipping(audit: Audit) -> Verdict:
+def weight_clipping(audit: AuditContext) -> Verdict:
     """A few large updates, each followed by clip_weights()."""
     policy = _with_clip_range(audit)
     if not callable(getattr(policy, "clip_weights", None)):
@@ -85,7 +85,7 @@ def weight_clipping(audit: Audit) -> Verdict:
     def after(_: int) -> None:
         policy.clip_weights()
 
-    train_briefly(audit, audit.adapted(policy), updates=3, learning_rate=0.05, after=after)
+    train_briefly(audit, audit.adapt_like_original(policy), updates=3, learning_rate=0.05, after=after)
     outside = _outside(policy, RANGE)
     size = max([float(value) for value in outside.values()], default=RANGE)
     said = (
@@ -97,14 +97,14 @@ def weight_clipping(audit: Audit) -> Verdict:
     return Verdict(not outside, size, RANGE, said, where=next(iter(outside), ""))
 
 
-def _with_clip_range(audit: Audit) -> Any:
+def _with_clip_range(audit: AuditContext) -> Any:
     """The policy, told to clip: when it is made, if it can be, or later."""
     if audit.takes_options:
         try:
             return audit.make(clip_range=RANGE)
         except TypeError:  # which is what the check of the configuration says
             pass
-    policy: Any = copy_of(audit.policy, audit.policy)
+    policy: Any = copy_policy(audit.policy, audit.policy)
     policy.clip_range = RANGE
     return policy
 
@@ -134,8 +134,8 @@ CHECKS = (
         "analyze_weights_interval, clips, and warns of what nothing uses.",
         ("__init__", "clip_weights", "l2_init_loss"),
         configuration,
-        of_natives=True,
-        learns=False,
+        td_only=True,
+        needs_learning=False,
     ),
     Check(
         "weight_clipping",
@@ -145,6 +145,6 @@ CHECKS = (
         "clip_weights(). LSTMWrapper.clip_weights does.",
         ("clip_weights",),
         weight_clipping,
-        of_natives=True,
+        td_only=True,
     ),
 )

@@ -11,27 +11,26 @@ import psutil
 import torch
 from torch import Tensor
 
-from engram.audit.autograd import graph_nodes
-from engram.audit.checks.rows import state_after_call
-from engram.audit.context import EXACT, Audit, worst
-from engram.audit.keeping import kept_size, kept_tensors
-from engram.audit.playing import Story, live
+from engram.audit.adapters.base import PolicyAdapter, PolicyOutput
+from engram.audit.checks.row_isolation import state_after_call
+from engram.audit.context import EXACT, AuditContext, max_difference
 from engram.audit.result import Check, Verdict
-from engram.audit.subject import Answer, Subject
+from engram.audit.retained import graph_nodes, retained_size, retained_tensors
+from engram.audit.scenario import Scenario, play
 
 WINDOW, WINDOWS = 10, 2
 LEAK = 65536  # bytes of the process per window, in every window
 
 
-def detachment(audit: Audit) -> Verdict:
+def detachment(audit: AuditContext) -> Verdict:
     """Backward from a step must not lead into an earlier call, and nothing that is remembered may have a graph."""
-    story, subject = audit.story(70, steps=4), audit.subject()
+    scenario, adapter = audit.scenario(70, steps=4), audit.adapter()
     every = slice(0, audit.rows)
-    answers = [subject.act(story.moment(every, step)) for step in range(story.steps)]  # kept: nodes live as long
+    answers = [adapter.act(scenario.batch(every, step)) for step in range(scenario.steps)]  # kept: nodes live as long
     graphs = [graph_nodes(_said(answer)) for answer in answers]
     shared = len(graphs[-1] & graphs[-2])
-    held = [name for name, tensor in kept_tensors(subject.policy).items() if tensor.grad_fn is not None]
-    fed_back = [name for name in held if _is_used_again(audit, name, story)]
+    held = [name for name, tensor in retained_tensors(adapter.policy).items() if tensor.grad_fn is not None]
+    fed_back = [name for name in held if _is_used_again(audit, name, scenario)]
     in_state = [name for name, value in state_after_call(audit).items() if getattr(value, "grad_fn", None) is not None]
     carried = [*fed_back, *(f"state['{name}']" for name in in_state)]
     lessons = _shared_by_lessons(audit)
@@ -48,41 +47,41 @@ def detachment(audit: Audit) -> Verdict:
     return Verdict(measured == 0, measured, 0, said, where=where, notes=notes)
 
 
-def _shared_by_lessons(audit: Audit) -> int:
+def _shared_by_lessons(audit: AuditContext) -> int:
     """How many operations of a learning call are in the graph of the next one."""
-    if audit.learning_fault:
+    if audit.learning_error:
         return 0
-    subject, segment = audit.subject(), audit.segment(73)
-    answers = [subject.learn(segment, after_acting=True) for _ in range(2)]
+    adapter, segment = audit.adapter(), audit.segment(73)
+    answers = [adapter.learn(segment, after_acting=True) for _ in range(2)]
     one, other = (graph_nodes(_said(answer)) for answer in answers)
     return len(one & other)
 
 
-def _is_used_again(audit: Audit, name: str, story: Story) -> bool:
+def _is_used_again(audit: AuditContext, name: str, scenario: Scenario) -> bool:
     """Whether what is kept under this name changes the next answer."""
     said = []
     for wiped in (False, True):
-        subject = audit.subject()
-        live(subject, story.part(0, 2))
-        kept = kept_tensors(subject.policy).get(name)
+        adapter = audit.adapter()
+        play(adapter, scenario.part(0, 2))
+        kept = retained_tensors(adapter.policy).get(name)
         if kept is None:
             return True
         if wiped:
             kept.data.add_(1.0) if kept.is_floating_point() else kept.data.zero_()
-        said.append(subject.act(story.moment(slice(0, audit.rows), 2)).numbers().detach())
-    return worst(said[0], said[1]) > EXACT
+        said.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
+    return max_difference(said[0], said[1]) > EXACT
 
 
-def graph_growth(audit: Audit) -> Verdict:
+def graph_growth(audit: AuditContext) -> Verdict:
     """Many steps, resets and learning calls: the graph, live tensors, what is kept, and the process."""
-    subject, story = audit.subject(), audit.story(71, steps=10, end_chance=0.1)
-    sizes = torch.tensor([_graph_after(subject, story, step) for step in range(30)], dtype=torch.float32)
+    adapter, scenario = audit.adapter(), audit.scenario(71, steps=10, end_chance=0.1)
+    sizes = torch.tensor([_graph_after(adapter, scenario, step) for step in range(30)], dtype=torch.float32)
     nodes = float(sizes[29] - sizes[9]) / 20  # the same moment of the story
     with _only_new_objects():
         with torch.no_grad():
-            steps = _growth(subject, lambda: _window(subject, story), WINDOW)
-            resets = _growth(subject, lambda: _window(subject, story, forget=True), WINDOW)
-        lessons = _growth(subject, _lesson(audit, subject), 1) if not audit.learning_fault else Growth()
+            steps = _growth(adapter, lambda: _window(adapter, scenario), WINDOW)
+            resets = _growth(adapter, lambda: _window(adapter, scenario, reset=True), WINDOW)
+        lessons = _growth(adapter, _lesson(audit, adapter), 1) if not audit.learning_error else Growth()
     acting = Growth(*(max(pair) for pair in zip(steps, resets, strict=True)))
     leaks = min(steps.process, resets.process) * WINDOW > LEAK
     measured = max(nodes, acting.kept, acting.tensors, lessons.kept, lessons.tensors, 0.0)
@@ -102,42 +101,42 @@ class Growth(NamedTuple):
     process: float = 0.0  # bytes, in the window with the least
 
 
-def _growth(subject: Subject, again: Callable[[], object], times: int) -> Growth:
+def _growth(adapter: PolicyAdapter, again: Callable[[], object], times: int) -> Growth:
     """What grows over some windows, after a first one that may fill what has its size then."""
     again()
-    seen = [_sizes(subject)]
+    seen = [_sizes(adapter)]
     for _ in range(WINDOWS):
         again()
-        seen.append(_sizes(subject))
+        seen.append(_sizes(adapter))
     kept, tensors = ((seen[-1][i] - seen[0][i]) / (WINDOWS * times) for i in (0, 1))
     return Growth(kept, tensors, min(after[2] - before[2] for before, after in pairwise(seen)) / times)
 
 
-def _sizes(subject: Subject) -> tuple[int, int, int]:
+def _sizes(adapter: PolicyAdapter) -> tuple[int, int, int]:
     gc.collect()
     tensors = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
-    return kept_size(subject.policy), tensors, psutil.Process().memory_info().rss
+    return retained_size(adapter.policy), tensors, psutil.Process().memory_info().rss
 
 
-def _lesson(audit: Audit, subject: Subject) -> Callable[[], object]:
-    return partial(subject.learn, audit.segment(72, end_chance=0.1), after_acting=True)
+def _lesson(audit: AuditContext, adapter: PolicyAdapter) -> Callable[[], object]:
+    return partial(adapter.learn, audit.segment(72, end_chance=0.1), after_acting=True)
 
 
-def _graph_after(subject: Subject, story: Story, step: int) -> int:
-    answer = subject.act(story.moment(slice(0, story.rows), step % story.steps))
-    return len(graph_nodes([*_said(answer), *kept_tensors(subject.policy).values()]))
+def _graph_after(adapter: PolicyAdapter, scenario: Scenario, step: int) -> int:
+    answer = adapter.act(scenario.batch(slice(0, scenario.rows), step % scenario.steps))
+    return len(graph_nodes([*_said(answer), *retained_tensors(adapter.policy).values()]))
 
 
-def _said(answer: Answer) -> list[Tensor]:
+def _said(answer: PolicyOutput) -> list[Tensor]:
     return [answer.value, answer.log_prob, *([answer.full] if answer.full is not None else [])]
 
 
-def _window(subject: Subject, story: Story, forget: bool = False) -> None:
+def _window(adapter: PolicyAdapter, scenario: Scenario, reset: bool = False) -> None:
     """Steps and episodes, as a long run has them."""
     for step in range(WINDOW):
-        subject.act(story.moment(slice(0, story.rows), step % story.steps))
-    if forget:
-        subject.forget()
+        adapter.act(scenario.batch(slice(0, scenario.rows), step % scenario.steps))
+    if reset:
+        adapter.reset()
 
 
 @contextmanager
@@ -162,8 +161,8 @@ CHECKS = (
         "c.detach().",
         ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         detachment,
-        elsewhere="Do not keep tensors with a graph in the module from one call to the next: keep x.detach().",
-        learns=False,
+        fix_without_engram="Do not keep tensors with a graph in the module from one call to the next: keep x.detach().",
+        needs_learning=False,
     ),
     Check(
         "graph_growth",
@@ -174,6 +173,6 @@ CHECKS = (
         "new at every step.",
         ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         graph_growth,
-        learns=False,
+        needs_learning=False,
     ),
 )

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy
-from engram.audit.context import Audit, describe, worst
-from engram.audit.places import short
-from engram.audit.playing import Story, live
+from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.adapters.td import TdAdapter
+from engram.audit.context import AuditContext, describe, max_difference
 from engram.audit.result import Check, DoesNotApplyError, Verdict
-from engram.audit.subject import Segment, Subject
-from engram.audit.td import TdSubject
+from engram.audit.scenario import Scenario, play
+from engram.audit.source_location import short_path
 
 PLACE = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 NO_KERNEL = "could not create a primitive"
@@ -26,30 +26,30 @@ BOUNDS = {"float64": 1e-3, "bfloat16 autocast": 0.1}  # how far they may be from
 
 
 @torch.no_grad()
-def precision(audit: Audit) -> Verdict:
+def precision(audit: AuditContext) -> Verdict:
     """Acting and learning in float64, and under bfloat16 autocast, beside float32."""
-    story, segment = audit.story(130, end_chance=0.1), audit.segment(131, end_chance=0.1)
-    base = _numbers(audit.subject(as_made=True), story, segment)
+    scenario, segment = audit.scenario(130, end_chance=0.1), audit.segment(131, end_chance=0.1)
+    base = _numbers(audit.adapter(original_weights=True), scenario, segment)
     size = max(1.0, *(float(part.abs().max()) for part in base))
     found: dict[str, float] = {}
     problems: list[str] = []
     notes: list[str] = []
     for name, bound in BOUNDS.items():
-        subject = audit.subject(as_made=True)
+        adapter = audit.adapter(original_weights=True)
         try:
             if name == "float64":
-                with _default(torch.float64), _inputs_like_weights(subject.policy):
-                    subject.to(torch.float64)
-                    seen = _numbers(subject, _double(story), _double(segment))
+                with _default(torch.float64), _inputs_like_weights(adapter.policy):
+                    adapter.to(torch.float64)
+                    seen = _numbers(adapter, _double(scenario), _double(segment))
             else:
                 with torch.autocast("cpu", torch.bfloat16):
-                    seen = _numbers(subject, story, segment)
+                    seen = _numbers(adapter, scenario, segment)
         except Exception as error:
             # Other libraries promise float32 only, and torch has no kernel for everything on every processor.
-            excused = not audit.as_made.native or NO_KERNEL in str(error)
+            excused = not audit.original.uses_td or NO_KERNEL in str(error)
             (notes if excused else problems).append(f"{name} raises {describe(error)}")
             continue
-        found[name] = max(worst(a.double(), b.double()) for a, b in zip(seen, base, strict=True)) / size
+        found[name] = max(max_difference(a.double(), b.double()) for a, b in zip(seen, base, strict=True)) / size
         if found[name] > bound:
             problems.append(f"{name} differs from float32 by {found[name]:.2g}, where {bound:g} is allowed")
     measured = max([value / BOUNDS[name] for name, value in found.items()], default=0.0)
@@ -60,8 +60,8 @@ def precision(audit: Audit) -> Verdict:
     return Verdict(not problems, measured, 1.0, said, notes=tuple(notes))
 
 
-def _numbers(subject: Subject, story: Story, segment: Segment) -> tuple[Tensor, Tensor]:
-    return live(subject, story).numbers, subject.learn(segment).numbers()
+def _numbers(adapter: PolicyAdapter, scenario: Scenario, segment: Segment) -> tuple[Tensor, Tensor]:
+    return play(adapter, scenario).numbers, adapter.learn(segment).numbers()
 
 
 def _double(told: Any) -> Any:
@@ -99,20 +99,20 @@ def _inputs_like_weights(policy: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def compiles(audit: Audit) -> Verdict:
+def compiles(audit: AuditContext) -> Verdict:
     """Both calls as one graph each, with the numbers they have without."""
-    subject = audit.subject(as_made=True)
-    assert isinstance(subject, TdSubject)
-    if isinstance(subject.policy, Policy):
-        subject.policy.reserve_memory(audit.rows)
-    story, segment = audit.story(132, steps=2, end_chance=0.3), audit.segment(133, steps=3, end_chance=0.3)
+    adapter = audit.adapter(original_weights=True)
+    assert isinstance(adapter, TdAdapter)
+    if isinstance(adapter.policy, Policy):
+        adapter.policy.reserve_memory(audit.rows)
+    scenario, segment = audit.scenario(132, steps=2, end_chance=0.3), audit.segment(133, steps=3, end_chance=0.3)
     problems, found = [], 0.0
     # Torch's own recurrent layers can be traced; by default its compiler only declines to, for speed.
     with warnings.catch_warnings(), torch._dynamo.config.patch(allow_rnn=True):
         warnings.simplefilter("ignore")
         for name in ("acting", "learning"):
             try:
-                found = max(found, _compiled_difference(subject, name, story, segment))
+                found = max(found, _compiled_difference(adapter, name, scenario, segment))
             except Exception as error:
                 problems.append(f"{name} does not compile in one graph: {_reason(error)}")
     bound = 1e-4
@@ -122,21 +122,21 @@ def compiles(audit: Audit) -> Verdict:
     return Verdict(not problems, found if not problems else None, bound, said)
 
 
-def _compiled_difference(subject: TdSubject, name: str, story: Story, segment: Segment) -> float:
+def _compiled_difference(adapter: TdAdapter, name: str, scenario: Scenario, segment: Segment) -> float:
     torch.compiler.reset()
     seen = []
     try:
-        for compiled in (None, torch.compile(subject.policy, fullgraph=True, backend="eager")):
-            subject.forget()
-            subject.compiled = compiled
+        for compiled in (None, torch.compile(adapter.policy, fullgraph=True, backend="eager")):
+            adapter.reset()
+            adapter.compiled = compiled
             if name == "acting":
                 with torch.no_grad():
-                    seen.append(live(subject, story).numbers)
+                    seen.append(play(adapter, scenario).numbers)
             else:
-                seen.append(subject.learn(segment).numbers().detach())
-        return worst(seen[0], seen[1])
+                seen.append(adapter.learn(segment).numbers().detach())
+        return max_difference(seen[0], seen[1])
     finally:
-        subject.compiled = None
+        adapter.compiled = None
         torch.compiler.reset()
 
 
@@ -144,22 +144,22 @@ def _reason(error: Exception) -> str:
     """The first lines of what the compiler says, and the line of the policy it stopped at."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     places = [match for line in lines if (match := PLACE.match(line)) and "site-packages" not in line]
-    stopped = [f"at {short(match[1])}:{match[2]}, in {match[3]}" for match in places]
+    stopped = [f"at {short_path(match[1])}:{match[2]}, in {match[3]}" for match in places]
     told = [line for line in lines if line.startswith(("Explanation:", "Reason:"))] or lines[:1] or [describe(error)]
     return " ".join([*told[:1], *stopped[-1:]])[:500]
 
 
 @torch.no_grad()
-def determinism(audit: Audit) -> Verdict:
+def determinism(audit: AuditContext) -> Verdict:
     """Built twice and played twice from the same seed: the same weights, the same actions."""
-    story = audit.story(134)
+    scenario = audit.scenario(134)
     weights, actions = [], []
     for _ in range(2):
         torch.manual_seed(audit.seed)
-        subject = audit.adapted(audit.make())
+        adapter = audit.adapt_like_original(audit.make())
         torch.manual_seed(audit.seed)
-        actions.append(live(subject, story).actions)
-        weights.append([p.detach().clone() for p in subject.policy.parameters()])
+        actions.append(play(adapter, scenario).actions)
+        weights.append([p.detach().clone() for p in adapter.policy.parameters()])
     other = sum(not torch.equal(a, b) for a, b in zip(*weights, strict=True))
     share = float((actions[0] != actions[1]).float().mean())
     said = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
@@ -186,7 +186,7 @@ CHECKS = (
         "remove @torch._dynamo.disable, which hides the breaks.",
         ("forward", "_manage_lstm_state"),
         compiles,
-        of_natives=True,
+        td_only=True,
     ),
     Check(
         "determinism",
@@ -195,6 +195,6 @@ CHECKS = (
         "Draw with torch's generator, which the run seeds, not with NumPy's, Python's, or one of your own.",
         ("forward_inference", "forward", "get_action_and_value"),
         determinism,
-        learns=False,
+        needs_learning=False,
     ),
 )

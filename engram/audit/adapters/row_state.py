@@ -1,6 +1,4 @@
-"""States of other people's policies: tensors in tuples, lists or dicts, with one dimension that counts rows."""
-
-# B rows
+"""Recurrent state outside the policy: tensors in tuples, lists or dicts, with one dimension that counts rows."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +10,7 @@ State = Any  # a tensor, or a tuple, list or dict of states
 
 
 def map_state(function: Callable[..., Tensor], state: State, *others: State) -> State:
-    """The same structure with the function's results in it."""
+    """Apply a function to every tensor and keep the structure."""
     if isinstance(state, Tensor):
         return function(state, *others)
     if isinstance(state, Mapping):
@@ -24,24 +22,25 @@ def map_state(function: Callable[..., Tensor], state: State, *others: State) -> 
 
 
 def leaves(state: State) -> list[Tensor]:
+    """Every tensor in a state."""
     found: list[Tensor] = []
     map_state(lambda tensor: found.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
     return found
 
 
 class RowStates:
-    """The states of rows by their ids. Rows never seen have the state that `begin(rows)` gives."""
+    """States by environment id. Unknown rows have the state that `initial(rows)` returns."""
 
-    def __init__(self, begin: Callable[[int], State]) -> None:
-        self._begin = begin
-        self._row_dims = row_dims(begin(2), begin(3))
+    def __init__(self, initial: Callable[[int], State]) -> None:
+        self._initial = initial
+        self._row_dims = row_dims(initial(2), initial(3))
         self._rows: dict[int, State] = {}
 
     def clear(self) -> None:
         self._rows = {}
 
     def take(self, ids: list[int]) -> State:
-        rows = [self._rows[i] if i in self._rows else self._begin(1) for i in ids]
+        rows = [self._rows[i] if i in self._rows else self._initial(1) for i in ids]
         return map_state(lambda dim, *parts: torch.cat(parts, int(dim)), self._row_dims, *rows)
 
     def put(self, ids: list[int], state: State) -> None:
@@ -52,14 +51,14 @@ class RowStates:
                 state,
             )
 
-    def select(self, state: State, rows: Any) -> State:
-        """Some rows of a state of several."""
+    def select(self, state: State, rows: list[int]) -> State:
+        """Some rows of a batched state."""
         index = torch.as_tensor(rows)
         return map_state(lambda dim, part: part.index_select(int(dim), index), self._row_dims, state)
 
     def cleared(self, state: State, starts_B: Tensor) -> State:
-        """The state with that of a row which has seen nothing, where one starts."""
-        fresh = self._begin(starts_B.shape[0])
+        """The state with the initial state in rows that start an episode."""
+        fresh = self._initial(starts_B.shape[0])
 
         def choose(dim: Tensor, part: Tensor, new: Tensor) -> Tensor:
             shape = [1] * part.dim()
@@ -75,35 +74,39 @@ class RowStates:
 
 
 def row_dims(two: State, three: State) -> State:
-    """Which dimension of each part counts rows: the one that differs between the state of two rows and of three."""
-    return map_state(_difference, two, three)
+    """Which dimension of each part counts rows: the one that differs between states of two rows and of three."""
+    return map_state(_row_dim, two, three)
 
 
-def first_state(policy: nn.Module, rows: int) -> State | None:
-    """What rows begin with: what the policy says, or zeros for its first recurrent layer; None if it has none."""
-    for name in ("initial_state", "get_initial_state"):
-        method = getattr(policy, name, None)
-        if callable(method):
-            return method(rows)
-    for module in policy.modules():
-        if isinstance(module, nn.RNNBase):
-            layers = module.num_layers * (2 if module.bidirectional else 1)
-            return _zeros(policy, (layers, rows, module.proj_size or module.hidden_size), isinstance(module, nn.LSTM))
-        if isinstance(module, nn.RNNCellBase):
-            return _zeros(policy, (rows, module.hidden_size), isinstance(module, nn.LSTMCell))
-    return None
-
-
-def _zeros(policy: nn.Module, shape: tuple[int, ...], pair: bool) -> State:
-    """(h, c) for LSTMs, h for others."""
-    h = torch.zeros(shape, dtype=next(policy.parameters()).dtype)
-    return (h, h.clone()) if pair else h
-
-
-def _difference(two: Tensor, three: Tensor) -> Tensor:
+def _row_dim(two: Tensor, three: Tensor) -> Tensor:
     for dim, sizes in enumerate(zip(two.shape, three.shape, strict=True)):
         if sizes == (2, 3):
             return torch.tensor(dim)
     raise ValueError(
-        f"no dimension of a state counts rows: it is {list(two.shape)} for two and {list(three.shape)} for three"
+        f"no dimension of the state counts rows: it is {list(two.shape)} for two rows and {list(three.shape)} for three"
     )
+
+
+def declared_initial_state(policy: nn.Module, rows: int) -> State | None:
+    """What the policy's own `initial_state(rows)` returns; None if it has no such method."""
+    for name in ("initial_state", "get_initial_state"):
+        method = getattr(policy, name, None)
+        if callable(method):
+            return method(rows)
+    return None
+
+
+def zero_states(policy: nn.Module, rows: int) -> list[State]:
+    """Zeros for each recurrent layer of torch's: (h, c) for an LSTM, h for others."""
+    dtype = next(policy.parameters(), torch.zeros(())).dtype
+    states: list[State] = []
+    for module in policy.modules():
+        if isinstance(module, nn.RNNBase):
+            layers = module.num_layers * (2 if module.bidirectional else 1)
+            h = torch.zeros(layers, rows, module.proj_size or module.hidden_size, dtype=dtype)
+            c = torch.zeros(layers, rows, module.hidden_size, dtype=dtype)
+            states.append((h, c) if isinstance(module, nn.LSTM) else h)
+        elif isinstance(module, nn.RNNCellBase):
+            h = torch.zeros(rows, module.hidden_size, dtype=dtype)
+            states.append((h, h.clone()) if isinstance(module, nn.LSTMCell) else h)
+    return states

@@ -6,23 +6,23 @@ import torch
 from torch import Tensor
 
 from engram.agent.actions import make_actions
-from engram.audit.context import Audit, gap
+from engram.audit.adapters.base import ActingBatch, PolicyAdapter
+from engram.audit.context import AuditContext, abs_difference
 from engram.audit.result import Check, DoesNotApplyError, Verdict
-from engram.audit.subject import Moment, Subject
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, Feature
 
 PLACES = 4  # how many surroundings each token is tried in
 
 
 @torch.no_grad()
-def observation(audit: Audit) -> Verdict:
+def observation(audit: AuditContext) -> Verdict:
     """One token alone in view: another value of it, or its absence, must change what is said."""
     if audit.spec.observation_kind != "tokens":
         raise DoesNotApplyError("asked of tokens only, which have to be decoded first")
-    features, subject = audit.spec.features[:32], audit.subject()
-    unseen = [feature.name for feature in features if not _matters(subject, _values(audit, feature))]
-    corner = _matters(subject, _presence(audit, 0x00))
-    about_agent = _matters(subject, _presence(audit, GLOBAL_LOCATION))
+    features, adapter = audit.spec.features[:32], audit.adapter()
+    unseen = [feature.name for feature in features if not _matters(adapter, _values(audit, feature))]
+    corner = _matters(adapter, _presence(audit, 0x00))
+    about_agent = _matters(adapter, _presence(audit, GLOBAL_LOCATION))
     problems = []
     if unseen:
         problems.append(f"the value of {', '.join(unseen[:6])} makes no difference")
@@ -37,19 +37,19 @@ def observation(audit: Audit) -> Verdict:
     return Verdict(not problems, len(problems), 0, said, fix=_fix(unseen, corner, about_agent))
 
 
-def _matters(subject: Subject, pairs: tuple[Tensor, Tensor]) -> bool:
+def _matters(adapter: PolicyAdapter, pairs: tuple[Tensor, Tensor]) -> bool:
     """Whether the two views of any pair are answered differently."""
-    said, width = [], make_actions(subject.spec).noise
+    said, width = [], make_actions(adapter.spec).noise
     for tokens in pairs:
         none = torch.zeros(len(tokens), dtype=torch.bool)
         noise = torch.full((len(tokens), width), 0.5)
-        subject.forget()
+        adapter.reset()
         torch.manual_seed(0)
-        said.append(subject.act(Moment(tokens, none, none.clone(), noise)).numbers())
-    return bool(gap(said[0], said[1]).max() > 0)
+        said.append(adapter.act(ActingBatch(tokens, none, none.clone(), noise)).numbers())
+    return bool(abs_difference(said[0], said[1]).max() > 0)
 
 
-def _values(audit: Audit, feature: Feature) -> tuple[Tensor, Tensor]:
+def _values(audit: AuditContext, feature: Feature) -> tuple[Tensor, Tensor]:
     """A small and a large value, both below what normalises them: divided as bytes, both would be 0."""
     one, other = _blank(audit), _blank(audit)
     large = min(max(int(feature.normalization) - 1, 2), 255)
@@ -60,7 +60,7 @@ def _values(audit: Audit, feature: Feature) -> tuple[Tensor, Tensor]:
     return one, other
 
 
-def _presence(audit: Audit, location: int) -> tuple[Tensor, Tensor]:
+def _presence(audit: AuditContext, location: int) -> tuple[Tensor, Tensor]:
     """The first feature at this location, or nothing."""
     feature = audit.spec.features[0]
     there = _blank(audit)
@@ -69,12 +69,12 @@ def _presence(audit: Audit, location: int) -> tuple[Tensor, Tensor]:
     return there, _blank(audit)
 
 
-def _locations(audit: Audit) -> Tensor:
+def _locations(audit: AuditContext) -> Tensor:
     height, width = audit.spec.window
     return torch.tensor([(n * 2 + 1) % height * 16 + (n + 1) % width for n in range(PLACES)])
 
 
-def _blank(audit: Audit) -> Tensor:
+def _blank(audit: AuditContext) -> Tensor:
     shape = (PLACES, *audit.spec.single_observation_space.shape)
     return torch.full(shape, EMPTY_LOCATION, dtype=torch.uint8)
 
@@ -94,12 +94,12 @@ def _fix(unseen: list[str], corner: bool, about_agent: bool) -> str:
 
 CHECKS = (
     Check(
-        "observation",
+        "observation_tokens",
         "Does every kind of token reach the answer: values, the corner cell, tokens about the agent itself?",
         "The policy is blind to a part of its world, and learns as if that part were not there.",
         "Decode tokens as engram/agent/encoders/tokens.py does.",
         ("encode_observations", "forward"),
         observation,
-        learns=False,
+        needs_learning=False,
     ),
 )

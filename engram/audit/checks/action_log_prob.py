@@ -9,27 +9,27 @@ from gymnasium import spaces
 from torch import Tensor
 
 from engram.agent.actions import Factored, Flat, make_actions
-from engram.audit.context import Audit, tolerance, worst
-from engram.audit.playing import random_actions
+from engram.audit.adapters.base import PolicyOutput
+from engram.audit.context import AuditContext, max_difference, tolerance
 from engram.audit.result import Check, Verdict
-from engram.audit.subject import Answer
+from engram.audit.scenario import random_actions
 
 ROWS, STEPS = 128, 6
 RARE = 20  # an action expected this often that never comes is not left out by chance
 LUCK = 6.0  # standard deviations
 
 
-def action_log_prob(audit: Audit) -> Verdict:
+def action_log_prob(audit: AuditContext) -> Verdict:
     problems: list[str] = []
     bound = 1e-4
     with torch.no_grad():
-        subject, story = audit.subject(as_made=True), audit.story(110, rows=ROWS, steps=STEPS)
+        adapter, scenario = audit.adapter(original_weights=True), audit.scenario(110, rows=ROWS, steps=STEPS)
         torch.manual_seed(audit.seed)
-        acted = [subject.act(story.moment(slice(0, ROWS), step)) for step in range(STEPS)]
+        acted = [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
         measured, texts = _of_the_action(audit, _joined(acted))
         problems += [f"acting: {text}" for text in texts]
         problems += list(_drawn(audit, acted))
-        if not audit.learning_fault:
+        if not audit.learning_error:
             found, texts = _in_learning(audit)
             measured = max(measured, found)
             problems += [f"learning: {text}" for text in texts]
@@ -40,16 +40,16 @@ def action_log_prob(audit: Audit) -> Verdict:
     return Verdict(not problems, measured, bound, said)
 
 
-def _joined(answers: list[Answer]) -> Answer:
+def _joined(answers: list[PolicyOutput]) -> PolicyOutput:
     """Several steps of the same rows as one of many rows."""
     value, log_prob, actions = (
         torch.cat([getattr(a, name) for a in answers]) for name in ("value", "log_prob", "actions")
     )
     full = [answer.full for answer in answers if answer.full is not None]
-    return Answer(value, log_prob, actions, torch.cat(full) if full else None)
+    return PolicyOutput(value, log_prob, actions, torch.cat(full) if full else None)
 
 
-def _of_the_action(audit: Audit, answer: Answer) -> tuple[float, list[str]]:
+def _of_the_action(audit: AuditContext, answer: PolicyOutput) -> tuple[float, list[str]]:
     """How far a log-probability is from that of its action; where the whole distribution is known."""
     actions, log_prob, full = answer.actions, answer.log_prob, answer.full
     problems = []
@@ -62,22 +62,24 @@ def _of_the_action(audit: Audit, answer: Answer) -> tuple[float, list[str]]:
         return 0.0, problems
     rows = full.reshape(-1, space.logits)
     parts = rows.split(space.sizes, -1) if isinstance(space, Factored) else [rows]
-    total = max(worst(part.exp().sum(-1), torch.ones(len(rows))) for part in parts)
+    total = max(max_difference(part.exp().sum(-1), torch.ones(len(rows))) for part in parts)
     if total > 1e-3:
         problems.append(f"probabilities of all actions add up to something {total:.2g} away from 1")
         return total, problems
     told = space.evaluate(rows, actions.reshape(-1, *audit.spec.single_action_space.shape))
-    apart = worst(told.log_prob, log_prob.reshape(-1))
+    apart = max_difference(told.log_prob, log_prob.reshape(-1))
     if apart > tolerance(log_prob, exact=1e-4):
         problems.append(f"the log-probability is not that of the action: off by {apart:.2g}")
     if answer.entropy is not None:
-        off = worst(torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), answer.entropy.reshape(-1))
+        off = max_difference(
+            torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), answer.entropy.reshape(-1)
+        )
         if off > 1e-3:
             problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
     return apart, problems
 
 
-def _possible(audit: Audit, actions: Tensor) -> bool:
+def _possible(audit: AuditContext, actions: Tensor) -> bool:
     space = audit.spec.single_action_space
     if isinstance(space, spaces.Discrete):
         return bool(((actions >= 0) & (actions < int(space.n))).all())
@@ -86,7 +88,7 @@ def _possible(audit: Audit, actions: Tensor) -> bool:
     return bool(actions.isfinite().all())
 
 
-def _drawn(audit: Audit, acted: list[Answer]) -> Iterator[str]:
+def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
     """Actions as often as their probabilities say."""
     if isinstance(audit.spec.single_action_space, spaces.Box):
         actions = torch.cat([answer.actions.reshape(ROWS, -1) for answer in acted])
@@ -111,11 +113,11 @@ def _drawn(audit: Audit, acted: list[Answer]) -> Iterator[str]:
         yield f"action {odd} is drawn {int(counts[odd])} times where {float(expected[odd]):.0f} are expected"
 
 
-def _in_learning(audit: Audit) -> tuple[float, list[str]]:
+def _in_learning(audit: AuditContext) -> tuple[float, list[str]]:
     """The same for actions that were given, among them ones that are unlikely."""
     segment = audit.segment(111)
     actions = random_actions(audit.spec, segment.shape, audit.generator(113))
-    answer = audit.subject(as_made=True).learn(
+    answer = audit.adapter(original_weights=True).learn(
         type(segment)(segment.observations, segment.dones, segment.truncateds, actions)
     )
     return _of_the_action(audit, answer)
@@ -132,6 +134,6 @@ CHECKS = (
         "log-probabilities.",
         ("forward_inference", "forward_training", "forward", "get_action_and_value"),
         action_log_prob,
-        learns=False,
+        needs_learning=False,
     ),
 )

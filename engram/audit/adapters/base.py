@@ -1,4 +1,4 @@
-"""Subject: a policy as the audit plays it, whoever wrote it; what it is told, and what it answers."""
+"""PolicyAdapter: how the audit calls a policy, whichever library it was written for."""
 
 # B rows, T steps, W numbers that describe a distribution over actions
 
@@ -14,14 +14,14 @@ from engram.env.spec import EnvSpec
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One step of some rows that follow one another."""
+class ActingBatch:
+    """One step of consecutive environment rows."""
 
     observations: Tensor  # [B, …]
-    dones: Tensor  # [B], as truncateds: the observation is the first of an episode
+    dones: Tensor  # [B]; like truncateds: the observation is the first of an episode
     truncateds: Tensor
-    noise: Tensor  # [B, …]: what actions are drawn with, where a policy lets others draw it
-    first: int = 0  # the environment row of the first one
+    noise: Tensor  # [B, …]: uniform numbers to sample actions with, for policies that accept them
+    first_id: int = 0  # environment id of the first row
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a policy says: [B] when acting, [B, T] when learning."""
+class PolicyOutput:
+    """What a policy returns: [B] when acting, [B, T] when learning."""
 
     value: Tensor
     log_prob: Tensor  # of the actions
     actions: Tensor
-    full: Tensor | None = None  # [.., W]: the whole distribution, where it can be had
+    full: Tensor | None = None  # [.., W]: the whole distribution, where the policy returns it
     entropy: Tensor | None = None
-    td: TensorDictBase | None = None  # as it was returned, by policies that are called with one
+    td: TensorDictBase | None = None  # the returned td, for policies that are called with one
 
     def numbers(self) -> Tensor:
-        """All that does not depend on luck, [.., K]."""
+        """Every output that does not depend on the sampled action, [.., K]."""
         parts = [self.value.unsqueeze(-1)]
         if self.full is not None:
             parts.append(self.full)
@@ -70,48 +70,48 @@ class Answer:
         return torch.cat(parts, -1)
 
 
-class Subject(ABC):
-    """What the audit asks of a policy. Every adapter plays it the way the training loop it was written for does."""
+class PolicyAdapter(ABC):
+    """Calls a policy the way the training loop it was written for calls it."""
 
     kind: str
-    native = False  # called with a td, and expected to have all that Engram asks of a policy
-    resets_between_rollouts = False  # its training loop forgets everything before a rollout
+    uses_td = False  # called with a td, and expected to have Engram's whole policy interface
+    resets_between_rollouts = False  # its training loop resets all memory before a rollout
     acts_in_training_mode = True
-    learns_any_rows = True  # a minibatch may be of some rows, in any order
+    learns_row_subsets = True  # a minibatch may hold any rows in any order
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         self.policy, self.spec = policy, spec
-        self.training_mode: bool | None = None  # None: as its training loop has it
+        self.training_mode: bool | None = None  # None: the mode its training loop uses
 
     @abstractmethod
-    def act(self, moment: Moment) -> Answer:
-        """One step, which moves the memory of these rows on."""
+    def act(self, batch: ActingBatch) -> PolicyOutput:
+        """One step, which advances the memory of these rows."""
 
     @abstractmethod
-    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> Answer:
-        """A segment with a graph, from this memory, or from that of a row that has seen nothing.
+    def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> PolicyOutput:
+        """A segment with a graph, from this memory, or from empty memory.
 
-        What the policy remembers of acting should not matter. It is cleared, unless the call is to come after it.
+        The memory of acting should not matter here. It is cleared first, unless `after_acting`.
         """
 
     @abstractmethod
-    def forget(self) -> None:
-        """All rows have seen nothing."""
+    def reset(self) -> None:
+        """Clear the memory of all rows."""
 
     @abstractmethod
     def memory_of(self, rows: Tensor) -> Any:
-        """A copy of these rows' memory, as the training loop keeps it for a segment that begins now."""
+        """A copy of these rows' memory, as the training loop stores it for a segment that begins now."""
 
-    def some_of(self, memory: Any, rows: list[int]) -> Any:
-        """What `memory_of` gave, for some of those rows, in this order."""
+    def select_rows(self, memory: Any, rows: list[int]) -> Any:
+        """Some rows of what `memory_of` returned, in this order."""
         raise NotImplementedError
 
     @abstractmethod
-    def remembered(self, rows: int) -> Tensor | None:
-        """What each of the first rows remembers, as numbers [rows, any]; None where it cannot be told."""
+    def memory_numbers(self, rows: int) -> Tensor | None:
+        """The memory of the first rows as numbers [rows, any]; None where it cannot be read."""
 
     def set_mode(self, acting: bool) -> None:
-        """The mode for the call that follows."""
+        """Training or evaluation mode for the next call."""
         mode = self.training_mode
         if mode is None:
             mode = self.acts_in_training_mode or not acting
@@ -120,11 +120,11 @@ class Subject(ABC):
 
     def begin_rollout(self) -> None:
         if self.resets_between_rollouts:
-            self.forget()
+            self.reset()
 
     def to(self, dtype: torch.dtype) -> None:
         self.policy.to(dtype)
 
 
 class CallError(Exception):
-    """A call whose answer is not what was asked for; the text says what is missing or misshapen."""
+    """A call returned something missing or misshapen; the text says what."""

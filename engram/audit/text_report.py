@@ -1,20 +1,22 @@
-"""The report in the terminal: a line for each check; for each failure what it is and does, where, and how to fix it."""
+"""Reports as text: a table of checks in the terminal, details of each failure, and JSON."""
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from engram.audit.result import CheckResult, Report
+from engram.audit.result import AuditReport, CheckResult
 
+PIPE_WIDTH = 120  # columns, when the output is no terminal
 MARKS = {"pass": Text("pass", "green"), "fail": Text("FAIL", "bold red"), "skip": Text("skip", "dim")}
 
 
-def render(report: Report) -> RenderableType:
-    """Everything about one target."""
+def render(report: AuditReport) -> RenderableType:
+    """The whole report of one target."""
     parts: list[RenderableType] = [Text(title(report), "bold"), _lines(report.results)]
     parts += [_failure(result) for result in report.failures]
     notes = [f"{result.name}: {note}" for result in report.results for note in result.notes]
@@ -23,8 +25,8 @@ def render(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def render_summary(reports: Sequence[Report]) -> RenderableType:
-    """A line for each of several targets."""
+def render_summary(reports: Sequence[AuditReport]) -> RenderableType:
+    """One line for each target."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("target", "checks", "seconds", ""):
         table.add_column(column, justify="right" if column == "seconds" else "left")
@@ -35,28 +37,28 @@ def render_summary(reports: Sequence[Report]) -> RenderableType:
     return table
 
 
-def as_text(report: Report, width: int = 110) -> str:
-    """The same without colours, for exceptions and files."""
+def as_text(report: AuditReport, width: int = 110) -> str:
+    """The report without colours, for exceptions and files."""
     stream = io.StringIO()
     Console(file=stream, width=width, no_color=True, highlight=False).print(render(report))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def title(report: Report) -> str:
+def title(report: AuditReport) -> str:
     played = "" if report.adapter == "td" else f", played as '{report.adapter}'"
     return f"{report.target}: {report.policy} on {report.env}, {report.parameters:,} parameters{played}"
 
 
-def conclusion(report: Report) -> str:
+def conclusion(report: AuditReport) -> str:
     skipped = sum(result.status == "skip" for result in report.results)
-    asked = len(report.results) - skipped
+    applied = len(report.results) - skipped
     failed = len(report.failures)
-    less = f" ({skipped} {'does' if skipped == 1 else 'do'} not apply)" if skipped else ""
+    skips = f" ({skipped} {'does' if skipped == 1 else 'do'} not apply)" if skipped else ""
     if report.passed:
-        said = "The one check holds" if asked == 1 else f"All {asked} checks hold"
+        text = "The one check holds" if applied == 1 else f"All {applied} checks hold"
     else:
-        said = f"{failed} of {asked} check{'s' * (asked > 1)} {'fails' if failed == 1 else 'fail'}"
-    return f"{said}{less}. {report.seconds:.1f} s"
+        text = f"{failed} of {applied} check{'s' * (applied > 1)} {'fails' if failed == 1 else 'fail'}"
+    return f"{text}{skips}. {report.seconds:.1f} s"
 
 
 def measured(result: CheckResult) -> str:
@@ -77,7 +79,7 @@ def _lines(results: Sequence[CheckResult]) -> Table:
     table.add_column("measured", no_wrap=True)
     table.add_column("")
     for result in results:
-        what = result.said if result.status != "fail" else result.question
+        what = result.finding if result.status != "fail" else result.question
         table.add_row(MARKS[result.status], result.name, measured(result), Text(what, "dim" if result.passed else ""))
     return table
 
@@ -87,11 +89,40 @@ def _failure(result: CheckResult) -> RenderableType:
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
     for label, text in (
-        ("found", result.said),
-        ("effect", result.consequence),
+        ("found", result.finding),
+        ("effect", result.effect),
         ("where", result.where),
         ("fix", result.fix),
     ):
         rows.add_row(label, Text(text))
     heading = Text(f"{result.name}: {result.question}", "bold red")
     return Group(Text(""), heading, Padding(rows, (0, 0, 0, 2)))
+
+
+def show(report: AuditReport, brief: bool = False) -> None:
+    """Print one report; brief: a single line if it passes."""
+    console = _console()
+    if brief and report.passed:
+        console.print(f"[green]pass[/]  {title(report)}. {conclusion(report)}", highlight=False)
+    else:
+        console.print(render(report), highlight=False)
+
+
+def show_summary(reports: Sequence[AuditReport]) -> None:
+    console = _console()
+    console.print()
+    console.print(render_summary(reports), highlight=False)
+    failed = sum(not report.passed for report in reports)
+    seconds = sum(report.seconds for report in reports)
+    text = f"{failed} of {len(reports)} fail" if failed else f"all {len(reports)} hold"
+    console.print(f"{text}, {seconds:.0f} s", style="bold red" if failed else "bold green", highlight=False)
+
+
+def as_json(reports: Sequence[AuditReport]) -> Any:
+    """One object for one target, a list for several."""
+    return reports[0].to_json() if len(reports) == 1 else [report.to_json() for report in reports]
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)

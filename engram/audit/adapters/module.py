@@ -1,0 +1,207 @@
+"""Adapter for plain modules, `(obs, state) -> (logits, value, state)`: one step at a time, or whole sequences."""
+
+# B rows, T steps, A actions
+
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engram.agent.actions import make_actions
+from engram.audit.adapters.base import ActingBatch, CallError, PolicyOutput, Segment
+from engram.audit.adapters.external_state import ExternalStateAdapter, flat_logits, per_row
+from engram.audit.adapters.row_state import State, declared_initial_state, leaves, map_state, row_dims, zero_states
+from engram.audit.retained import copy_policy
+from engram.audit.scenario import random_observations
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+STARTS = ("starts", "start", "done", "dones", "episode_starts", "is_first", "reset", "resets", "is_init", "masks")
+STEP, BATCH_FIRST, TIME_FIRST = "one step [B, …]", "sequences [B, T, …]", "sequences [T, B, …]"
+LAYOUTS = (STEP, BATCH_FIRST, TIME_FIRST)
+
+
+class ModuleAdapter(ExternalStateAdapter):
+    """The caller clears the state where an episode starts.
+
+    A module with a third argument `starts` (or `dones`, `episode_starts`, …) clears it itself. Which layout it takes,
+    and which initial state, is found by calling it.
+    """
+
+    kind = "module"
+
+    def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
+        parameters = list(inspect.signature(policy.forward).parameters)
+        self.takes_starts = bool({*parameters[2:]} & {*STARTS})
+        self.policy, self.spec, self.layout = policy, spec, STEP
+        self._make_state: Callable[[nn.Module, int], State] | None = None
+        self._find_call()
+        super().__init__(policy, spec)
+
+    def initial_state(self, rows: int) -> State:
+        assert self._make_state is not None
+        return self._make_state(self.policy, rows)
+
+    def act_step(self, batch: ActingBatch, starts: Tensor, state: State) -> tuple[PolicyOutput, State]:
+        logits, value, state = self._call(batch.observations.unsqueeze(1), starts.unsqueeze(1), state)
+        return self.acting_output(logits.squeeze(1), value.squeeze(1), batch.noise), state
+
+    def learn_segment(self, segment: Segment, starts: Tensor, state: State) -> PolicyOutput:
+        logits, values = [], []
+        for part in self._parts(starts):
+            logit, value, state = self._call(segment.observations[:, part], starts[:, part], state)
+            logits.append(logit)
+            values.append(value)
+        return self.learning_output(torch.cat(logits, 1).flatten(0, 1), torch.cat(values, 1), segment)
+
+    def _parts(self, starts: Tensor) -> Iterator[slice]:
+        """Runs of steps for one call each: the caller can clear the state only between calls."""
+        steps = starts.shape[1]
+        cuts = {0, steps}
+        if self.layout == STEP:
+            cuts |= set(range(steps))
+        elif not self.takes_starts:
+            cuts |= set(starts.any(0).nonzero().flatten().tolist())
+        return (slice(a, b) for a, b in pairwise(sorted(cuts)))
+
+    def _call(self, observations: Tensor, starts: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """[B, t, …] in the module's own layout; returns logits [B, t, A], values [B, t] and the state."""
+        if self.takes_starts:
+            result = self.policy(self._arranged(observations), state, self._arranged(starts))
+        else:
+            result = self.policy(self._arranged(observations), self.states.cleared(state, starts[:, 0]))
+        return self._read(result, tuple(starts.shape))
+
+    def _arranged(self, field: Tensor) -> Tensor:
+        if self.layout == STEP:
+            return field.squeeze(1)
+        return field if self.layout == BATCH_FIRST else field.transpose(0, 1)
+
+    def _read(self, result: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, State]:
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise CallError(f"the call must return (logits, value, state), and returned {_kind(result)}")
+        rows, steps = shape
+        logits, value = flat_logits(result[0]), per_row(result[1], rows * steps)
+        expected = make_actions(self.spec).logits
+        if logits.numel() != rows * steps * expected:
+            raise CallError(
+                f"logits are {list(logits.shape)}; expected {expected} for each of {rows} rows and {steps} steps"
+            )
+        if self.layout == TIME_FIRST:
+            return logits.reshape(steps, rows, -1).transpose(0, 1), value.view(steps, rows).t(), result[2]
+        return logits.reshape(rows, steps, -1), value.view(rows, steps), result[2]
+
+    @torch.no_grad()
+    def _find_call(self) -> None:
+        """The first initial state and layout with which three batch sizes work; else say what to write."""
+        errors = []
+        for make_state in self._candidates():
+            for self.layout in LAYOUTS:
+                try:
+                    before = [make_state(self.policy, rows) for rows in (2, 3)]
+                    after = [self._try(rows, state) for rows, state in zip((2, 3), before, strict=True)]
+                    dims = row_dims(*before)
+                    map_state(lambda dim, a, b: _same_shape(a, b), dims, before[0], after[0])
+                except Exception as error:
+                    errors.append(error)
+                    continue
+                self._make_state = make_state
+                return
+        self.layout = STEP
+        calls = [error for error in errors if isinstance(error, CallError)]
+        raise UserError(self._missing_adapter(calls[0] if calls else errors[0] if errors else None))
+
+    def _candidates(self) -> Iterator[Callable[[nn.Module, int], State]]:
+        """Ways to make an initial state, most explicit first."""
+        if declared_initial_state(self.policy, 2) is not None:
+            yield declared_initial_state
+            return
+        layers = len(zero_states(self.policy, 1))
+        if layers:
+            yield lambda policy, rows: zero_states(policy, rows)[0]
+        if (template := self._state_after_none()) is not None:
+            yield template
+        if layers > 1:
+            yield lambda policy, rows: tuple(zero_states(policy, rows))
+            yield zero_states
+        if not layers and template is None:
+            yield lambda policy, rows: ()
+
+    def _state_after_none(self) -> Callable[[nn.Module, int], State] | None:
+        """Zeros shaped like the state that a call without a state returns, if such a call begins with zeros."""
+        for self.layout in LAYOUTS:
+            try:
+                one, two, three = (self._try(rows, None) for rows in (1, 2, 3))
+                dims = row_dims(two, three)
+            except Exception:
+                continue
+            if not leaves(one):
+                continue
+            zeros = map_state(torch.zeros_like, one)
+            outputs = [self._outputs(1, state) for state in (None, zeros)]
+            if not torch.allclose(outputs[0], outputs[1], atol=1e-5):
+                name = type(self.policy).__name__
+                raise UserError(f"{name}: its initial state is not zero: give it a method initial_state(rows)")
+
+            def make(policy: nn.Module, rows: int, zeros: State = zeros, dims: State = dims) -> State:
+                dtype = next(policy.parameters(), torch.zeros(())).dtype
+
+                def repeat(dim: Tensor, part: Tensor) -> Tensor:
+                    part = part.to(dtype) if part.is_floating_point() else part
+                    return part.repeat_interleave(rows, int(dim))
+
+                return map_state(repeat, dims, zeros)
+
+            return make
+        return None
+
+    def _try(self, rows: int, state: State) -> State:
+        return self._read(self._trial(rows, state), (rows, 1))[2]
+
+    def _outputs(self, rows: int, state: State) -> Tensor:
+        return self._read(self._trial(rows, state), (rows, 1))[0]
+
+    def _trial(self, rows: int, state: State) -> Any:
+        """A call on a copy, which leaves no trace."""
+        observations = random_observations(self.spec, (rows, 1), torch.Generator().manual_seed(1))
+        given = [self._arranged(observations), state]
+        if self.takes_starts:
+            given.append(self._arranged(torch.zeros(rows, 1, dtype=torch.bool)))
+        return copy_policy(self.policy, self.policy)(*given)
+
+    def _missing_adapter(self, error: Exception | None) -> str:
+        name = type(self.policy).__name__
+        reason = f" ({type(error).__name__}: {' '.join(str(error).split())[:200]})" if error else ""
+        given = ", ".join(inspect.signature(self.policy.forward).parameters)
+        return (
+            f"{name} cannot be played: {name}.forward({given}) is not a call that an adapter knows, or its initial "
+            f"state is not known{reason}. Write these lines and audit Audited{name} instead:\n\n{ADAPTER_LINES}"
+        ).replace("NAME", name)
+
+
+ADAPTER_LINES = """class AuditedNAME(torch.nn.Module):
+    def __init__(self, env):
+        super().__init__()
+        self.policy = NAME(...)
+
+    def initial_state(self, rows):
+        return torch.zeros(rows, HIDDEN_SIZE)  # any tensors, tuples or dicts, with one dimension that counts rows
+
+    def forward(self, obs, state, starts):  # one step: obs [rows, ...], starts [rows] is True where an episode starts
+        state = torch.where(starts.view(-1, 1), self.initial_state(len(obs)), state)
+        logits, value, state = self.policy(obs, state)  # your call
+        return logits, value, state
+"""
+
+
+def _kind(result: Any) -> str:
+    return f"{len(result)} things" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+
+
+def _same_shape(one: Tensor, other: Tensor) -> Tensor:
+    if one.shape != other.shape:
+        raise CallError(f"the state is {list(one.shape)} before a call and {list(other.shape)} after it")
+    return one

@@ -1,0 +1,112 @@
+"""Gradient taps: the part of a module's output that belongs to one step of one row, and the gradient there.
+
+Observations are often bytes, which have no gradient, but the output of a module near them has one. Changing the
+observation of a step shows which part of that output belongs to the step.
+"""
+
+# B rows, T steps
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engram.audit.adapters.base import PolicyAdapter, PolicyOutput, Segment
+from engram.audit.scenario import random_observations
+from engram.env.spec import EnvSpec
+
+
+class OutputSlice(NamedTuple):
+    """One index of the first dimension of a module's output, in one of its calls."""
+
+    call: int
+    position: int
+
+
+Recorded = dict[str, list[Tensor]]  # module -> its output in each call
+
+
+class GradientTap(NamedTuple):
+    module: str
+    slices: list[OutputSlice]  # one for each requested step
+
+
+def find_gradient_tap(
+    adapter: PolicyAdapter, segment: Segment, row: int, steps: Sequence[int], spec: EnvSpec, generator: torch.Generator
+) -> GradientTap | None:
+    """The first module whose output has a separate slice for each of these steps of a row."""
+    base, _ = record(adapter, segment)
+    slices: dict[str, list[OutputSlice]] = {name: [] for name in base}
+    for step in steps:
+        observations = segment.observations.clone()
+        observations[row, step] = random_observations(spec, (1,), generator)[0]
+        changed, _ = record(adapter, replace(segment, observations=observations))
+        for name in list(slices):
+            found = _changed(base[name], changed.get(name, []), segment.shape)
+            if len(found) == 1 and found[0] not in slices[name]:
+                slices[name].append(found[0])
+            else:
+                del slices[name]
+    return next((GradientTap(name, found) for name, found in slices.items()), None)
+
+
+def gradient_per_step(
+    adapter: PolicyAdapter, segment: Segment, tap: GradientTap, loss: Callable[[PolicyOutput], Tensor]
+) -> Tensor:
+    """The norm of the loss's gradient at each slice of the tap."""
+    recorded, output = record(adapter, segment)
+    tapped = recorded[tap.module]
+    gradients = torch.autograd.grad(loss(output), tapped, allow_unused=True)
+    sizes = []
+    for piece in tap.slices:
+        gradient = gradients[piece.call]
+        parts = None if gradient is None else _parts(gradient, segment.shape)
+        sizes.append(torch.zeros(()) if parts is None else parts[piece.position].norm())
+    return torch.stack(sizes)
+
+
+def record(adapter: PolicyAdapter, segment: Segment) -> tuple[Recorded, PolicyOutput]:
+    """Learn, and record the outputs of all modules, in the order of their first call."""
+    recorded: Recorded = {}
+    with _recording(adapter.policy, recorded):
+        torch.manual_seed(0)
+        output = adapter.learn(segment)
+    return recorded, output
+
+
+@contextmanager
+def _recording(policy: nn.Module, recorded: Recorded) -> Iterator[None]:
+    def recorder(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
+            first = output[0] if isinstance(output, tuple) and output else output
+            if isinstance(first, Tensor) and first.requires_grad and first.dim() > 0:
+                recorded.setdefault(name, []).append(first)
+
+        return hook
+
+    handles = [part.register_forward_hook(recorder(name)) for name, part in policy.named_modules() if name]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _parts(output: Tensor, shape: tuple[int, int]) -> Tensor:
+    """The output as [slices, …], with rows and steps in one dimension."""
+    if output.dim() > 2 and tuple(output.shape[:2]) in (shape, shape[::-1]):
+        return output.flatten(0, 1)
+    return output
+
+
+def _changed(before: list[Tensor], after: list[Tensor], shape: tuple[int, int]) -> list[OutputSlice]:
+    found = []
+    for call, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one.shape != other.shape:
+            return []
+        different = (_parts(one, shape) != _parts(other, shape)).flatten(1).any(1) if one.dim() > 1 else one != other
+        found += [OutputSlice(call, int(index)) for index in different.nonzero().flatten()]
+    return found

@@ -1,0 +1,102 @@
+"""What a policy retains between calls besides its weights: tensors, containers, and autograd graphs."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"_buffers", "training"}  # parameters, submodules and hooks
+DEPTH = 6
+
+
+def retained_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Every tensor held by the module, its submodules, and containers and plain objects in them, by path."""
+    return {where: value for where, value in _walk(module) if isinstance(value, Tensor)}
+
+
+def retained_size(module: nn.Module) -> int:
+    """How much is held: elements of tensors and arrays, and entries of containers."""
+    return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
+
+
+def graph_nodes(tensors: Iterable[Tensor]) -> set[Any]:
+    """Every autograd node that a backward pass from these tensors would visit, except the weights."""
+    ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    nodes: set[Any] = set()
+    while ahead:
+        node = ahead.pop()
+        if node not in nodes and node.name() != "torch::autograd::AccumulateGrad":
+            nodes.add(node)
+            ahead.extend(following for following, _ in node.next_functions if following is not None)
+    return nodes
+
+
+def copy_policy(thing: Any, module: nn.Module) -> Any:
+    """A deep copy of a module, or of its adapter. What cannot be copied, such as an environment, is shared."""
+    try:
+        return deepcopy(thing)
+    except Exception:
+        return deepcopy(thing, {id(value): value for value in _uncopiable(module)})
+
+
+def restore_retained(module: nn.Module, blank: nn.Module) -> None:
+    """Give the module everything that another one of its kind retains, but leave its weights alone."""
+    pairs = list(zip(module.modules(), blank.modules(), strict=True))
+    same: dict[int, Any] = {id(theirs): ours for ours, theirs in pairs}
+    for ours, theirs in pairs:
+        same |= {id(theirs._parameters[name]): value for name, value in ours._parameters.items() if value is not None}
+    for ours, theirs in pairs:
+        for name in [name for name in vars(ours) if name not in MODULE_INTERNALS and name not in vars(theirs)]:
+            delattr(ours, name)
+        for name, value in vars(theirs).items():
+            if name not in MODULE_INTERNALS and name != "training":
+                ours.__dict__[name] = deepcopy(value, same)
+
+
+def _uncopiable(module: nn.Module) -> Iterator[Any]:
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name not in MODULE_INTERNALS and name != "_buffers":
+                try:
+                    deepcopy(value)
+                except Exception:
+                    yield value
+
+
+def _walk(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    seen: set[int] = {id(part) for part in module.modules()}
+    for name, part in module.named_modules():
+        for key, value in {**vars(part), **part._buffers}.items():
+            if key not in MODULE_INTERNALS and key != "_buffers":
+                yield from _within(f"{name}.{key}".lstrip("."), value, seen, DEPTH)
+
+
+def _within(path: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if (
+        isinstance(value, nn.Parameter | nn.Module | str | bytes | int | float | type)
+        or depth == 0
+        or id(value) in seen
+    ):
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    if isinstance(value, np.ndarray):
+        yield path, value.ravel()
+        return
+    if isinstance(value, Mapping | TensorDictBase):
+        parts = [(f"{path}[{key!r}]" if path else str(key), part) for key, part in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
+    elif type(value).__module__ not in ("builtins", "types", "functools") and hasattr(value, "__dict__"):
+        parts = [(f"{path}.{key}", part) for key, part in vars(value).items()]
+    else:
+        return
+    yield path, parts
+    for inner, part in parts:
+        yield from _within(inner, part, seen, depth - 1)
