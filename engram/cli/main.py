@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     parser = _parser()
     try:
-        command = parser.parse_args(words or ["--help"])
+        command = parser.parse_args(["--help"] if [*words] in ([], ["help"]) else words)
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
         if command.verb != "bench":  # it measures by itself how busy the machine is

@@ -21,6 +21,7 @@ from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
 
 if TYPE_CHECKING:
+    from engram.agent.metta_agent import MettaAgent
     from engram.training.distributed import World
 
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -74,18 +75,22 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
 def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: "World | None" = None) -> None:
     try:
         # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-        from engram.audit import stop_on_memory_fault
         from engram.display.terminal import make_display
         from engram.training.distributed import ALONE
         from engram.training.run import start
 
+        audit: Callable[[MettaAgent], None] | None = None
+        if settings.trainer.audit is not None:
+            from engram.audit import stop_on_memory_fault
+
+            audit = stop_on_memory_fault
         world = world or ALONE
         resumed = bool(list_checkpoints(directory / "checkpoints"))
         with (
             nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
         ):
-            start(settings, display, world, audit=None if settings.trainer.audit is None else stop_on_memory_fault)
+            start(settings, display, world, audit=audit)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     except OSError as error:

@@ -16,7 +16,7 @@ from engram.settings import UserError
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_help_lists_every_verb(words, capsys):
     assert main(words) == 0
     output = capsys.readouterr().out
