@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from engram.bench.meter import Meter
-from engram.env.mettagrid.simulators import Simulations
+from engram.env.mettagrid.simulators import SimulatorFactory
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import EnvSettings, Gym, MettagridWorld
 from engram.env.vector import VectorEnv
@@ -55,7 +55,7 @@ def bare_loop(settings: Any, num_envs: int) -> Iterator[Step]:
 def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
     """Steps one simulator after the other, and replaces those whose episode ended, by a flag or a game statistic."""
     config = world(settings)
-    simulations, agents, tokens = Simulations(config), config.game.num_agents, config.game.obs.num_tokens
+    factory, agents, tokens = SimulatorFactory(config), config.game.num_agents, config.game.obs.num_tokens
     rows = num_envs * agents
     observations = np.zeros((rows, tokens, 3), np.uint8)
     terminals, truncations = np.zeros((2, rows), np.bool_)
@@ -66,7 +66,7 @@ def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
     count = 0
 
     def begin(env: int) -> Any:
-        simulation = simulations.begin(count * num_envs + env)
+        simulation = factory.make(count * num_envs + env)
         simulation.set_buffers(*views[env])
         return simulation
 

@@ -1,8 +1,7 @@
-"""What an adapter provides: a block of environments that step together in one process and write into given rows."""
+"""The adapter interface: blocks of environments that step together in one process, and the buffers they write."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -15,12 +14,19 @@ Column = np.ndarray | list[Any]
 
 @dataclass(frozen=True)
 class Buffers:
-    """The rows of some environments: NumPy views, C-contiguous, often of shared memory. R rows, one per agent.
+    """The rows of some environments, one per agent. NumPy arrays, C-contiguous, often views of shared memory. R rows.
 
-    What arrives together at step t: `observations` the agent acts on next, the `rewards` of the action before, and
-    whether that action ended the episode (`terminals`, `truncations`). Where it did, `observations` already holds the
-    FIRST observation of the next episode, and `starts` is true; after a truncation `final_observations` holds the
-    true last one of the episode before. `starts` is also true right after a reset, when no episode ended.
+    Each step brings the observation to act on next and the outcome of the previous action: its reward and whether it
+    ended the episode (`terminals`, `truncations`). Where it did, `observations` already holds the FIRST observation of
+    the next episode; after a truncation, `final_observations` holds the true last observation of the episode before.
+
+    `starts` means: this observation does not continue the previous one, so clear the row's memory before reading it.
+    It is true
+    - in every row after a reset, when no episode has ended;
+    - in every row with a terminal or truncation;
+    - in all rows of an environment that begins an episode, also rows of agents that left before or are still absent;
+    - at the first observation of an agent that joins late or comes back, without a terminal or truncation.
+    Otherwise it is false, also while an agent is absent (not alive).
     """
 
     observations: np.ndarray  # [R, *observation shape]
@@ -29,7 +35,7 @@ class Buffers:
     terminals: np.ndarray  # [R] bool
     truncations: np.ndarray  # [R] bool
     starts: np.ndarray  # [R] bool
-    alive: np.ndarray  # [R] bool; false while an agent waits for the others' episode to end: nothing to learn from
+    alive: np.ndarray  # [R] bool; false while an agent is absent: nothing to learn from
     actions: np.ndarray  # [R] or [R, n]; int32 for Discrete and MultiDiscrete, float32 for Box
 
     @staticmethod
@@ -59,51 +65,53 @@ class Buffers:
 
 
 class Ended(NamedTuple):
-    """The episodes that ended in one step of a block, one entry per agent-episode.
+    """The episodes that ended in one step of a block, one entry per agent and episode.
 
-    Columns are lists where they are short, as they mostly are: arrays of one or two take longer to make and to send.
+    Short columns are lists: arrays of one or two entries take longer to make and to send.
     """
 
     rows: Column  # within the block
     returns: Column
     lengths: Column
-    stats: dict[str, Column]  # by name; None or NaN where an episode has none
+    stats: dict[str, Column]  # by name; None or NaN where an episode lacks one
 
 
 @dataclass
 class Episodes:
-    """Finished episodes, one entry per agent-episode, in the order they ended."""
+    """Finished episodes, one entry per agent and episode, in the order they ended."""
 
     rows: np.ndarray  # [N] int64
     returns: np.ndarray  # [N] float32
     lengths: np.ndarray  # [N] int32
-    stats: dict[str, np.ndarray] = field(default_factory=dict)  # [N] float32 each; NaN where an episode has none
+    stats: dict[str, np.ndarray] = field(default_factory=dict)  # [N] float32 each; NaN where an episode lacks one
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, which: np.ndarray) -> "Episodes":
-        """Those at these places, in that order, or those for which it is true."""
-        stats = {name: values[which] for name, values in self.stats.items()}
-        return Episodes(self.rows[which], self.returns[which], self.lengths[which], stats)
+    def select(self, index: np.ndarray) -> "Episodes":
+        """The episodes at these positions, or where this mask is true."""
+        stats = {name: values[index] for name, values in self.stats.items()}
+        return Episodes(self.rows[index], self.returns[index], self.lengths[index], stats)
 
     @classmethod
-    def concatenate(cls, told: Iterable["Ended | Episodes | None"]) -> "Episodes":
-        parts = [part for part in told if part is not None]
+    def concatenate(cls, ended: Iterable["Ended | Episodes | None"]) -> "Episodes":
+        parts = [part for part in ended if part is not None]
         names = {name: None for part in parts for name in part.stats}
-        unknown = [[np.nan] * len(part.rows) for part in parts] if names else []
+        missing = [[np.nan] * len(part.rows) for part in parts] if names else []
         return cls(
-            rows=_joined([part.rows for part in parts], np.int64),
-            returns=_joined([part.returns for part in parts], np.float32),
-            lengths=_joined([part.lengths for part in parts], np.int32),
+            rows=_concatenate([part.rows for part in parts], np.int64),
+            returns=_concatenate([part.returns for part in parts], np.float32),
+            lengths=_concatenate([part.lengths for part in parts], np.int32),
             stats={
-                name: _joined([part.stats.get(name, nan) for part, nan in zip(parts, unknown, strict=True)], np.float32)
+                name: _concatenate(
+                    [part.stats.get(name, nan) for part, nan in zip(parts, missing, strict=True)], np.float32
+                )
                 for name in names
             },
         )
 
 
-def _joined(columns: Sequence[Column], dtype: type) -> np.ndarray:
+def _concatenate(columns: Sequence[Column], dtype: type) -> np.ndarray:
     if columns and all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(columns).astype(dtype, copy=False)
     return np.array([*chain.from_iterable(columns)], dtype)
@@ -112,54 +120,33 @@ def _joined(columns: Sequence[Column], dtype: type) -> np.ndarray:
 class Block(Protocol):
     """Some environments in one process. Environment i of the block owns rows `[i * agents, (i + 1) * agents)`.
 
-    What a row sees depends on the seed, on the environment's id and on its actions, never on which block or process
-    it is in: environment `id`'s episode number k is seeded by `episode_seed(seed, id, k)`.
+    What a row sees depends only on the seed, the environment's id and its actions, never on its block or process:
+    episode number k of environment `id` is seeded with `episode_seed(seed, id, k)`.
     """
 
     def reset(self) -> None:
-        """Start every environment's next episode and write its first observation, with `starts` and `alive` true."""
+        """Starts every environment's next episode and writes its first observation."""
 
     def step(self) -> Ended | None:
-        """Take `buffers.actions`, write everything else, and begin a new episode where one ended; tell which did."""
+        """Takes `buffers.actions`, writes all other buffers, begins a new episode where one ended; returns those."""
 
     def state(self) -> dict[str, np.ndarray] | None:
-        """All that `restore` needs to go on exactly from here, or None if this kind of environment cannot promise it.
+        """What `restore` needs to resume exactly from here; None if these environments cannot promise it.
 
-        Arrays with one entry per environment first. A second dimension may differ in length between blocks (a log of
-        actions, say): it is padded with zeros when blocks are joined, so the true lengths must be in the state too.
+        The first dimension of every array is the environment. The second may differ in length between blocks (the
+        logged actions): joining pads it with zeros, so the state must also hold the true lengths. The caller saves
+        and restores the buffers.
         """
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
-        """Go back to a state and write the buffers as they were then; False if the observations came out different."""
+        """Returns to a state and writes at least `observations` and `alive`; False if a replay differs from it."""
 
     def close(self) -> None: ...
 
 
 class Adapter(Protocol):
-    """One kind of environment: how to describe it and how to make a block of it. Settings are the adapter's own."""
+    """One kind of environment: describes it and makes blocks of it. Each adapter has its own settings."""
 
     def spec(self, settings: Any) -> EnvSpec: ...
 
     def block(self, settings: Any, env_ids: range, seed: int, buffers: Buffers) -> Block: ...
-
-
-def episode_seed(seed: int, env_id: int, episode: int) -> int:
-    """A 31-bit seed for one episode of one environment, the same wherever and whenever it is played."""
-    return _mix(_environment(seed, env_id) ^ (episode & _64_BITS)) >> 33
-
-
-@cache
-def _environment(seed: int, env_id: int) -> int:
-    """What is common to the seeds of all its episodes."""
-    return _mix(_mix(seed & _64_BITS) ^ (env_id & _64_BITS))
-
-
-_64_BITS = 0xFFFFFFFFFFFFFFFF
-
-
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64."""
-    value = (value + 0x9E3779B97F4A7C15) & _64_BITS
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS
-    return value ^ (value >> 31)

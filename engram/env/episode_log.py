@@ -1,162 +1,182 @@
-"""The journal of a block: the running episode of each environment, its returns, and the actions that replay it."""
+"""The episode log of a block: running returns, lengths and episode numbers, and the actions that replay an episode."""
 
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from engram.env.block import Buffers, Column, Ended, episode_seed
+from engram.env.block import Buffers, Column, Ended
+from engram.env.splitmix import episode_seed
 from engram.settings import UserError
 
-LOGGED_STEPS = 10_000  # of one episode; a longer one is not replayed, and while it runs its block has no state
-EPISODE_STATS = 16  # numbers kept from the info of one episode
-OUTPUTS = ("observations", "final_observations", "rewards", "terminals", "truncations", "starts", "alive")
+LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
+EPISODE_STATS = 16  # numbers kept from an episode's last info
 
 
-class Journal:
-    """Counts and logs of some environments with the same number of agents (rows) each."""
+class EpisodeLog:
+    """Follows the running episode of each environment. All environments have the same number of agents (rows)."""
 
-    def __init__(self, name: str, env_ids: range, seed: int, buffers: Buffers) -> None:
+    def __init__(
+        self, name: str, env_ids: range, seed: int, buffers: Buffers, return_dtype: type[np.floating] = np.float64
+    ) -> None:
         envs, rows = len(env_ids), len(buffers.rewards)
-        agents = rows // envs
-        self.episodes = np.full(envs, -1, np.int64)  # the number of the running one
-        self.steps = np.zeros(envs, np.int64)  # since it began
-        self.lengths = np.zeros(rows, np.int32)  # the same for each agent, who may come later or leave earlier
-        self.returns = np.zeros(rows, np.float64)
-        self._name, self._env_ids, self._seed, self._agents = name, env_ids, seed, agents
-        self._buffers = buffers
-        self._envs = np.arange(envs)
-        self._log = np.zeros((envs, 64, agents, *buffers.actions.shape[1:]), buffers.actions.dtype)
-        self._ended: list[tuple[int, dict[str, Any]]] = []
+        self.episodes = [-1] * envs  # number of the running episode
+        self.lengths = np.zeros(rows, np.int32)  # per agent: agents may join late or leave early
+        self.returns = np.zeros(rows, return_dtype)
+        self._name, self._env_ids, self._seed, self._buffers = name, env_ids, seed, buffers
+        self._agents = rows // envs
+        self._tick = 0  # steps of the block
+        self._first_ticks = [0] * envs  # tick at which the running episode began
+        # The block's last actions, a ring buffer [ticks, envs, agents, ...]: tick t is at t % len(self._actions).
+        self._env_actions = self.per_env(buffers.actions)
+        self._actions = np.zeros((64, *self._env_actions.shape), buffers.actions.dtype)
+        self._full_at = len(self._actions)  # tick at which the ring buffer may overwrite a running episode
+        self._ended: list[tuple[int, dict[str, Any]]] = []  # row and last info of episodes that end with this step
+
+    def per_env(self, rows: np.ndarray) -> np.ndarray:
+        """A view of a per-row array as [environments, agents, ...]."""
+        return rows.reshape(len(self._env_ids), self._agents, *rows.shape[1:])
 
     def seed(self, env: int) -> int:
-        """Seed of an environment's running episode."""
-        return episode_seed(self._seed, self._env_ids[env], int(self.episodes[env]))
-
-    def place(self, env: int) -> str:
-        """Which environment it is and where in its episode, for messages about the step under way."""
-        step = 0 if self._buffers.starts[env * self._agents] else int(self.steps[env])
-        return f"environment {self._env_ids[env]}, at step {step} of the episode with seed {self.seed(env)}"
+        """The seed of an environment's running episode."""
+        return episode_seed(self._seed, self._env_ids[env], self.episodes[env])
 
     def begin(self, env: int) -> int:
-        """Turn to an environment's next episode, and give its seed. Its counts go on until the step is closed."""
+        """Turns to an environment's next episode and returns its seed."""
         self.episodes[env] += 1
+        self._first_ticks[env] = self._tick
         return self.seed(env)
 
-    def end(self, row: int, info: dict[str, Any]) -> None:
-        """Note that an agent's episode ends with this step."""
-        self._ended.append((row, info))
+    def describe(self, env: int) -> str:
+        """Which environment this is and where in its episode, for error messages."""
+        return f"environment {self._env_ids[env]}, at step {self.steps(env)} of the episode with seed {self.seed(env)}"
 
-    def record(self) -> None:
-        """Log the actions in the buffers: they are about to be taken."""
-        room = self._log.shape[1]
-        if room < LOGGED_STEPS and self.steps.max() == room:
-            self._log = np.concatenate([self._log, np.zeros_like(self._log)], axis=1)[:, :LOGGED_STEPS]
-        at = np.minimum(self.steps, self._log.shape[1] - 1)
-        self._log[self._envs, at] = self._buffers.actions.reshape(len(self._envs), *self._log.shape[2:])
-        self.steps += 1
-
-    def logged(self, env: int) -> np.ndarray:
-        """Actions of the running episode so far: [steps, agents, ...]."""
-        return self._log[env, : self.steps[env]]
-
-    def close_reset(self) -> None:
-        """Forget unfinished episodes: every environment has begun another."""
+    def clear(self) -> None:
+        """Discards lengths and returns of unfinished episodes."""
         self._ended.clear()
-        self.steps[:] = 0
         self.lengths[:] = 0
         self.returns[:] = 0
-        self._check_observations(list(self._envs))
 
-    def close_step(self, rewards: np.ndarray, scale: float, begun: list[int]) -> Ended | None:
-        """Book the rewards [R] of a step, before scaling, and the episodes that ended and that began with it."""
+    def record_actions(self) -> None:
+        """Logs the actions in the buffers, which the environments are about to take."""
+        if self._tick == self._full_at:
+            self._grow()
+        self._actions[self._tick % len(self._actions)] = self._env_actions
+        self._tick += 1
+
+    def steps(self, env: int) -> int:
+        """Steps of an environment's running episode."""
+        return self._tick - self._first_ticks[env]
+
+    def actions(self, env: int) -> np.ndarray:
+        """The actions of an environment's running episode: [steps, agents, ...]."""
+        return self._actions[np.arange(self._first_ticks[env], self._tick) % len(self._actions), env]
+
+    def end(self, row: int, info: dict[str, Any]) -> None:
+        """Notes that an agent's episode ends with this step. The numbers in `info` become its stats."""
+        self._ended.append((row, info))
+
+    def close_reset(self) -> None:
+        """Ends a reset: every environment has begun a new episode and shows its first observation."""
+        self.clear()
+        self._check_observations()
+
+    def close_step(self, rewards: np.ndarray, scale: float) -> Ended | None:
+        """Ends a step: checks the observations, adds up the rewards [R] and writes them, scaled, to the buffers."""
         if not np.isfinite(rewards).all():
-            self._refuse("reward", ~np.isfinite(rewards), begun)
-        self._check_observations(begun)
+            self._raise_not_finite("reward", ~np.isfinite(rewards))
+        self._check_observations()
         self.returns += rewards
         np.multiply(rewards, scale, out=self._buffers.rewards, casting="same_kind")
-        if begun:
-            self.steps[begun] = 0
         if not self._ended:
             return None
-        rows = [row for row, _ in self._ended]
-        stats = _stats([info for _, info in self._ended])
+        rows, infos = [row for row, _ in self._ended], [info for _, info in self._ended]
+        self._ended.clear()
+        return self.finish(rows, _stats(infos))
+
+    def finish(self, rows: list[int], stats: dict[str, Column]) -> Ended:
+        """Reports the episodes of these rows as finished."""
         ended = Ended(rows, self.returns[rows].tolist(), self.lengths[rows].tolist(), stats)
         self.returns[rows] = 0
         self.lengths[rows] = 0
-        self._ended.clear()
         return ended
 
     def state(self) -> dict[str, np.ndarray] | None:
-        """The journal and all that the buffers hold, or None if an episode has outgrown the log."""
-        longest = int(self.steps.max())
+        """All that a replay needs, one entry per environment; None if an episode has outgrown the log."""
+        steps = self._tick - np.array(self._first_ticks)
+        longest = int(steps.max())
         if longest > LOGGED_STEPS:
             return None
-        arrays = {name: self._per_env(getattr(self._buffers, name)) for name in OUTPUTS}
-        arrays |= {"episodes": self.episodes, "steps": self.steps}
-        arrays |= {"lengths": self._per_env(self.lengths), "returns": self._per_env(self.returns)}
-        log = self._log[:, :longest].copy()
-        log[np.arange(longest) >= self.steps[:, None]] = 0  # of episodes before: equal states are to be equal
-        return {name: array.copy() for name, array in arrays.items()} | {"log": log}
+        actions = np.zeros((len(steps), longest, *self._actions.shape[2:]), self._actions.dtype)
+        for env, count in enumerate(steps.tolist()):
+            actions[env, :count] = self.actions(env)
+        return {
+            "episodes": np.array(self.episodes),
+            "steps": steps,
+            "lengths": self.per_env(self.lengths).copy(),
+            "returns": self.per_env(self.returns).copy(),
+            "actions": actions,
+        }
 
     def open_replay(self, state: dict[str, np.ndarray]) -> None:
-        """Take over a state's episodes and actions; lengths and returns must come out of the replay."""
-        self._ended.clear()
-        self.episodes[:] = state["episodes"]
-        self.steps[:] = state["steps"]
-        self.lengths[:] = 0
-        self.returns[:] = 0
-        log = state["log"]
-        self._log = np.zeros((len(self._envs), max(log.shape[1], 64), *self._log.shape[2:]), self._log.dtype)
-        self._log[:, : log.shape[1]] = log
+        """Takes episode numbers and actions from a state. The replay must reproduce lengths and returns."""
+        self.clear()
+        steps, actions = state["steps"], state["actions"]
+        self.episodes = state["episodes"].tolist()
+        self._tick = self._full_at = int(steps.max())
+        self._first_ticks = (self._tick - steps).tolist()
+        self._actions = np.zeros((max(self._tick, 64), *self._actions.shape[1:]), self._actions.dtype)
+        for env, (first, count) in enumerate(zip(self._first_ticks, steps.tolist(), strict=True)):
+            self._actions[first : self._tick, env] = actions[env, :count]
 
-    def close_replay(self, state: dict[str, np.ndarray]) -> bool:
-        """Whether the replay gave what was saved; if so, the buffers become what they were."""
-        replayed = {name: self._per_env(getattr(self._buffers, name)) for name in OUTPUTS}
-        replayed |= {"lengths": self._per_env(self.lengths), "returns": self._per_env(self.returns)}
-        if not all(
-            np.array_equal(replayed[name], state[name]) for name in ("observations", "alive", "lengths", "returns")
-        ):
-            return False
-        for name in OUTPUTS:
-            replayed[name][...] = state[name]
-        return True
+    def reproduces(self, state: dict[str, np.ndarray]) -> bool:
+        """Whether the replay gave the lengths and returns of this state."""
+        lengths, returns = self.per_env(self.lengths), self.per_env(self.returns)
+        return np.array_equal(lengths, state["lengths"]) and np.array_equal(returns, state["returns"])
 
-    def _per_env(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(len(self._envs), self._agents, *rows.shape[1:])
+    def _grow(self) -> None:
+        """Doubles the ring buffer, up to LOGGED_STEPS, if a running episode fills it."""
+        capacity, oldest = len(self._actions), min(self._first_ticks)
+        if oldest == self._tick - capacity and capacity < LOGGED_STEPS:
+            ticks = np.arange(oldest, self._tick)
+            larger = np.zeros((min(2 * capacity, LOGGED_STEPS), *self._actions.shape[1:]), self._actions.dtype)
+            larger[ticks % len(larger)] = self._actions[ticks % capacity]
+            self._actions = larger
+        self._full_at = max(oldest + len(self._actions), self._tick + 1)
 
-    def _check_observations(self, begun: list[int]) -> None:
-        """Stop at the first NaN or infinity, while it is known where it came from."""
+    def _check_observations(self) -> None:
+        """Raises at the first NaN or infinity, where its origin is still known."""
         observations, finals = self._buffers.observations, self._buffers.final_observations
         if observations.dtype.kind != "f":
             return
         if not np.isfinite(observations).all():
-            self._refuse("observation", ~np.isfinite(observations).all(axis=1), begun)
+            self._raise_not_finite("observation", ~np.isfinite(observations).all(axis=1))
         if self._ended and self._buffers.truncations.any():
             bad = self._buffers.truncations & ~np.isfinite(finals).all(axis=1)
             if bad.any():
-                self._refuse("last observation", bad, begun)
+                self._raise_not_finite("last observation", bad)
 
-    def _refuse(self, what: str, bad: np.ndarray, begun: list[int]) -> None:
+    def _raise_not_finite(self, what: str, bad: np.ndarray) -> None:
         row = int(np.argmax(bad))
-        env = row // self._agents
-        if what == "observation" and env in begun:
-            what, step = "first observation", 0
-        else:
-            self.episodes[env] -= env in begun
-            step = int(self.steps[env])
+        env, step = row // self._agents, int(self.lengths[row])
+        episode = self.episodes[env]
+        if self.steps(env) == 0:  # the next episode has begun already
+            if what == "observation":
+                what, step = "first observation", 0
+            else:
+                episode -= 1
         agent = f", agent {row % self._agents}" if self._agents > 1 else ""
         cause = "fix or wrap the environment"
         if step and not np.isfinite(self._buffers.actions[row]).all():
             cause = "the action before it was not finite either, so look for the cause in the policy"
         raise UserError(
-            f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite "
-            f"at step {step} of the episode with seed {self.seed(env)}: {cause}"
+            f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
+            f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)}: {cause}"
         )
 
 
 def _stats(infos: list[dict[str, Any]]) -> dict[str, Column]:
-    """What the environments say in numbers of the episodes that ended, by name; None where one says nothing."""
+    """The numbers in the episodes' last infos, by name; None where an episode lacks one."""
     if not any(infos):
         return {}
     found = [_numbers(info) for info in infos]

@@ -1,4 +1,4 @@
-"""Saved states of environments: joined over blocks, and cut again for whatever blocks there are the next time."""
+"""Saved states of environments: joined over blocks, and split again for any number of blocks."""
 
 from collections.abc import Sequence
 
@@ -8,59 +8,59 @@ from engram.env.block import Buffers, Episodes
 
 State = dict[str, np.ndarray]
 
-_KEPT = tuple(name for name in Buffers.__dataclass_fields__ if name != "actions")
+SAVED_BUFFERS = tuple(name for name in Buffers.__dataclass_fields__ if name != "actions")
 
 
 def join(parts: Sequence[State]) -> State:
-    """One state of the environments of all parts, in their order; a ragged second dimension is padded with zeros."""
-    return {name: np.concatenate(_padded([part[name] for part in parts])) for name in parts[0]}
+    """Concatenates the states of several blocks. A ragged second dimension is padded with zeros."""
+    return {name: np.concatenate(_pad([part[name] for part in parts])) for name in parts[0]}
 
 
-def cut(state: State, ids: range) -> State:
-    return {name: array[ids.start : ids.stop] for name, array in state.items()}
+def select(state: State, envs: range) -> State:
+    """The part of a joined state that belongs to these environments."""
+    return {name: array[envs.start : envs.stop] for name, array in state.items()}
 
 
-def prefixed(prefix: str, state: State) -> State:
+def add_prefix(prefix: str, state: State) -> State:
     return {f"{prefix}.{name}": array for name, array in state.items()}
 
 
-def under(prefix: str, state: State) -> State:
-    """The entries that `prefixed` made."""
+def with_prefix(prefix: str, state: State) -> State:
+    """The entries named by `add_prefix`, without the prefix."""
     start = f"{prefix}."
     return {name.removeprefix(start): array for name, array in state.items() if name.startswith(start)}
 
 
-def of_buffers(buffers: Buffers) -> State:
-    """Copies of all that environments wrote."""
-    return {name: getattr(buffers, name).copy() for name in _KEPT}
+def save_buffers(buffers: Buffers) -> State:
+    """Copies everything that environments wrote."""
+    return {name: getattr(buffers, name).copy() for name in SAVED_BUFFERS}
 
 
-def fits(state: State, buffers: Buffers) -> bool:
-    """Whether a state of buffers is one of such buffers."""
-    expected = {name: (getattr(buffers, name).shape, getattr(buffers, name).dtype) for name in _KEPT}
+def fits_buffers(state: State, buffers: Buffers) -> bool:
+    """Whether saved buffers have the shapes and dtypes of these."""
+    expected = {name: (getattr(buffers, name).shape, getattr(buffers, name).dtype) for name in SAVED_BUFFERS}
     return {name: (array.shape, array.dtype) for name, array in state.items()} == expected
 
 
-def write(state: State, buffers: Buffers) -> None:
+def restore_buffers(state: State, buffers: Buffers) -> bool:
+    """Writes saved buffers if the replay gave their observations, bit for bit (a NaN equals itself)."""
+    if any(state[name].tobytes() != getattr(buffers, name).tobytes() for name in ("observations", "alive")):
+        return False
     for name, array in state.items():
         getattr(buffers, name)[...] = array
+    return True
 
 
-def same_observations(state: State, buffers: Buffers) -> bool:
-    """To the bit, so that a NaN equals itself."""
-    return state["observations"].tobytes() == buffers.observations.tobytes()
+def save_episodes(episodes: Episodes) -> State:
+    columns = {"rows": episodes.rows, "returns": episodes.returns, "lengths": episodes.lengths}
+    return columns | add_prefix("stats", episodes.stats)
 
 
-def of_episodes(episodes: Episodes) -> State:
-    plain = {"rows": episodes.rows, "returns": episodes.returns, "lengths": episodes.lengths}
-    return plain | prefixed("stats", episodes.stats)
+def load_episodes(state: State) -> Episodes:
+    return Episodes(state["rows"], state["returns"], state["lengths"], with_prefix("stats", state))
 
 
-def to_episodes(state: State) -> Episodes:
-    return Episodes(state["rows"], state["returns"], state["lengths"], under("stats", state))
-
-
-def _padded(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _pad(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     if arrays[0].ndim < 2:
         return list(arrays)
     width = max(array.shape[1] for array in arrays)

@@ -1,30 +1,43 @@
-"""Random numbers by counting: a draw is a hash of what it is for, so it depends on nothing that happened before."""
+"""Counter-based random numbers (splitmix64): each draw is a hash of its key and never depends on earlier draws."""
+
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
-_MASK = 0xFFFFFFFFFFFFFFFF
+Key = TypeVar("Key", int, np.ndarray)  # 64 bits: a Python int, or an array of uint64
+
+_64_BITS = 0xFFFFFFFFFFFFFFFF
 
 
-def mix(value: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64, elementwise: every bit of the result depends on every bit of the value."""
-    with np.errstate(over="ignore"):
-        value = value + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
+def mix(value: Key) -> Key:
+    """The splitmix64 finaliser, elementwise: every output bit depends on every input bit."""
+    value = (value + 0x9E3779B97F4A7C15) & _64_BITS
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS
+    return value ^ (value >> 31)
 
 
-def fold(key: np.ndarray, part: np.ndarray | int) -> np.ndarray:
-    """The key of one more thing under a key: of an environment, of its episode, of a step, of one draw."""
-    number = np.uint64(part & _MASK) if isinstance(part, int) else part.astype(np.uint64)
-    return mix(key ^ number)
+def fold(key: Key, part: Key | int) -> Key:
+    """Derives a key from a key and a number: an environment's id, an episode, a step, the purpose of a draw."""
+    return mix(key ^ (part & _64_BITS if isinstance(part, int) else part.astype(np.uint64)))
 
 
 def uniform(key: np.ndarray, purpose: int) -> np.ndarray:
-    """Float64 in [0, 1), one for every key; draws for different purposes are independent."""
-    return (fold(key, purpose) >> np.uint64(11)) * 2.0**-53
+    """One float64 in [0, 1) per key; draws for different purposes are independent."""
+    return (fold(key, purpose) >> 11) * 2.0**-53
 
 
 def below(key: np.ndarray, purpose: int, bound: int) -> np.ndarray:
-    """Int64 in [0, bound), one for every key."""
+    """One int64 in [0, bound) per key."""
     return (uniform(key, purpose) * bound).astype(np.int64)
+
+
+def episode_seed(seed: int, env_id: int, episode: int) -> int:
+    """A 31-bit seed for one episode of one environment. It depends on nothing else."""
+    return fold(_environment_key(seed, env_id), episode) >> 33
+
+
+@cache
+def _environment_key(seed: int, env_id: int) -> int:
+    return fold(fold(0, seed), env_id)

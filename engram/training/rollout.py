@@ -59,9 +59,8 @@ class Rollout:
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
                 with timers("environment"):
-                    # In order, so that a policy that draws random numbers of its own has the same ones in every run.
                     held = self._held and self._at_start()
-                    batch = self._held.pop(0) if held else self.env.recv(in_order=True)
+                    batch = self._held.pop(0) if held else self.env.recv()
                 with timers("inference"):
                     actions = self._step(batch, noise)
                 if actions is None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.env.block import Buffers, Ended, Episodes, episode_seed
+from engram.env.block import Buffers, Ended, Episodes
 from engram.env.recall import spec
 from engram.env.settings import Recall
 
@@ -62,14 +62,3 @@ def test_selected_episodes_keep_their_stats():
         chosen = some.select(which)
         assert chosen.rows.tolist() == some.rows[which].tolist()
         assert chosen.stats["a"].tolist() == some.stats["a"][which].tolist()
-
-
-def test_the_seed_of_an_episode_never_changes_and_fits_31_bits():
-    # Written down, because a saved run is resumed from these.
-    assert [episode_seed(0, 0, 0), episode_seed(1, 2, 3), episode_seed(-1, 0, 0)] == [297876190, 1748607912, 2114065284]
-    assert all(0 <= episode_seed(7, i, k) < 2**31 for i in range(20) for k in range(20))
-
-
-def test_episodes_of_all_environments_have_different_seeds():
-    seeds = {episode_seed(seed, i, k) for seed in range(5) for i in range(20) for k in range(20)}
-    assert len(seeds) == 5 * 20 * 20

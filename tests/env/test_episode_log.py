@@ -1,4 +1,4 @@
-"""The journal of a block counts episodes, keeps their actions, and stops keeping them when they grow too long."""
+"""The episode log counts episodes and keeps their actions, up to a limit."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from engram.env import episode_log as module
 from engram.env.block import Buffers, Episodes
-from engram.env.episode_log import Journal
+from engram.env.episode_log import EpisodeLog
 from engram.env.spec import EnvSpec, box
 
 
@@ -16,63 +16,66 @@ def buffers():
     return Buffers.allocate(spec, 4)
 
 
-def take(journal, buffers, value):
+def take(log, buffers, value):
     buffers.actions[:] = value
-    journal.record()
+    log.record_actions()
 
 
 def test_the_log_grows_with_the_episode_and_keeps_every_action(buffers):
-    journal = Journal("test", range(2), 0, buffers)
+    log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(300):
-        take(journal, buffers, step % 9)
-    assert journal.logged(1).shape == (300, 2, 2)
-    assert journal.logged(1)[:, 1, 0].tolist() == [step % 9 for step in range(300)]
+        take(log, buffers, step % 9)
+    assert log.actions(1).shape == (300, 2, 2)
+    assert log.actions(1)[:, 1, 0].tolist() == [step % 9 for step in range(300)]
 
 
-def test_each_environments_log_is_that_of_its_own_episode(buffers):
-    journal = Journal("test", range(2), 0, buffers)
+def test_each_environment_has_the_actions_of_its_own_episode(buffers):
+    log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(5):
-        take(journal, buffers, step)
-        journal.close_step(np.zeros(4), 1.0, [1] if step == 2 else [])
-    assert journal.logged(0)[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
-    assert journal.logged(1)[:, 0, 0].tolist() == [3, 4]
+        take(log, buffers, step)
+        if step == 2:
+            log.begin(1)
+    assert log.actions(0)[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert log.actions(1)[:, 0, 0].tolist() == [3, 4]
 
 
 def test_an_episode_that_outgrows_the_log_has_no_state_until_it_ends(buffers, monkeypatch):
     monkeypatch.setattr(module, "LOGGED_STEPS", 100)
-    journal = Journal("test", range(2), 0, buffers)
+    log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(100):
-        take(journal, buffers, step % 9)
-    assert journal.state()["log"].shape == (2, 100, 2, 2)
-    take(journal, buffers, 1)
-    assert journal.state() is None
-    journal.close_step(np.zeros(4), 1.0, [0, 1])
-    assert journal.state() is not None
+        take(log, buffers, step % 9)
+    assert log.state()["actions"].shape == (2, 100, 2, 2)
+    take(log, buffers, 1)
+    assert log.state() is None
+    for env in range(2):
+        log.begin(env)
+    assert log.state() is not None
 
 
 def test_stats_are_few_and_numbers_only(buffers):
-    journal = Journal("test", range(2), 0, buffers)
-    take(journal, buffers, 0)
-    journal.end(0, {"word": "x", "list": [1], "yes": True} | {f"n{i}": i for i in range(50)})
-    journal.end(3, {"yes": np.bool_(False)})
-    episodes = Episodes.concatenate([journal.close_step(np.zeros(4), 1.0, [])])
+    log = EpisodeLog("test", range(2), 0, buffers)
+    take(log, buffers, 0)
+    log.end(0, {"word": "x", "list": [1], "yes": True} | {f"n{i}": i for i in range(50)})
+    log.end(3, {"yes": np.bool_(False)})
+    episodes = Episodes.concatenate([log.close_step(np.zeros(4), 1.0)])
     assert len(episodes.stats) == module.EPISODE_STATS
     assert episodes.stats["yes"].tolist() == [1, 0]
     assert np.isnan(episodes.stats["n0"][1])
 
 
-def test_a_reset_forgets_what_was_unfinished(buffers):
-    journal = Journal("test", range(2), 0, buffers)
-    take(journal, buffers, 0)
-    journal.close_step(np.ones(4), 1.0, [])
-    journal.close_reset()
-    assert not journal.returns.any()
-    assert not journal.steps.any()
+def test_a_reset_discards_unfinished_episodes(buffers):
+    log = EpisodeLog("test", range(2), 0, buffers)
+    take(log, buffers, 0)
+    log.close_step(np.ones(4), 1.0)
+    log.close_reset()
+    assert not log.returns.any()
+    assert not log.lengths.any()
 
 
-def test_a_state_has_nothing_of_episodes_before(buffers):
-    journal = Journal("test", range(2), 0, buffers)
+def test_a_state_holds_nothing_of_earlier_episodes(buffers):
+    log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(5):
-        take(journal, buffers, 7)
-        journal.close_step(np.zeros(4), 1.0, [1] if step == 2 else [])
-    assert journal.state()["log"][1, :, 0, 0].tolist() == [7, 7, 0, 0, 0]
+        take(log, buffers, 7)
+        if step == 2:
+            log.begin(1)
+    assert log.state()["actions"][1, :, 0, 0].tolist() == [7, 7, 0, 0, 0]

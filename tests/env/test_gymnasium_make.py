@@ -16,7 +16,7 @@ from engram.settings import UserError
         ({"id": "ALE/Pong-v5"}, "env.id: .*ale_py:ALE/Pong-v5"),
         (
             {"id": "no_such_package:Cave-v0"},
-            "env.id: .*needs a package that is not there: No module named 'no_such_pack",
+            "env.id: .*needs a package that is not installed: No module named 'no_such_pack",
         ),
         ({"id": "CartPole-v1", "kwargs": {"gravty": 1}}, "env.kwargs: .*gravty"),
         ({"id": "CartPole-v1", "wrappers": ["mask_velocty"]}, "did you mean mask_velocity"),
@@ -34,5 +34,5 @@ def test_a_missing_optional_package_is_named(monkeypatch):
         raise gymnasium.error.DependencyNotInstalled('Box2D is not installed, run `pip install "gymnasium[box2d]"`')
 
     gymnasium.register("engram-test/Lander-v0", needs_box2d)
-    with pytest.raises(UserError, match=r"env.id: .*needs a package that is not there: Box2D.*gymnasium\[box2d\]"):
+    with pytest.raises(UserError, match=r"env.id: .*needs a package that is not installed: Box2D.*gymnasium\[box2d\]"):
         adapter.spec(Gym(id="engram-test/Lander-v0"))

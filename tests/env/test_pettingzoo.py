@@ -7,8 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from engram.env import pettingzoo as adapter
-from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.block import Buffers, Episodes
 from engram.env.settings import PettingZoo
+from engram.env.snapshot import restore_buffers, save_buffers
+from engram.env.splitmix import episode_seed
 from engram.settings import UserError
 
 EARLY = {"a": (0, 4), "b": (0, 2)}  # b leaves after two steps, a after four
@@ -32,16 +34,12 @@ def start(settings, env_ids=range(1), seed=7):
     return block, buffers
 
 
-def snapshot(buffers):
-    return {name: getattr(buffers, name).copy() for name in buffers.__dataclass_fields__ if name != "actions"}
-
-
 def play(block, buffers, steps, actions=2):
     shown, ended = [], []
     for _ in range(steps):
         buffers.actions[...] = actions
         ended.append(Episodes.concatenate([block.step()]))
-        shown.append(snapshot(buffers))
+        shown.append(save_buffers(buffers))
     return shown, ended
 
 
@@ -103,7 +101,7 @@ def test_a_step_that_terminates_and_truncates_is_a_termination():
 def test_an_agent_that_leaves_early_waits_in_a_dead_row_until_the_next_episode():
     block, buffers = start(skirmish(table=EARLY))
     shown, ended = play(block, buffers, 6)
-    assert column(shown, "terminals", 1) == [False, True, False, True, False, True]
+    assert column(shown, "terminals", 1) == [False, True, False, False, False, True]
     assert column(shown, "starts", 1) == [False, True, False, True, False, True]
     assert column(shown, "alive", 1) == [True, False, False, True, True, False]
     assert column(shown, "rewards", 1) == [2, 2, 0, 0, 2, 2]
@@ -113,23 +111,24 @@ def test_an_agent_that_leaves_early_waits_in_a_dead_row_until_the_next_episode()
     assert reported(ended) == [(1, 1, 4.0, 2), (3, 0, 8.0, 4), (5, 1, 4.0, 2)]
 
 
-def test_an_agent_cut_off_early_keeps_its_last_observation_and_restarts_with_a_terminal():
+def test_an_agent_truncated_early_keeps_its_last_observation_and_starts_again_without_a_terminal():
     block, buffers = start(skirmish(table=EARLY, ends="truncated"))
     shown, _ = play(block, buffers, 4)
     assert column(shown, "truncations", 1) == [False, True, False, False]
-    assert column(shown, "terminals", 1) == [False, False, False, True]
+    assert not any(column(shown, "terminals", 1))
+    assert column(shown, "starts", 1) == [False, True, False, True]
     assert shown[1]["final_observations"][1, 1] == 2
     assert column(shown, "truncations", 0) == [False, False, False, True]
 
 
-def test_an_agent_that_comes_late_starts_then():
+def test_an_agent_that_joins_late_starts_then_without_a_terminal():
     block, buffers = start(skirmish(table=LATE))
     assert buffers.alive.tolist() == [True, False]
     assert not buffers.observations[1].any()
     shown, ended = play(block, buffers, 4)
     assert column(shown, "alive", 1) == [False, True, True, False]
     assert column(shown, "starts", 1) == [False, True, False, True]
-    assert column(shown, "terminals", 1) == [False, True, False, True]
+    assert column(shown, "terminals", 1) == [False, False, False, True]
     assert column(shown, "rewards", 1) == [0, 0, 2, 2]
     assert reported(ended) == [(3, 0, 8.0, 4), (3, 1, 4.0, 2)]
 
@@ -165,8 +164,8 @@ def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
         for block, rows in ((together, buffers), (alone, own)):
             rows.actions[...] = t % 3
             block.step()
-        for name, array in snapshot(own).items():
-            np.testing.assert_array_equal(array, snapshot(buffers)[name][4:6])
+        for name, array in save_buffers(own).items():
+            np.testing.assert_array_equal(array, save_buffers(buffers)[name][4:6])
     assert len(set(buffers.observations[[0, 2, 4], 0].tolist())) == 3
 
 
@@ -185,7 +184,7 @@ def test_each_episode_has_its_own_seed():
 def test_a_restored_block_goes_on_exactly(table, ends):
     settings = skirmish(table=table, ends=ends)
     block, buffers = start(settings, range(2))
-    states, shown, ended = [], [snapshot(buffers)], []
+    states, shown, ended = [], [save_buffers(buffers)], []
     for _ in range(20):
         states.append(block.state())
         played = play(block, buffers, 1)
@@ -195,7 +194,7 @@ def test_a_restored_block_goes_on_exactly(table, ends):
         fresh, fresh_buffers = start(settings, range(2))
         play(fresh, fresh_buffers, cut % 3, actions=1)
         assert fresh.restore(states[cut])
-        assert_same([snapshot(fresh_buffers)], [shown[cut]])
+        assert restore_buffers(shown[cut], fresh_buffers)
         again, again_ended = play(fresh, fresh_buffers, 8)
         assert_same(again, shown[cut + 1 : cut + 9])
         assert reported(again_ended) == reported(ended[cut : cut + 8])
@@ -204,8 +203,9 @@ def test_a_restored_block_goes_on_exactly(table, ends):
 def test_a_replay_that_comes_out_different_is_noticed():
     block, buffers = start(skirmish(table=EARLY))
     play(block, buffers, 3)
-    assert not start(skirmish(table={"a": (0, 4), "b": (0, 4)}))[0].restore(block.state())
-    assert not start(skirmish(table={"a": (0, 2), "b": (0, 2)}))[0].restore(block.state())
+    for table in ({"a": (0, 4), "b": (0, 4)}, {"a": (0, 2), "b": (0, 2)}):
+        other, other_buffers = start(skirmish(table=table))
+        assert not (other.restore(block.state()) and restore_buffers(save_buffers(buffers), other_buffers))
 
 
 def test_a_nan_stops_with_the_environment_the_agent_and_the_step():
@@ -224,10 +224,10 @@ def test_a_module_or_a_class_names_the_environment(module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("skirmish_v9", "there is no module skirmish_v9"),
+        ("skirmish_v9", "no module named skirmish_v9"),
         ("pettingzoo.test.example_envs.generated_agents_paralel_v0", "did you mean .*generated_agents_parallel_v0"),
         ("pettingzoo.test.example_envs.generated_agents_parallel_v0", "has no possible_agents"),
-        ("pettingzoo.mpe.simple_spread_v3", "needs a package that is not there: MPE has been moved.*mpe2"),
+        ("pettingzoo.mpe.simple_spread_v3", "needs a package that is not installed: MPE has been moved.*mpe2"),
         ("skirmish:turn_based_env", "neither a module with a function parallel_env nor"),
         ("os:system", "neither a module with a function parallel_env nor"),
         ("collections", "neither a module with a function parallel_env nor"),

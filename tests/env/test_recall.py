@@ -8,7 +8,6 @@ import pytest
 from engram.env.block import Buffers, Episodes
 from engram.env.recall import block, spec
 from engram.env.settings import Recall
-from engram.env.splitmix import below, fold, uniform
 
 
 def play(settings, ids=range(64), steps=60, seed=0, act=lambda block, buffers: buffers.actions * 0):
@@ -157,13 +156,3 @@ def test_a_restored_block_goes_on_as_if_nothing_had_happened(at):
         played.step()
     assert (one.observations == other.observations).all()
     assert (one.starts == other.starts).all()
-
-
-def test_random_numbers_are_even_and_independent_of_their_neighbours():
-    keys = fold(np.zeros(100_000, np.uint64), np.arange(100_000))
-    numbers = uniform(keys, 0)
-    assert 0 <= numbers.min() < numbers.max() < 1
-    assert abs(numbers.mean() - 0.5) < 0.005
-    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.015
-    assert abs(np.corrcoef(numbers, uniform(keys, 1))[0, 1]) < 0.015
-    assert np.bincount(below(keys, 2, 7)).min() > 100_000 / 7 * 0.95

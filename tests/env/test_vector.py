@@ -21,13 +21,13 @@ SEEN = ("observations", "rewards", "terminals", "truncations", "starts", "alive"
 class Played:
     """Plays an environment with actions that depend on row and time only, and keeps what every row saw."""
 
-    def __init__(self, env, count=None, first=0, in_order=True):
-        self.env, self.first, self.in_order = env, first, in_order
+    def __init__(self, env, count=None, first=0):
+        self.env, self.first = env, first
         self.count = np.zeros(env.rows, int) if count is None else count.copy()
         self.seen = [[] for _ in range(env.rows)]
 
     def turn(self):
-        batch = self.env.recv(self.in_order)
+        batch = self.env.recv()
         rows = np.arange(batch.rows.start, batch.rows.stop)
         for place, row in enumerate(rows):
             data = b"".join(getattr(batch.buffers, name)[place].tobytes() for name in SEEN)
@@ -55,16 +55,16 @@ def started(*arguments, **options):
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.booleans())
-def test_every_environment_has_one_place_and_workers_have_equal_shares(num_envs, num_batches, num_workers, apart):
+def test_every_environment_has_one_place_and_workers_have_equal_shares(num_envs, num_batches, num_workers, separate):
     num_batches, num_workers = min(num_batches, num_envs), min(num_workers, num_envs)
     groups = split(range(num_envs), num_batches)
-    shares = share_out(groups, num_workers, apart)
+    shares = share_out(groups, num_workers, separate)
     assert [i for ids in groups for i in ids] == list(range(num_envs))
     assert [i for group in shares for _, ids in group for i in ids] == list(range(num_envs))
     held = [sum(len(ids) for group in shares for worker, ids in group if worker == w) for w in range(num_workers)]
     assert max(held) - min(held) <= 1
     assert all(len({worker for worker, _ in group}) == len(group) for group in shares)
-    if apart and num_workers % num_batches == 0:
+    if separate and num_workers % num_batches == 0:
         assert sum(len({worker for worker, _ in group}) for group in shares) <= num_workers  # none is in two groups
     else:
         assert [len(group) for group in shares] == [min(num_workers, len(ids)) for ids in groups]
@@ -135,49 +135,37 @@ def test_a_truncated_row_has_its_true_last_observation_beside_the_first_of_the_n
         assert buffers.starts.tolist() == [False, True]
 
 
-def test_batches_may_be_sent_in_any_order_and_come_back_in_that_order_if_asked_to():
+def test_batches_may_be_sent_in_any_order_and_come_back_in_that_order():
     with started(RECALL, 6, num_workers=2, num_batches=3) as env:
-        batches = [env.recv(in_order=True) for _ in range(3)]
+        batches = [env.recv() for _ in range(3)]
         assert [batch.rows.start for batch in batches] == [0, 2, 4]
         for number in (2, 0, 1):
             env.send(batches[number].rows, np.zeros(2, np.int64))
-        assert [env.recv(in_order=True).rows.start for _ in range(3)] == [4, 0, 2]
+        assert [env.recv().rows.start for _ in range(3)] == [4, 0, 2]
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_a_batch_whose_workers_are_done_first_comes_first_unless_in_order(in_order, trouble, monkeypatch):
-    monkeypatch.setattr("engram.env.workers.pool.available_cores", lambda: 1)  # workers of its own for each batch
+def test_a_slow_batch_is_waited_for(trouble, monkeypatch):
+    monkeypatch.setattr("engram.env.workers.pool.available_cores", lambda: 1)  # each batch has its own workers
     with started(trouble(fault="slow", env=0, after=0), 4, num_workers=2, num_batches=2) as env:
-        for _ in range(2):
-            env.send(env.recv(in_order=True), [0, 0])
-        came = []
-        for _ in range(4):
-            batch = env.recv(in_order)
-            came.append(batch.rows.start)
+        received = []
+        for _ in range(6):
+            batch = env.recv()
+            received.append(batch.rows.start)
             env.send(batch, [0, 0])
-        assert came == ([0, 2, 0, 2] if in_order else [2, 2, 2, 2])
-
-
-def test_what_rows_see_does_not_depend_on_who_is_done_first(trouble, monkeypatch):
-    monkeypatch.setattr("engram.env.workers.pool.available_cores", lambda: 1)
-    settings = trouble(fault="slow", env=0, after=3, agents=2)
-    with started(settings, 4, num_workers=2) as env, started(settings, 4) as alone:
-        played, expected = Played(env, in_order=False).play(20).seen, Played(alone).play(40).seen
-        assert len(played[0]) < 20 < len(played[-1])
-        assert all(seen == row[: len(seen)] for seen, row in zip(played, expected, strict=True))
+        assert received == [0, 2, 0, 2, 0, 2]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_batch_stays_as_it_is_while_others_go_on(num_workers):
     with started(RECALL, 6, num_workers=num_workers, num_batches=3) as env:
-        held = env.recv(in_order=True)
+        held = env.recv()
         before = {name: getattr(held.buffers, name).copy() for name in SEEN}
         for _ in range(20):
             env.send(env.recv(), np.zeros(2, np.int64))
         assert held.rows.start == 0
         assert all((getattr(held.buffers, name) == before[name]).all() for name in SEEN)
         env.send(held, np.zeros(2, np.int64))
-        assert [env.recv(in_order=True).rows.start for _ in range(3)][-1] == 0
+        assert [env.recv().rows.start for _ in range(3)][-1] == 0
 
 
 def test_reset_in_the_middle_begins_new_episodes_everywhere(trouble):

@@ -11,7 +11,6 @@ from support.running import BATCH, SMALL, Silent
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
-from engram.env.vector import VectorEnv
 from engram.settings import UserError
 from engram.training import gradient
 from engram.training.checkpoint.files import load_latest
@@ -65,14 +64,6 @@ def test_two_runs_with_one_seed_have_identical_metrics(tmp_path, workers: int) -
     run(tmp_path, *words, "seed=2", name="c")
     assert metrics(tmp_path, "a") == metrics(tmp_path, "b")
     assert metrics(tmp_path, "a") != metrics(tmp_path, "c")
-
-
-def test_a_run_takes_batches_in_order_so_that_random_numbers_of_a_policys_own_repeat(tmp_path, monkeypatch) -> None:
-    asked, recv = [], VectorEnv.recv
-    monkeypatch.setattr(VectorEnv, "recv", lambda env, in_order=False: asked.append(in_order) or recv(env, in_order))
-    run(tmp_path, *ENVIRONMENTS["recall"], epochs=1)
-    assert asked
-    assert all(asked)
 
 
 def test_a_run_sees_to_it_that_freed_memory_is_kept_before_it_uses_any(tmp_path, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""mettagrid worlds, ready-made or from a file, as environments."""
+"""The mettagrid adapter: built-in worlds and worlds from a file."""
 
 import numpy as np
 from gymnasium import spaces
@@ -8,9 +8,9 @@ from mettagrid.policy.policy_env_interface import PolicyEnvInterface
 from engram.env.block import Buffers
 from engram.env.mettagrid.block import MettagridBlock
 from engram.env.mettagrid.tags import TAG, Tags
-from engram.env.mettagrid.token_budget import most_tokens_seen, with_room
+from engram.env.mettagrid.token_budget import max_tokens_seen, with_margin
 from engram.env.mettagrid.world_file import read_world
-from engram.env.mettagrid.worlds import tokens_in_view, world
+from engram.env.mettagrid.worlds import max_tokens_in_view, world
 from engram.env.settings import MettagridFile, MettagridWorld, TMaze
 from engram.env.spec import EnvSpec, Feature, box
 from engram.settings import UserError
@@ -30,7 +30,7 @@ def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
         window=(interface.obs_height, interface.obs_width),
         features=_features(interface, config),
         action_names=tuple(interface.action_names),
-        # Without memory the choice of a goal is a coin toss; where that costs something it is best to choose none.
+        # Without memory the goal is a coin toss; if that has a negative mean, it is best to reach none.
         memoryless_ceiling=max(0.0, (tmaze.right_reward + tmaze.wrong_reward) / 2) if tmaze else None,
         mean_return_goal=tmaze.right_reward if tmaze else None,
     )
@@ -41,18 +41,18 @@ def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, b
 
 
 def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[Feature, ...]:
-    """Features with the largest value each can have in this world, where that is known; else mettagrid's own figure.
+    """Features, normalised by the largest value they can have in this world; where unknown, by mettagrid's own figure.
 
-    Its figures are the same for all worlds: 256 for an inventory that never holds more than 3 would hide it.
+    Its figures are the same for all worlds: dividing an inventory of at most 3 by 256 would hide it.
     """
-    largest = {
+    maxima = {
         "last_action": len(interface.action_names) - 1,
         "agent_id": config.game.num_agents - 1,
     }
     for limit in config.game.agent.inventory.limits.values():
-        largest |= {f"inv:{resource}": limit.max if limit.modifiers else limit.base for resource in limit.resources}
+        maxima |= {f"inv:{resource}": limit.max if limit.modifiers else limit.base for resource in limit.resources}
     quantities = tuple(
-        Feature(f.id, f.name, float(min(max(largest[f.name], 1), 255)) if f.name in largest else f.normalization)
+        Feature(f.id, f.name, float(min(max(maxima[f.name], 1), 255)) if f.name in maxima else f.normalization)
         for f in interface.obs_features
         if f.name != TAG
     )
@@ -68,18 +68,18 @@ def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
 
 
 def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
-    """An observation that outgrows its tokens stops the run, perhaps after hours: refuse what is too few now.
+    """Refuses a token budget that is too small now; otherwise the simulator would stop the run, perhaps after hours.
 
-    For a ready world the most that can come into view is known. One from a file is played a little, which also shows
-    whether it can be played at all.
+    For a built-in world the maximum is known. A world from a file is played for a moment, which also shows whether it
+    can be played at all.
     """
     tokens = config.game.obs.num_tokens
     if isinstance(settings, MettagridWorld):
-        needed = enough = tokens_in_view(settings)
+        needed = enough = max_tokens_in_view(settings)
         reason = f"an observation can have {needed}"
     else:
         needed = _tokens_in_play(settings, config)
-        enough = with_room(needed)
+        enough = with_margin(needed)
         reason = f"an observation in random play had {needed}"
     if tokens < needed:
         raise UserError(f"{_budget_option(settings)}: {tokens} is too few, {reason}: use {enough} or more")
@@ -87,7 +87,7 @@ def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridCon
 
 def _tokens_in_play(settings: MettagridFile, config: MettaGridConfig) -> int:
     try:
-        return most_tokens_seen(config)
-    except Exception as error:  # whatever a map builder or the simulator has to say of a configuration
+        return max_tokens_seen(config)
+    except Exception as error:  # map builders and the simulator raise all kinds
         cause = f"{type(error).__name__}: {error}"
         raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error

@@ -1,4 +1,4 @@
-"""A block of mettagrid simulations: the C++ simulator, stepped in place without its layers of Python."""
+"""A block of mettagrid simulations: steps the C++ simulator directly, in the rows of the buffers."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,122 +16,94 @@ from mettagrid.config.game_value import (
 from mettagrid.config.mettagrid_config import AgentConfig, MettaGridConfig
 from mettagrid.mettagrid_c import MettaGrid
 
-from engram.env.block import Buffers, Column, Ended, episode_seed
-from engram.env.mettagrid.simulators import Simulations
-from engram.env.mettagrid.tags import Renaming, Tags
+from engram.env.block import Buffers, Column, Ended
+from engram.env.episode_log import EpisodeLog
+from engram.env.mettagrid.simulators import SimulatorFactory
+from engram.env.mettagrid.tags import TagRenamer, Tags
 from engram.env.mettagrid.token_budget import overflow
-
-LOGGED_STEPS = 10_000  # the longest episodes that can be gone back to; those without a limit cannot
-SAVED = ("observations", "final_observations", "rewards", "terminals", "truncations", "starts", "alive")
 
 
 class MettagridBlock:
-    """Each simulation reads and writes its own rows of the buffers. It cannot be reset: every episode has its own."""
+    """Each simulator reads and writes its own rows of the buffers. It cannot be reset: every episode has a new one."""
 
     def __init__(
         self, config: MettaGridConfig, env_ids: range, seed: int, buffers: Buffers, budget_option: str
     ) -> None:
         game, envs = config.game, len(env_ids)
-        # The simulator would write past an array with fewer tokens, and to a copy of one that is not contiguous.
+        # The simulator would write past an array with fewer tokens, and into a copy of one that is not contiguous.
         assert buffers.observations.shape == (envs * game.num_agents, game.obs.num_tokens, 3)
         assert all(array.flags.c_contiguous for array in vars(buffers).values())
-        self.simulations: dict[int, MettaGrid] = {}  # by environment, in order; so are the next two
+        self.simulators: dict[int, MettaGrid] = {}  # by environment, in order; so are the next two
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
-        self._start = Simulations(config).begin
-        self._name_tags = Renaming(Tags.of(game), buffers.observations)  # in all rows; those named already stay so
-        self._env_ids, self._seed, self._buffers, self._budget_option = env_ids, seed, buffers, budget_option
-        self._agents = game.num_agents
+        self._make_simulator = SimulatorFactory(config).make
+        self._rename_tags = TagRenamer(Tags.of(game), buffers.observations)  # renaming twice does no harm
+        self._buffers, self._budget_option, self._agents = buffers, budget_option, game.num_agents
+        self._log = EpisodeLog(config.label, env_ids, seed, buffers, np.float32)  # the simulator sums in float32
         self._stats = _rewarded_stats(game.agents or [game.agent])
-        self._end_stats = [(name, float(least)) for name, least in game.end_episode_on_game_stats.items()]
+        self._end_stats = [(name, float(minimum)) for name, minimum in game.end_episode_on_game_stats.items()]
         self._views = _views(buffers, envs)
         self._flags = (buffers.terminals, buffers.truncations, buffers.starts)
-        self._raised = True  # some of them may be
-        self._actions = self._per_env(buffers.actions)
+        self._flags_set = True  # whether any of them may be true
         self._rows = np.arange(envs * game.num_agents).reshape(envs, game.num_agents)
-        self._episodes = [-1] * envs  # number of the running one
-        self._tick = 0  # steps of the block
-        self._began = [0] * envs  # tick at which the running episode began
-        # What was done at the last ticks, as many as an episode can have; tick t is at t modulo that.
-        logged = game.max_steps if game.max_steps <= LOGGED_STEPS else 0
-        action = np.uint8 if len(game.actions.actions()) <= 256 else np.int32
-        self._log = np.zeros((logged, envs, game.num_agents), action)
 
     def reset(self) -> None:
-        self._raised = True
-        for env in range(len(self._env_ids)):
-            self._begin(env)
-        self._name_tags()
+        for env in range(len(self._rows)):
+            self._begin(env, self._log.begin(env))
+        self._log.clear()
+        self._rename_tags()
         self._buffers.starts[:] = True
         self._buffers.alive[:] = True
+        self._flags_set = True
 
     def step(self) -> Ended | None:
-        if len(self._log):
-            self._log[self._tick % len(self._log)] = self._actions
-        self._tick += 1
-        if self._raised:
+        log = self._log
+        log.record_actions()
+        if self._flags_set:
             for flags in self._flags:
-                flags.fill(False)  # the simulator only ever raises them
+                flags.fill(False)  # the simulator sets flags and never clears them
         try:
-            steps = self._steps.values()
-            for step in reversed(steps) if self._tick % 2 else steps:  # first what is still in the processor's cache
+            for step in self._steps.values():
                 step()
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
+        log.lengths += 1
+        log.returns += self._buffers.rewards
         ended = self._ended()
-        self._raised = bool(ended)
-        told = self._renew(ended) if ended else None
-        self._name_tags()
-        return told
+        self._flags_set = bool(ended)
+        finished = self._begin_next(ended) if ended else None
+        self._rename_tags()
+        return finished
 
     def state(self) -> dict[str, np.ndarray] | None:
-        """The running episodes' actions, which lead from their seeds to here; None if they are too long to log."""
-        if not len(self._log):
-            return None
-        began = np.array(self._began)
-        lengths = self._tick - began
-        step, env = np.arange(lengths.max()), np.arange(len(lengths))[:, None]
-        log = self._log[(began[:, None] + step) % len(self._log), env]
-        log[step >= lengths[:, None]] = 0
-        saved = {name: self._per_env(getattr(self._buffers, name)).copy() for name in SAVED}
-        return {"episodes": np.array(self._episodes), "lengths": lengths, "log": log, **saved}
+        return self._log.state()
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
-        self._raised = True
-        episodes, lengths, log = state["episodes"], state["lengths"], state["log"]
-        self._episodes = (episodes - 1).tolist()
-        for env, length in enumerate(lengths):
-            self._begin(env)
-            self._replay(env, log[env, :length])
-        self._name_tags()
-        self._tick = int(lengths.max())
-        began = self._tick - lengths
-        self._began = began.tolist()
-        envs, steps = np.nonzero(np.arange(self._tick) < lengths[:, None])
-        self._log[began[envs] + steps, envs] = log[envs, steps]
-        if not np.array_equal(self._per_env(self._buffers.observations), state["observations"]):
-            return False
-        for name in SAVED:
-            self._per_env(getattr(self._buffers, name))[...] = state[name]
-        return True
+        """Replays the running episodes from their seeds. After False the block must be reset."""
+        self._log.open_replay(state)
+        for env in range(len(self._rows)):
+            self._begin(env, self._log.seed(env))
+            self._replay(env)
+        self._rename_tags()
+        self._buffers.alive[:] = True
+        self._flags_set = True
+        return self._log.reproduces(state)
 
     def close(self) -> None:
-        self.simulations.clear()
+        self.simulators.clear()
         self._steps.clear()
         self._game_stats.clear()
 
-    def _begin(self, env: int) -> None:
-        """Turn to an environment's next episode: its observations become the first, its rewards and flags 0."""
-        self._episodes[env] += 1
-        self._began[env] = self._tick
+    def _begin(self, env: int, seed: int) -> None:
+        """Starts an episode: writes its first observations, and sets rewards, terminals and truncations to 0."""
         try:
-            simulation = self._start(episode_seed(self._seed, self._env_ids[env], self._episodes[env]))
-            simulation.set_buffers(*self._views[env])
+            simulator = self._make_simulator(seed)
+            simulator.set_buffers(*self._views[env])
         except RuntimeError as error:
             raise overflow(error, self._budget_option) or error from error
-        self.simulations[env] = simulation
-        self._steps[env] = simulation.step
-        self._game_stats[env] = simulation.get_game_stat
+        self.simulators[env] = simulator
+        self._steps[env] = simulator.step
+        self._game_stats[env] = simulator.get_game_stat
 
     def _ended(self) -> list[int]:
         """Environments whose episode is over: by the simulator's flags, or by a game stat, which is a termination."""
@@ -139,59 +111,53 @@ class MettagridBlock:
         ended = set()
         if np.count_nonzero(terminals) or np.count_nonzero(truncations):
             ended.update(np.flatnonzero((terminals | truncations)[:: self._agents]).tolist())  # agents end together
-        for name, least in self._end_stats:
+        for name, minimum in self._end_stats:
             values = [stat(name) for stat in self._game_stats.values()]
             if values.count(None) < len(values):
-                done = [env for env, value in enumerate(values) if value is not None and value >= least]
-                rows = self._rows[done]
+                reached = [env for env, value in enumerate(values) if value is not None and value >= minimum]
+                rows = self._rows[reached]
                 terminals[rows] = True
                 truncations[rows] = False
-                ended.update(done)
+                ended.update(reached)
         return sorted(ended)
 
-    def _renew(self, ended: list[int]) -> Ended:
-        """Begin the next episodes where one ended, and put back what a new simulation wipes."""
+    def _begin_next(self, ended: list[int]) -> Ended:
+        """Begins the next episodes of these environments, and restores the outcome that new simulators overwrite."""
         buffers = self._buffers
-        rewards, terminals, truncations = (
-            array.copy() for array in (buffers.rewards, buffers.terminals, buffers.truncations)
-        )
+        outcome = (buffers.rewards, buffers.terminals, buffers.truncations)
+        saved = [array.copy() for array in outcome]
         rows = self._rows[ended].ravel()
-        cut = rows[truncations[rows]]
-        if len(cut):
-            self._name_tags()
-            buffers.final_observations[cut] = buffers.observations[cut]
-        told = self._summary(ended)
+        truncated = rows[buffers.truncations[rows]]
+        if len(truncated):
+            self._rename_tags()
+            buffers.final_observations[truncated] = buffers.observations[truncated]
+        finished = self._log.finish(rows.tolist(), self._episode_stats(ended))
         for env in ended:
-            self._begin(env)
-        buffers.rewards[:], buffers.terminals[:], buffers.truncations[:] = rewards, terminals, truncations
+            self._begin(env, self._log.begin(env))
+        for array, values in zip(outcome, saved, strict=True):
+            array[:] = values
         buffers.starts[rows] = True
-        return told
+        return finished
 
-    def _summary(self, ended: list[int]) -> Ended:
-        simulations, agents = [self.simulations[env] for env in ended], range(self._agents)
-        rows = [env * self._agents + agent for env in ended for agent in agents]
-        returns = [total for simulation in simulations for total in simulation.get_episode_rewards().tolist()]
-        lengths = [self._tick - self._began[env] for env in ended for _ in agents]
-        stats: dict[str, Column] = {
-            name: [simulation.get_agent_stat(agent, name) for simulation in simulations for agent in agents]
+    def _episode_stats(self, ended: list[int]) -> dict[str, Column]:
+        simulators, agents = [self.simulators[env] for env in ended], range(self._agents)
+        return {
+            name: [simulator.get_agent_stat(agent, name) for simulator in simulators for agent in agents]
             for name in self._stats
         }
-        return Ended(rows, returns, lengths, stats)
 
-    def _replay(self, env: int, log: np.ndarray) -> None:
-        step = self._steps[env]
-        for actions in log:
-            self._actions[env] = actions
+    def _replay(self, env: int) -> None:
+        log, rows, step = self._log, self._rows[env], self._steps[env]
+        for actions in log.actions(env):
+            self._buffers.actions[rows] = actions
             step()
-
-    def _per_env(self, rows: np.ndarray) -> np.ndarray:
-        """A field of the buffers seen as [environments, agents, ...]."""
-        return rows.reshape(-1, self._agents, *rows.shape[1:])
+            log.lengths[rows] += 1
+            log.returns[rows] += self._buffers.rewards[rows]
 
 
 def _views(buffers: Buffers, envs: int) -> list[tuple[np.ndarray, ...]]:
-    """The rows of each environment, in the order in which the simulator takes them."""
-    vibe_actions = np.zeros_like(buffers.actions)  # always 0: nobody changes vibe
+    """The rows of each environment, in the order of the simulator's `set_buffers`."""
+    vibe_actions = np.zeros_like(buffers.actions)  # always 0: policies never change vibe
     fields = (
         buffers.observations,
         buffers.terminals,
@@ -205,7 +171,7 @@ def _views(buffers: Buffers, envs: int) -> list[tuple[np.ndarray, ...]]:
 
 
 def _rewarded_stats(agents: list[AgentConfig]) -> list[str]:
-    """What an episode is told by: the agents' own stats that their rewards are made of."""
+    """The stats reported per episode: those that the agents' rewards are computed from."""
     values = (reward.reward for agent in agents for reward in agent.rewards.values())
     return [*dict.fromkeys(name for value in values for name in _stats_in(value))]
 

@@ -1,4 +1,4 @@
-"""New mettagrid simulations of one world, as cheaply as they come: the simulator cannot be reset, only made anew."""
+"""Makes mettagrid simulators of one world, quickly: every episode needs a new one, since they cannot be reset."""
 
 from collections.abc import Callable
 
@@ -11,31 +11,31 @@ from mettagrid.map_builder.map_builder import HasSeed
 from mettagrid.map_builder.random_map import RandomMapBuilder
 from mettagrid.mettagrid_c import MettaGrid
 
-Grid = list[list[str]]  # what is in each cell, by the names objects have in maps
+Grid = list[list[str]]  # the object in each cell, by its map name
 Maps = Callable[[int], Grid]  # from a seed
 
-_SIMULATION = 0x2545F491  # tells the seed of a simulation from that of its map
+_SIMULATOR = 0x2545F491  # gives the simulator another seed than its map
 
 
-class Simulations:
-    """The world's configuration, converted once, and its maps, prepared as far as they do not depend on the seed."""
+class SimulatorFactory:
+    """Converts the world's configuration once, and prepares whatever in its maps does not depend on the seed."""
 
     def __init__(self, config: MettaGridConfig) -> None:
-        game = config.model_copy(deep=True).game  # the conversion changes it
+        game = config.model_copy(deep=True).game  # the conversion modifies it
         self._config, self._renames = conversion.convert_to_cpp_game_config(game)
-        self._maps = _drawn(game) or _scattered(game) or _generated(game)
+        self._maps = _ascii_maps(game) or _random_maps(game) or _built_maps(game)
 
-    def begin(self, seed: int) -> MettaGrid:
-        """The simulation of one episode: its map and all that is random in it follow from the seed."""
-        return MettaGrid(self._config, self.map(seed), seed ^ _SIMULATION)
+    def make(self, seed: int) -> MettaGrid:
+        """A simulator for one episode. The seed determines its map and all its random numbers."""
+        return MettaGrid(self._config, self.map(seed), seed ^ _SIMULATOR)
 
     def map(self, seed: int) -> Grid:
         grid = self._maps(seed)
         return conversion.rename_map_agents(grid, self._renames) if self._renames else grid
 
 
-def _drawn(game: GameConfig) -> Maps | None:
-    """Maps that the configuration draws cell by cell, if each has one place per agent: all of them are kept ready."""
+def _ascii_maps(game: GameConfig) -> Maps | None:
+    """Maps given cell by cell, parsed once; None if there are others or spawn points do not match the agents."""
     builder = game.map_builder
     if type(builder) is ChoiceAsciiMapBuilder.Config:
         options = builder.map_options
@@ -52,8 +52,8 @@ def _drawn(game: GameConfig) -> Maps | None:
     return lambda seed: grids[seed % len(grids)]
 
 
-def _scattered(game: GameConfig) -> Maps | None:
-    """What RandomMapBuilder makes of a seed, cell for cell, without its arrays of strings."""
+def _random_maps(game: GameConfig) -> Maps | None:
+    """The same maps as RandomMapBuilder's, cell for cell, without its slow arrays of strings."""
     builder = game.map_builder
     if type(builder) is not RandomMapBuilder.Config or builder.agents != game.num_agents:
         return None
@@ -75,8 +75,8 @@ def _scattered(game: GameConfig) -> Maps | None:
     return grid
 
 
-def _generated(game: GameConfig) -> Maps:
-    """Any other map, by its own builder."""
+def _built_maps(game: GameConfig) -> Maps:
+    """Any other map, from its own builder."""
     builder, agents = game.map_builder, game.num_agents
 
     def grid(seed: int) -> Grid:
@@ -84,7 +84,9 @@ def _generated(game: GameConfig) -> Maps:
             maker = builder.model_copy(update={"seed": seed}, deep=True).create()
         else:
             maker = builder.create()
-            maker.shuffle_spawn_indices = np.random.default_rng(seed).shuffle  # it would draw places without a seed
+            maker.shuffle_spawn_indices = np.random.default_rng(
+                seed
+            ).shuffle  # otherwise spawn points are shuffled without a seed
         return maker.build_for_num_agents(agents).grid.tolist()
 
     return grid

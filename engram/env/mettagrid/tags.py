@@ -1,7 +1,7 @@
-"""Tags by name: mettagrid tells what stands on a cell by the value of one feature; here every tag is its own feature.
+"""Tags as features: mettagrid encodes the object on a cell as the value of one feature; here every tag is a feature.
 
-The number of a tag says nothing of the thing: that a mine is 3 and a wall 4 does not make them alike. Read as a
-quantity it is nearly useless to a network, and it changes with every object that is added to a world.
+Tag numbers are not quantities: a mine (3) and a wall (4) are not alike. A network learns little from such a number, and
+it changes with every object that is added to a world.
 """
 
 from functools import cache
@@ -12,8 +12,8 @@ from mettagrid.config.mettagrid_config import GameConfig
 
 from engram.env.spec import EMPTY_LOCATION, Feature
 
-TAG = "tag"  # mettagrid's feature
-_MORE = 8  # tokens: how exactly it is found out which are padding
+TAG = "tag"  # the name of mettagrid's feature
+_CHUNK = 8  # tokens
 _PAIR = np.dtype("<u2")  # a token's second and third byte: feature and value
 
 
@@ -34,11 +34,11 @@ class Tags(NamedTuple):
         return tuple(Feature(self.first + number, f"{TAG}:{name}", 1.0) for number, name in enumerate(self.names))
 
 
-class Renaming:
-    """Renames the tags in these observations [rows, tokens, 3], where they are, whenever it is called.
+class TagRenamer:
+    """Renames the tags in these observations [rows, tokens, 3], in place, at every call. A second call is harmless.
 
-    Those that have been renamed stay as they are. Most tokens are padding, at the end: how many are in use at most is
-    found out by and by.
+    Most tokens are padding at the end, which it skips: it starts with a few columns of tokens, and adds more as soon
+    as any row uses the next one.
     """
 
     def __init__(self, tags: Tags, observations: np.ndarray) -> None:
@@ -46,15 +46,15 @@ class Renaming:
         self._renamed = _renamed(tags.feature, tags.first)
         self._pairs = np.ndarray(observations.shape[:2], _PAIR, observations, bytes_, (rows, tokens))  # a view
         self._locations = observations[:, :, 0]
-        self._take(_MORE)
+        self._use(_CHUNK)
 
     def __call__(self) -> None:
         while self._next.tobytes() != self._padding:
-            self._take(self._used.shape[1] + _MORE)
+            self._use(self._used.shape[1] + _CHUNK)
         self._used[...] = self._renamed.take(self._used)
 
-    def _take(self, tokens: int) -> None:
-        """Have so many for those in use, until there is a location in the next one."""
+    def _use(self, tokens: int) -> None:
+        """Treats the first `tokens` as used. The next one must be padding in every row."""
         self._used = self._pairs[:, :tokens]
         self._next = self._locations[:, tokens : tokens + 1]
         self._padding = bytes([EMPTY_LOCATION]) * self._next.size
@@ -62,7 +62,7 @@ class Renaming:
 
 @cache
 def _renamed(feature: int, first: int) -> np.ndarray:
-    """What becomes of every pair of a feature and a value."""
+    """The renamed pair for every pair of feature and value."""
     values = np.arange(256, dtype=np.uint16)
     renamed = np.arange(0x10000, dtype=np.uint16).reshape(256, 256)  # the value is the high byte
     renamed[:, feature] = 0x100 | (first + values) & 0xFF

@@ -12,18 +12,18 @@ from pydantic import ValidationError
 
 from engram.settings import UserError
 
-_BUILDERS = "mettagrid."  # a map names its builder by module, and to import any other would run whatever it holds
-_FEATURES = 255  # one byte value is padding
+_BUILDERS = "mettagrid."  # a map names its builder by module; importing another module would run arbitrary code
+_FEATURES = 255  # ids in a byte, without the one for padding
 
 
 def read_world(path: str) -> MettaGridConfig:
-    """The world that a file describes. All that is wrong with it is one error, a line for each problem.
+    """Reads a world from a file. All problems are reported in one error, one line each.
 
-    One action per step and agent is all a policy gives, so changing one's vibe, which mettagrid takes beside it, is
-    off: without a word if the file says nothing of it, with an error if it asks for it. So is talk.
+    A policy gives one action per step and agent. Changing vibe is a second action, so it is disabled. A file that
+    enables it, or talk, is refused.
     """
     data = _parse(Path(path))
-    _refuse(path, [*_foreign_builders(data)])
+    _refuse(path, [*_unknown_builders(data)])
     config = _validate(path, data)
     _refuse(path, [*_problems(config.game)])
     config.game.actions.change_vibe.enabled = False
@@ -53,7 +53,7 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
     except ValidationError as error:
         _refuse(path, [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()])
         raise
-    except (TypeError, ImportError) as error:  # from looking up a map builder; pydantic lets them pass
+    except (TypeError, ImportError) as error:  # raised by the lookup of a map builder
         raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
 
 
@@ -62,16 +62,16 @@ def _refuse(path: str, problems: list[str]) -> None:
         raise UserError(f"env.path: {path} is not a world to train in:\n" + "\n".join(f"  {line}" for line in problems))
 
 
-def _foreign_builders(data: Any, where: str = "") -> Iterator[str]:
+def _unknown_builders(data: Any, where: str = "") -> Iterator[str]:
     if isinstance(data, dict):
         name = data.get("type")
         if isinstance(name, str) and "." in name and not name.startswith(_BUILDERS):
-            yield f"{where}type: {name} is not a class of mettagrid's; maps are made by its own builders only"
+            yield f"{where}type: {name} is not a class of mettagrid's; only its own map builders are allowed"
         for key, value in data.items():
-            yield from _foreign_builders(value, f"{where}{key}.")
+            yield from _unknown_builders(value, f"{where}{key}.")
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _foreign_builders(value, f"{where}{index}.")
+            yield from _unknown_builders(value, f"{where}{index}.")
 
 
 def _problems(game: GameConfig) -> Iterator[str]:
@@ -86,23 +86,21 @@ def _problems(game: GameConfig) -> Iterator[str]:
     if not 2 <= game.obs.token_value_base <= 256:
         yield f"game.obs.token_value_base: must be from 2 to 256, not {game.obs.token_value_base}"
     elif (kinds := len(game.id_map().features()) + len(game.id_map().tag_names())) > _FEATURES:
-        yield (
-            f"game: resources and tags make for {kinds} kinds of token, and a byte tells {_FEATURES} apart: use fewer"
-        )
+        yield (f"game: resources and tags need {kinds} features, but a byte can number {_FEATURES}: use fewer")
     if game.agents and len(game.agents) != game.num_agents:
-        yield f"game.agents: {len(game.agents)} are described, but game.num_agents is {game.num_agents}"
+        yield f"game.agents: {len(game.agents)} are given, but game.num_agents is {game.num_agents}"
     if not game.actions.noop.enabled:
-        yield "game.actions.noop.enabled: must be true: the simulator keeps noop as action 0 and the names would shift"
+        yield "game.actions.noop.enabled: must be true: noop is always action 0, so all names would shift"
     if "change_vibe" in game.actions.model_fields_set and game.actions.change_vibe.enabled:
-        yield "game.actions.change_vibe.enabled: must be false: policies here take one action a step, this is a second"
+        yield "game.actions.change_vibe.enabled: must be false: it is a second action, and policies take one a step"
     if game.talk.enabled:
-        yield "game.talk.enabled: must be false: policies here have nothing to say"
+        yield "game.talk.enabled: must be false: policies have no action for it"
     if type(game.map_builder) is RandomMapBuilder.Config:
-        yield from _crowded(game.map_builder)
+        yield from _overfull(game.map_builder)
 
 
-def _crowded(builder: RandomMapBuilder.Config) -> Iterator[str]:
-    """What RandomMapBuilder cannot place; it would quietly halve all counts until they fit."""
+def _overfull(builder: RandomMapBuilder.Config) -> Iterator[str]:
+    """Counts that do not fit the map: RandomMapBuilder would silently halve them."""
     width, height = (max(0, side - 2 * builder.border_width) for side in (builder.width, builder.height))
     agents = builder.agents if isinstance(builder.agents, int) else sum(builder.agents.values())
     for name, count in builder.objects.items():
@@ -111,6 +109,6 @@ def _crowded(builder: RandomMapBuilder.Config) -> Iterator[str]:
     needed = agents + sum(builder.objects.values())
     if needed > width * height:
         yield (
-            f"game.map_builder: inside its border {width} x {height} cells hold {width * height} things, but agents "
-            f"and objects are {needed}: enlarge width and height, or ask for fewer"
+            f"game.map_builder: the {width} x {height} cells inside its border hold {width * height} things, but there "
+            f"are {needed} agents and objects: increase width and height, or use fewer"
         )

@@ -1,4 +1,4 @@
-"""The ready mettagrid worlds: settings in, a MettaGridConfig out."""
+"""The built-in mettagrid worlds: settings in, a MettaGridConfig out."""
 
 import numpy as np
 from mettagrid.config.action_config import ActionsConfig, ChangeVibeActionConfig
@@ -27,39 +27,39 @@ from engram.env.settings import MettagridWorld, Navigation, Room, TMaze, Worksho
 
 DONE = "episode.done"  # the game stat that ends a T-maze
 CARRY = 3  # ore or batteries an agent can hold
-AGENT_TOKENS = 3  # each agent in view: its type, its group, its id; and one more per resource it holds
+AGENT_TOKENS = 3  # of each agent in view: type, group and id; plus one per resource it holds
 NO_CLOCK = GlobalObsConfig(episode_completion_pct=False, last_action=False, last_reward=False)
 CLOCK_AND_ACTION = GlobalObsConfig(last_reward=False)  # mettagrid's last reward is 0 in every observation
 
 
 def world(settings: MettagridWorld) -> MettaGridConfig:
-    """The configuration of a ready world, made anew at every call: mettagrid changes a configuration that it uses."""
+    """The configuration of a built-in world. A new one at every call, since mettagrid modifies what it uses."""
     if isinstance(settings, TMaze):
         return _tmaze(settings)
     if isinstance(settings, Workshop):
         return _workshop(settings)
     if isinstance(settings, Navigation):
         return _navigation(settings)
-    raise TypeError(f"no world is made from {type(settings).__name__}")
+    raise TypeError(f"{type(settings).__name__} is not the settings class of a built-in world")
 
 
-def tokens_in_view(settings: MettagridWorld) -> int:
-    """A bound on the tokens of one observation: what there would be if all that can come into view did so at once."""
+def max_tokens_in_view(settings: MettagridWorld) -> int:
+    """An upper bound on the tokens of one observation: everything that can come into view, all at once."""
     if isinstance(settings, TMaze):
         return AGENT_TOKENS + 2 * settings.window
     if isinstance(settings, Workshop):
         return _room_tokens(settings, resources=3, altar_tokens=1)
     if isinstance(settings, Navigation):
         return _room_tokens(settings, resources=1, altar_tokens=2)
-    raise TypeError(f"no world is made from {type(settings).__name__}")
+    raise TypeError(f"{type(settings).__name__} is not the settings class of a built-in world")
 
 
 def _tmaze(settings: TMaze) -> MettaGridConfig:
-    """An agent walks from the cue to a junction with a goal on either side; the cue tells which of them pays.
+    """An agent walks from the cue to a junction with a goal on either side; the cue shows which of them pays.
 
-    Nothing but memory can carry the cue to the junction. The corridor is one cell wide, so the agent's place says
-    nothing of the cue, and cue and goals are never in view together. No token tells the time or the last action: a
-    policy without memory could wait, or bump into a wall, as a note to itself. The goals share one type, hence one tag.
+    Only memory can carry the cue to the junction. The corridor is one cell wide, so the agent's position does not
+    reveal the cue, and cue and goals are never in view together. No token shows the time or the last action: a policy
+    without memory could encode the cue by waiting or bumping into a wall. Both goals have the same type, hence one tag.
     """
     width = settings.corridor
     maps = [
@@ -91,7 +91,7 @@ def _goal(which: str) -> GridObjectConfig:
 
 
 def _workshop(settings: Workshop) -> MettaGridConfig:
-    """Walking into a mine gives ore; into a generator turns ore to a battery; into an altar, a battery to a heart."""
+    """A mine gives ore, a generator turns ore into a battery, an altar turns a battery into a heart."""
     return _world(
         settings,
         agents=settings.agents,
@@ -108,17 +108,16 @@ def _workshop(settings: Workshop) -> MettaGridConfig:
         },
         limits={"ore": CARRY, "battery": CARRY},
         global_tokens=CLOCK_AND_ACTION,
-        map_builder=_scatter(settings),
+        map_builder=_random_map(settings),
     )
 
 
 def _navigation(settings: Navigation) -> MettaGridConfig:
-    """An altar holds one heart, which shows while it is there; the first agent to walk into the altar takes it.
+    """Each altar holds one visible heart; the first agent to walk into it takes the heart.
 
-    All altars are filled again at every `refill`-th step. An agent sees a fraction of the room: it does best if it
-    remembers where it has been and where altars are that it has emptied, and comes back when they are full. By
-    default random moves take 1.2 hearts an episode; going for the nearest full altar in sight, else at random, 4;
-    and 8 is all there are.
+    All altars are refilled every `refill` steps. An agent sees a fraction of the room, so it does best if it remembers
+    where it has been and which altars it has emptied, and returns when they are full. With the defaults, random moves
+    take 1.2 hearts an episode; walking to the nearest full altar in view, else randomly, takes 4; the maximum is 8.
     """
     altar = GridObjectConfig(
         name="altar",
@@ -138,7 +137,7 @@ def _navigation(settings: Navigation) -> MettaGridConfig:
         objects=[altar],
         rewards={"heart.gained": settings.heart_reward},
         global_tokens=CLOCK_AND_ACTION,
-        map_builder=_scatter(settings),
+        map_builder=_random_map(settings),
         events={"fill": fill},
     )
 
@@ -151,7 +150,7 @@ def _exchange(paid: str, gained: str) -> Handler:
     return Handler(filters=[actorHas({paid: 1})], mutations=[updateActor({paid: -1, gained: 1})])
 
 
-def _scatter(room: Room) -> RandomMapBuilder.Config:
+def _random_map(room: Room) -> RandomMapBuilder.Config:
     return RandomMapBuilder.Config(
         agents=room.agents, width=room.size, height=room.size, border_width=1, objects=room.things()
     )
@@ -173,8 +172,8 @@ def _world(
     limits: dict[str, int] | None = None,
     **game: object,
 ) -> MettaGridConfig:
-    """What all worlds have in common: walls, four moves and no vibes, and rewards by what an agent's stats gain."""
-    tokens = settings.num_tokens or tokens_in_view(settings)
+    """What all worlds share: walls, four moves, no vibes, and rewards for increases of an agent's stats."""
+    tokens = settings.num_tokens or max_tokens_in_view(settings)
     agent_rewards: dict[str, AgentReward] = {name: reward(stat(name), weight=value) for name, value in rewards.items()}
     agent_limits = {name: _limit(name, amount) for name, amount in (limits or {}).items()}
     return MettaGridConfig(
@@ -198,13 +197,13 @@ def _world(
 
 
 def _room_tokens(room: Room, resources: int, altar_tokens: int) -> int:
-    place = np.arange(1, room.size - 1)
-    first = np.maximum(place - room.window // 2, 0)
-    last = np.minimum(place + room.window // 2, room.size - 1)
-    seen = last - first + 1
-    inside = seen - (first == 0) - (last == room.size - 1)
+    position = np.arange(1, room.size - 1)
+    first = np.maximum(position - room.window // 2, 0)
+    last = np.minimum(position + room.window // 2, room.size - 1)
+    visible = last - first + 1
+    inside = visible - (first == 0) - (last == room.size - 1)
     inside_cells = np.outer(inside, inside)
-    border = int((np.outer(seen, seen) - inside_cells).max())
+    border = int((np.outer(visible, visible) - inside_cells).max())
     others = sum(room.things().values()) - room.altars
     tokens = [AGENT_TOKENS + resources] * room.agents + [altar_tokens] * room.altars + [1] * others
     clock_and_action = 2

@@ -1,97 +1,157 @@
-"""Opens the pool that steps groups of environments, here or in workers, and shares the groups out over it."""
+"""Pools that step batches of environments, in this process or in workers, and how batches are shared over workers."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from engram.cores import available_cores
 from engram.env.block import Block, Buffers
+from engram.env.errors import EnvError, describe, describe_exception
 from engram.env.registry import adapter_path, make_block
 from engram.env.spec import EnvSpec
-from engram.env.workers import shared_memory as shared
-from engram.env.workers.commands import LocalPool, Pool
-from engram.env.workers.worker import Job, rows_of
+from engram.env.workers import shared_memory
+from engram.env.workers.transport import Command
+from engram.env.workers.worker import WorkerSetup, perform, rows_of
 from engram.env.workers.worker_pool import WorkerPool
+from engram.settings import UserError
 
 
-class Opened(NamedTuple):
+class Pool(Protocol):
+    """Steps the environments of each batch. A batch is split into shares, in order of environments.
+
+    A pool closes itself when an environment fails.
+    """
+
+    closed: bool
+
+    def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
+        """Gives every share of a batch a command; `arguments` has one for each share."""
+
+    def finish(self, batch: int) -> list[Any]:
+        """Waits for the command that a batch was given; returns the result of each share."""
+
+    def close(self) -> None: ...
+
+
+class OpenedPool(NamedTuple):
     pool: Pool
     buffers: Buffers  # of all rows
-    shares: list[list[range]]  # of each group: the places whose answers come together, in order
+    shares: list[list[range]]  # by batch: the positions of each share, in order
 
 
-def open_here(settings: Any, spec: EnvSpec, seed: int, groups: Sequence[range], first_env: int) -> Opened:
-    """Groups are of places, which begin at 0; the environment at a place has the id `first_env` + place."""
-    buffers = Buffers.allocate(spec, spec.agents * groups[-1].stop)
+def open_local(settings: Any, spec: EnvSpec, seed: int, batches: Sequence[range], first_env: int) -> OpenedPool:
+    """Batches are ranges of positions from 0 on; the environment at position p has the id `first_env` + p."""
+    buffers = Buffers.allocate(spec, spec.agents * batches[-1].stop)
 
     def build(ids: range) -> Block:
         return make_block(settings, ids, seed, rows_of(ids, first_env, spec.agents, buffers))
 
-    pool = LocalPool(_title(settings, spec), [shifted(places, first_env) for places in groups], build)
-    return Opened(pool, buffers, [[places] for places in groups])
+    pool = LocalPool(_title(settings, spec), [_shift(positions, first_env) for positions in batches], build)
+    return OpenedPool(pool, buffers, [[positions] for positions in batches])
 
 
 def open_workers(
     settings: Any,
     spec: EnvSpec,
     seed: int,
-    groups: Sequence[range],
+    batches: Sequence[range],
     first_env: int,
     num_workers: int,
     step_timeout: float,
     start_timeout: float,
-) -> Opened:
-    layout = Buffers.layout(spec, spec.agents * groups[-1].stop)
-    shares = share_out(groups, num_workers, apart=num_workers >= available_cores())
-    jobs = [
-        Job(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, held)
-        for held in (_held_by(worker, shares, first_env) for worker in range(num_workers))
-        if held
+) -> OpenedPool:
+    """Like `open_local`, in worker processes over shared memory."""
+    layout = Buffers.layout(spec, spec.agents * batches[-1].stop)
+    shares = share_out(batches, num_workers, separate=num_workers >= available_cores())
+    setups = [
+        WorkerSetup(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, own)
+        for own in (_shares_of(worker, shares, first_env) for worker in range(num_workers))
+        if own
     ]
-    memory = shared.create(layout)
+    memory = shared_memory.create(layout)
     try:
-        buffers = shared.attach(memory, layout)
-        pool = WorkerPool(_title(settings, spec), jobs, memory, step_timeout, start_timeout)
+        buffers = shared_memory.attach(memory, layout)
+        pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout)
     finally:
         os.close(memory)
-    return Opened(pool, buffers, [[ids for _, ids in group] for group in shares])
+    return OpenedPool(pool, buffers, [[positions for _, positions in batch] for batch in shares])
 
 
-def split(ids: range, parts: int) -> list[range]:
-    """Contiguous parts whose sizes differ by one at most, the larger ones first; some are empty if there are many."""
-    size, larger = divmod(len(ids), parts)
-    bounds = [ids.start + part * size + min(part, larger) for part in range(parts + 1)]
+class LocalPool:
+    """Every batch is one block in this process. It runs a command when `finish` asks for the result."""
+
+    def __init__(self, environment: str, batches: Sequence[range], build: Callable[[range], Block]) -> None:
+        self._environment, self._batches = environment, batches
+        self._commands: dict[int, tuple[Command, Any]] = {}
+        self._blocks: list[Block] = []
+        self.closed = False
+        for batch, ids in enumerate(batches):
+            self._blocks.append(self._run(Command.BUILD, batch, build, ids))
+
+    def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
+        self._commands[batch] = (command, arguments[0] if arguments else None)
+
+    def finish(self, batch: int) -> list[Any]:
+        command, argument = self._commands.pop(batch)
+        return [self._run(command, batch, perform, self._blocks[batch], command, argument)]
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            for block in self._blocks:
+                block.close()
+
+    def _run(self, command: Command, batch: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except UserError:
+            self.close()
+            raise
+        except Exception as error:
+            text = describe(
+                self._environment, "failed", command.verb, [self._batches[batch]], describe_exception(error)
+            )
+            with contextlib.suppress(Exception):  # a broken environment may not even close
+                self.close()
+            raise EnvError(text) from error
+
+
+def split(positions: range, parts: int) -> list[range]:
+    """Contiguous parts whose sizes differ by at most one, larger ones first; some may be empty."""
+    size, larger = divmod(len(positions), parts)
+    bounds = [positions.start + part * size + min(part, larger) for part in range(parts + 1)]
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-def shifted(ids: range, by: int) -> range:
-    return range(ids.start + by, ids.stop + by)
+def share_out(batches: Sequence[range], num_workers: int, separate: bool) -> list[list[tuple[int, range]]]:
+    """For each batch, the (worker, positions) that step it.
 
-
-def share_out(groups: Sequence[range], num_workers: int, apart: bool) -> list[list[tuple[int, range]]]:
-    """For each group the (worker, environments) that step it.
-
-    All workers have a part of every group, so that none waits while the policy looks at one of them; the larger parts
-    go round, so that no worker has much more. `apart`: every group has workers of its own, if they can be divided so.
-    They are told to step half as often; and a policy that has no core but theirs takes one of those who wait for it.
+    By default every worker has a share of every batch, so that none is idle while the policy acts on one batch. The
+    larger shares rotate over the workers. `separate` gives every batch its own workers, if their numbers divide: that
+    halves the messages, and suits machines where the policy has to take a core from idle workers.
     """
-    if apart and num_workers % len(groups) == 0:
-        each = num_workers // len(groups)
+    if separate and num_workers % len(batches) == 0:
+        each = num_workers // len(batches)
         return [
-            [(group * each + part, ids) for part, ids in enumerate(split(places, each)) if len(ids)]
-            for group, places in enumerate(groups)
+            [(batch * each + part, share) for part, share in enumerate(split(positions, each)) if share]
+            for batch, positions in enumerate(batches)
         ]
     return [
-        [((group.start + part) % num_workers, ids) for part, ids in enumerate(split(group, num_workers)) if len(ids)]
-        for group in groups
+        [((batch.start + part) % num_workers, share) for part, share in enumerate(split(batch, num_workers)) if share]
+        for batch in batches
     ]
 
 
-def _held_by(worker: int, shares: Sequence[Sequence[tuple[int, range]]], first_env: int) -> dict[int, range]:
-    """Ids of environments, by group."""
-    held = {group: places for group, parts in enumerate(shares) for holder, places in parts if holder == worker}
-    return {group: shifted(places, first_env) for group, places in held.items()}
+def _shares_of(worker: int, shares: Sequence[Sequence[tuple[int, range]]], first_env: int) -> dict[int, range]:
+    """The environment ids of a worker, by batch."""
+    own = {batch: positions for batch, parts in enumerate(shares) for owner, positions in parts if owner == worker}
+    return {batch: _shift(positions, first_env) for batch, positions in own.items()}
+
+
+def _shift(positions: range, by: int) -> range:
+    return range(positions.start + by, positions.stop + by)
 
 
 def _title(settings: Any, spec: EnvSpec) -> str:

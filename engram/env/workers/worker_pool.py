@@ -1,4 +1,4 @@
-"""Environments stepped in worker processes over shared memory, and what becomes of a worker that fails."""
+"""The pool of worker processes: starts them, exchanges commands and replies, and detects dead and hung workers."""
 
 import os
 import pickle
@@ -12,20 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from engram.env.errors import EnvError, describe
-from engram.env.workers.answers import SLICE, Answer, Answers
-from engram.env.workers.channel import Channel
-from engram.env.workers.commands import Command, Done
-from engram.env.workers.worker import FAILED, Job
+from engram.env.workers.transport import POLL_SECONDS, Command, CommandSocket, Reply, ReplyReceiver, Status
+from engram.env.workers.worker import WorkerSetup
 
-_PATIENCE = 1.0  # seconds to leave after the channel closed, and again after SIGTERM
-_ALL = -1  # the group of all workers
+_EXIT_SECONDS = 1.0  # granted after the command socket closes, and again after SIGTERM
+_ALL = -1  # the "batch" of all workers
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-# Many small environments lie on many pages. Other C libraries ignore it.
-_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 class WorkerError(EnvError):
-    """A worker died, hung or raised. All workers are gone by the time this is raised."""
+    """A worker died, hung or raised. All workers have been ended when this is raised."""
 
 
 @dataclass(eq=False)
@@ -33,159 +29,150 @@ class _Worker:
     number: int
     shares: dict[int, range]
     process: subprocess.Popen
-    channel: Channel
+    commands: CommandSocket
     lifeline: int  # our end of a pipe: when it closes, the kernel kills the worker
 
 
 class WorkerPool:
-    """One process for each job, each with a share of many groups.
+    """One process for each setup, each with shares of some or all batches.
 
-    A worker does what it is asked in order, so while the policy looks at one group the workers step the next ones
-    without waiting for anybody. Both sides sleep in the kernel until a message comes, workers after a moment.
+    A worker carries out its commands in order, so workers step the next batch while the policy acts on this one. Both
+    sides sleep in the kernel until a message arrives.
     """
 
-    def __init__(self, environment: str, jobs: Sequence[Job], memory: int, step_timeout: float, start_timeout: float):
+    def __init__(
+        self, environment: str, setups: Sequence[WorkerSetup], memory: int, step_timeout: float, start_timeout: float
+    ) -> None:
         self._environment = environment
         self._timeouts = [step_timeout if command == Command.STEP else start_timeout for command in Command]
-        self._inbox = Answers()
+        self._receiver = ReplyReceiver()
         self._workers: list[_Worker] = []
-        self._asked: dict[int, Command] = {}  # by group, oldest first
-        self._answers: dict[int, dict[int, Any]] = {}  # by group and worker: those to what was asked last
-        self._kept: dict[int, list[Any]] = {}  # by group: the answers of those done while another was waited for
+        self._commands: dict[int, Command] = {}  # unfinished, by batch, oldest first
+        self._results: dict[int, dict[int, Any]] = {}  # of the last command, by batch and worker
         self.closed = False
         try:
             try:
-                for number, job in enumerate(jobs):
-                    files = self._inbox.theirs.fileno(), memory
-                    self._workers.append(_launch(number, job.shares, *files, step_timeout))
+                for number, setup in enumerate(setups):
+                    files = self._receiver.worker_end.fileno(), memory
+                    self._workers.append(_launch(number, setup.shares, *files, step_timeout))
             finally:
-                self._inbox.theirs.close()
-            groups = {group for job in jobs for group in job.shares}
-            self._holders = {group: self._holders_of(group) for group in groups}
-            self._holders[_ALL] = {worker.number: worker for worker in self._workers}
-            self.start(Command.BUILD, _ALL, jobs)
+                self._receiver.worker_end.close()
+            batches = {batch for setup in setups for batch in setup.shares}
+            self._owners = {batch: self._owners_of(batch) for batch in batches}
+            self._owners[_ALL] = {worker.number: worker for worker in self._workers}
+            self.start(Command.BUILD, _ALL, setups)
             self.finish(_ALL)
         except BaseException:
             self.close()
             raise
 
-    def start(self, command: Command, group: int, arguments: Sequence[Any] | None = None) -> None:
-        self._asked[group], self._answers[group] = command, {}
-        for place, worker in enumerate(self._holders[group].values()):
+    def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
+        self._commands[batch], self._results[batch] = command, {}
+        for share, worker in enumerate(self._owners[batch].values()):
             try:
-                worker.channel.send(command, group, b"" if arguments is None else pickle.dumps(arguments[place]))
+                worker.commands.send(command, batch, b"" if arguments is None else pickle.dumps(arguments[share]))
             except BlockingIOError:
                 raise self._hung(worker, self._timeouts[Command.STEP]) from None
             except OSError:
                 raise self._lost(worker) from None
 
-    def finish(self, group: int | None = None) -> Done:
-        kept = next(iter(self._kept), None) if group is None else group
-        if kept in self._kept:
-            return kept, self._kept.pop(kept)
-        while True:
-            number, code, answered, payload = self._inbox.receive() or self._late_answer(group)
-            if code == FAILED:
-                raise self._failed(self._workers[number], payload)
-            answers, holders = self._answers[answered], self._holders[answered]
-            answers[number] = pickle.loads(payload) if payload else None
-            if len(answers) == len(holders):
-                del self._asked[answered]
-                done = answered, [*map(answers.__getitem__, holders)]
-                if group is None or group == answered:
-                    return done
-                self._kept.update([done])
+    def finish(self, batch: int) -> list[Any]:
+        """Also collects the replies of other batches that arrive meanwhile."""
+        results, owners = self._results[batch], self._owners[batch]
+        while len(results) < len(owners):
+            reply = self._receiver.receive() or self._wait_for_reply(batch)
+            if reply.status == Status.FAILED:
+                raise self._failed(self._workers[reply.worker], reply.payload)
+            self._results[reply.batch][reply.worker] = pickle.loads(reply.payload) if reply.payload else None
+        del self._commands[batch]
+        return [results[number] for number in owners]
 
     def close(self) -> None:
-        """End every worker: ask, then insist. Also those that hang or are stopped."""
+        """Ends every worker, also those that hang or are stopped: closes the sockets, then sends signals."""
         if self.closed:
             return
         self.closed = True
         for worker in self._workers:
-            worker.channel.close()
-        self._inbox.close()
+            worker.commands.close()
+        self._receiver.close()
         processes = [worker.process for worker in self._workers]
-        for insist in (None, signal.SIGTERM, signal.SIGKILL):
+        for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in processes:
-                if insist is not None:
-                    process.send_signal(insist)
-            processes = _wait_for(processes, None if insist == signal.SIGKILL else _PATIENCE)
+                if signal_number is not None:
+                    process.send_signal(signal_number)
+            processes = _wait_for(processes, None if signal_number == signal.SIGKILL else _EXIT_SECONDS)
         for worker in self._workers:
             os.close(worker.lifeline)
 
-    def _holders_of(self, group: int) -> dict[int, _Worker]:
-        """By number, in the order of their shares."""
-        holders = [worker for worker in self._workers if group in worker.shares]
-        return {worker.number: worker for worker in sorted(holders, key=lambda worker: worker.shares[group].start)}
+    def _owners_of(self, batch: int) -> dict[int, _Worker]:
+        """The workers of a batch by number, in the order of their shares."""
+        owners = [worker for worker in self._workers if batch in worker.shares]
+        return {worker.number: worker for worker in sorted(owners, key=lambda worker: worker.shares[batch].start)}
 
-    def _late_answer(self, group: int | None) -> Answer:
-        """Waited for in slices: who is stopped for a while (Ctrl-Z and fg) loses no more than one of them."""
-        group = next(iter(self._asked)) if group is None else group
-        timeout = self._timeouts[self._asked[group]]
-        for _ in range(round(timeout / SLICE)):
+    def _wait_for_reply(self, batch: int) -> Reply:
+        """Waits in short polls and counts them, so that a pause of the whole program (Ctrl-Z) is not a timeout."""
+        timeout = self._timeouts[self._commands[batch]]
+        for _ in range(round(timeout / POLL_SECONDS)):
             dead = next((worker for worker in self._workers if worker.process.poll() is not None), None)
-            answer = self._inbox.receive()
-            if answer is not None:
-                return answer
+            reply = self._receiver.receive()
+            if reply is not None:
+                return reply
             if dead is not None:
                 raise self._lost(dead)
-        raise self._hung(next(self._late(group)), timeout)
+        raise self._hung(next(self._unfinished(batch)), timeout)
 
-    def _late(self, group: int) -> Iterator[_Worker]:
-        """Those who have not answered what the group was asked."""
-        return (worker for number, worker in self._holders[group].items() if number not in self._answers[group])
+    def _unfinished(self, batch: int) -> Iterator[_Worker]:
+        """The workers that have not replied to a batch's command."""
+        return (worker for number, worker in self._owners[batch].items() if number not in self._results[batch])
 
     def _failed(self, worker: _Worker, payload: bytes | bytearray) -> WorkerError:
         return self._error(worker, "failed", payload.decode())
 
     def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
-        worker.process.kill()  # it would not listen to close()
+        worker.process.kill()  # it would not notice a closed socket
         stepping = timeout == self._timeouts[Command.STEP]
         setting = "trainer.worker_timeout, or VectorEnv's step_timeout" if stepping else "VectorEnv's start_timeout"
-        advice = f"If that is no fault of the environment's, allow it more time ({setting})."
-        return self._error(worker, "hangs", f"it gave no answer for {timeout:g} s. {advice}")
+        advice = f"If the environment is only slow, raise the timeout ({setting})."
+        return self._error(worker, "hangs", f"no reply for {timeout:g} s. {advice}")
 
     def _lost(self, worker: _Worker) -> WorkerError:
-        """The error of a worker that is gone, or the last words of one that failed."""
-        while (answer := self._inbox.receive()) is not None:
-            number, code, _, payload = answer
-            if code == FAILED:
-                return self._failed(self._workers[number], payload)
-        _wait_for([worker.process], _PATIENCE)
+        """The error of a worker that died, or the failure that it or another one reported before."""
+        while (reply := self._receiver.receive()) is not None:
+            if reply.status == Status.FAILED:
+                return self._failed(self._workers[reply.worker], reply.payload)
+        _wait_for([worker.process], _EXIT_SECONDS)
         return self._error(worker, "died", _cause_of_death(worker.process.poll()))
 
     def _error(self, worker: _Worker, verb: str, what: str) -> WorkerError:
-        group = next((group for group in self._asked if worker in self._late(group)), _ALL)  # what it was asked first
-        doing = self._asked[group].doing if group in self._asked else "waiting with"
-        ids = list(worker.shares.values()) if group == _ALL else [worker.shares[group]]
+        batch = next((batch for batch in self._commands if worker in self._unfinished(batch)), _ALL)
+        doing = self._commands[batch].verb if batch in self._commands else "waiting with"
+        ids = list(worker.shares.values()) if batch == _ALL else [worker.shares[batch]]
         who = f"worker {worker.number} of {len(self._workers)} {verb}"
         self.close()
         return WorkerError(describe(self._environment, who, doing, ids, what))
 
 
-def _launch(number: int, shares: dict[int, range], answers: int, memory: int, timeout: float) -> _Worker:
-    ours, theirs = socket.socketpair()
+def _launch(number: int, shares: dict[int, range], reply_file: int, memory: int, send_timeout: float) -> _Worker:
+    our_end, worker_end = socket.socketpair()
     lifeline_end, lifeline = os.pipe()
-    files = (theirs.fileno(), answers, memory, lifeline_end)
+    files = (worker_end.fileno(), reply_file, memory, lifeline_end)
     paths = [str(path) for path in sys.path]
-    boot = f"import sys; sys.path[:] = {paths}; from engram.env.workers.worker import main; main()"
+    code = f"import sys; sys.path[:] = {paths}; from engram.env.workers.worker import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", boot, *map(str, (number, *files))],
+        [sys.executable, "-P", "-c", code, *map(str, (number, *files))],
         pass_fds=files,
-        env=_HUGE_PAGES | os.environ | dict.fromkeys(_THREADS, "1"),
+        env=os.environ | dict.fromkeys(_THREADS, "1"),
         stdin=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
     )
-    theirs.close()
+    worker_end.close()
     os.close(lifeline_end)
-    channel = Channel(ours)
-    channel.limit_sending(timeout)
-    return _Worker(number, shares, process, channel, lifeline)
+    return _Worker(number, shares, process, CommandSocket(our_end, send_timeout), lifeline)
 
 
-def _wait_for(processes: Sequence[subprocess.Popen], patience: float | None) -> list[subprocess.Popen]:
-    """Those that still run when patience with all of them together has run out."""
-    deadline = None if patience is None else time.monotonic() + patience
+def _wait_for(processes: Sequence[subprocess.Popen], seconds: float | None) -> list[subprocess.Popen]:
+    """Waits for all processes together; returns those that still run."""
+    deadline = None if seconds is None else time.monotonic() + seconds
     running = []
     for process in processes:
         try:
@@ -197,11 +184,9 @@ def _wait_for(processes: Sequence[subprocess.Popen], patience: float | None) -> 
 
 def _cause_of_death(returncode: int | None) -> str:
     if returncode is None:
-        return "it closed its channel but still ran"
+        return "it closed its socket but still runs"
     if returncode >= 0:
         return f"it exited with code {returncode}"
     name = signal.Signals(-returncode).name
-    hint = (
-        ". Where memory runs out the system does that: try fewer environments or workers" if name == "SIGKILL" else ""
-    )
+    hint = ". The system does that when memory runs out: try fewer environments or workers" if name == "SIGKILL" else ""
     return f"it was killed by {name}{hint}"

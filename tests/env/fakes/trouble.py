@@ -81,6 +81,7 @@ class TroubleBlock:
         for log, saved, length in zip(self.log, state["log"], state["step"], strict=True):
             log[:length] = saved[:length]
         self.buffers.observations[:] = self._look()
+        self.buffers.alive[:] = True
         self.buffers.rewards[:] = -1  # as a replay of the episode would leave something there
         return True
 

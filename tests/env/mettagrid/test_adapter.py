@@ -8,12 +8,14 @@ import pytest
 from mettagrid.map_builder.ascii import AsciiMapBuilder
 from pydantic import ValidationError
 
-from engram.env.block import Buffers, Episodes, episode_seed
+from engram.env.block import Buffers, Episodes
 from engram.env.mettagrid.adapter import block, spec
 from engram.env.mettagrid.block import MettagridBlock
-from engram.env.mettagrid.simulators import Simulations
+from engram.env.mettagrid.simulators import SimulatorFactory
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import Arena, Navigation, Small, TMaze
+from engram.env.snapshot import restore_buffers, save_buffers
+from engram.env.splitmix import episode_seed
 from engram.settings import UserError
 
 NOOP, NORTH, SOUTH, WEST, EAST = range(5)
@@ -56,7 +58,7 @@ def assert_same(one, other):
 
 def test_a_simulation_works_on_the_rows_themselves():
     made, buffers = make(TINY)
-    for env, simulation in made.simulations.items():
+    for env, simulation in made.simulators.items():
         rows = slice(3 * env, 3 * env + 3)
         for name in ("observations", "rewards", "terminals", "truncations", "actions"):
             theirs, ours = getattr(simulation, name)(), getattr(buffers, name)[rows]
@@ -141,7 +143,7 @@ def by_hand(settings, seed, actions):
     agents, tokens = config.game.num_agents, config.game.obs.num_tokens
     observation, reward = np.zeros((agents, tokens, 3), np.uint8), np.zeros(agents, np.float32)
     flags, (taken, vibes) = np.zeros((2, agents), bool), np.zeros((2, agents), np.int32)
-    simulation = Simulations(config).begin(seed)
+    simulation = SimulatorFactory(config).make(seed)
     simulation.set_buffers(observation, *flags, reward, taken, vibes)
     observations, rewards = [seen()], []
     for taken[:] in actions:
@@ -215,21 +217,17 @@ def test_a_block_goes_on_from_a_state_as_if_it_had_never_stopped(settings):
     actions = actions_for(settings, 3, 60, seed=1)
     actions[:, ::2] = np.where(actions[:, ::2] == WEST, EAST, actions[:, ::2])  # so that some reach a goal
     made, buffers = make(settings, seed=4)
-    states, history = [made.state()], []
+    states, saved, history = [made.state()], [save_buffers(buffers)], []
     for taken in actions:
         history += play(made, buffers, [taken])
         states.append(made.state())
+        saved.append(save_buffers(buffers))
     other, rows = make(settings, seed=4)
     for cut in np.random.default_rng(0).permutation(50):
         assert other.restore(states[cut])
-        if cut:
-            assert_same([outputs(history[cut - 1])], [outputs(snapshot(rows))])
+        assert restore_buffers(saved[cut], rows)
         assert_same(history[cut : cut + 8], play(other, rows, actions[cut : cut + 8]))
         assert_same([states[cut + 8]], [other.state()])
-
-
-def outputs(step):
-    return {name: value for name, value in step.items() if name != "actions" and not name.startswith("episode")}
 
 
 def test_a_state_is_a_copy_with_one_entry_per_environment():
@@ -238,20 +236,25 @@ def test_a_state_is_a_copy_with_one_entry_per_environment():
     state = made.state()
     kept = {name: array.copy() for name, array in state.items()}
     assert all(len(array) == 4 for array in state.values())
-    assert state["log"].shape == (4, 5, 3)
+    assert state["actions"].shape == (4, 5, 3)
     play(made, buffers, actions_for(TINY, 4, 5))
     assert_same([kept], [state])
 
 
-def test_a_state_with_other_observations_is_not_taken_for_restored():
-    made, _ = make(TINY)
-    state = made.state()
-    state["observations"][0, 0, 0] ^= 1
+def test_a_replay_that_differs_from_the_saved_state_is_noticed():
+    made, buffers = make(TINY)
+    play(made, buffers, actions_for(TINY, 3, 9))
+    state, saved = made.state(), save_buffers(buffers)
+    saved["observations"][0, 0, 0] ^= 1
+    assert made.restore(state)
+    assert not restore_buffers(saved, buffers)
+    state["returns"][0, 0] += 1
     assert not made.restore(state)
 
 
 @pytest.mark.parametrize("max_steps", [0, 10**9])
-def test_episodes_too_long_to_log_have_no_state(max_steps):
+def test_episodes_that_outgrow_the_log_have_no_state(max_steps, monkeypatch):
+    monkeypatch.setattr("engram.env.episode_log.LOGGED_STEPS", 19)
     config = world(TINY)
     config.game.max_steps = max_steps
     buffers = Buffers.allocate(spec(TINY), 3)

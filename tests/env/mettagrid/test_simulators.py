@@ -5,7 +5,7 @@ import pytest
 from mettagrid.map_builder.ascii import AsciiMapBuilder
 from mettagrid.map_builder.random_map import RandomMapBuilder
 
-from engram.env.mettagrid.simulators import Simulations
+from engram.env.mettagrid.simulators import SimulatorFactory
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import Arena, Small, TMaze
 
@@ -17,7 +17,7 @@ def test_scattered_maps_are_the_ones_mettagrid_builds(border, agents):
     config.game.map_builder = RandomMapBuilder.Config(
         agents=agents, width=11, height=9, border_width=border, objects={"wall": 3, "mine": 2, "altar": 1}
     )
-    simulations = Simulations(config)
+    simulations = SimulatorFactory(config)
     for seed in range(5):
         builder = config.game.map_builder.model_copy(update={"seed": seed}).create()
         theirs = builder.build_for_num_agents(agents).grid.tolist()
@@ -26,12 +26,14 @@ def test_scattered_maps_are_the_ones_mettagrid_builds(border, agents):
 
 
 def test_agents_are_told_apart_in_the_map():
-    names = [name for row in Simulations(world(Arena(agents=3))).map(0) for name in row if name.startswith("agent")]
+    names = [
+        name for row in SimulatorFactory(world(Arena(agents=3))).map(0) for name in row if name.startswith("agent")
+    ]
     assert names == ["agent.red.0", "agent.red.1", "agent.red.2"]
 
 
 def test_drawn_maps_are_built_once():
-    simulations = Simulations(world(TMaze()))
+    simulations = SimulatorFactory(world(TMaze()))
     assert simulations.map(4) is simulations.map(6)
     assert simulations.map(4) is not simulations.map(5)
 
@@ -39,7 +41,7 @@ def test_drawn_maps_are_built_once():
 def test_where_a_drawn_map_has_places_to_spare_the_seed_chooses():
     config = world(Small())
     config.game.map_builder = AsciiMapBuilder.Config(map_data=["@@@@@", "....."], char_to_map_name={})
-    one, other = Simulations(config), Simulations(config)
+    one, other = SimulatorFactory(config), SimulatorFactory(config)
     grids = [one.map(seed) for seed in range(20)]
     assert grids == [other.map(seed) for seed in range(20)]
     assert {sum(name == "agent.agent" for name in grid[0]) for grid in grids} == {1}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.env.mettagrid.tags import Renaming, Tags
+from engram.env.mettagrid.tags import TagRenamer, Tags
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import Arena, Small, TMaze
 
@@ -17,14 +17,14 @@ def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
     renamed = [[0xFE, 1, 6], [0x55, 10, 1], [0x55, 4, 6], [0x12, 12, 1], [0x12, 11, 1]]
     observations = np.array([tokens + [EMPTY] * padding, [EMPTY] * (5 + padding)], np.uint8)
     for _ in range(2):  # once more changes nothing
-        Renaming(TAGS, observations)()
+        TagRenamer(TAGS, observations)()
         assert observations.tolist() == [renamed + [EMPTY] * padding, [EMPTY] * (5 + padding)]
 
 
 @pytest.mark.parametrize("tokens", [16, 17, 31, 33, 100])
 def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
     observations = np.full((2, tokens, 3), 255, np.uint8)
-    renaming = Renaming(TAGS, observations)
+    renaming = TagRenamer(TAGS, observations)
     for used in [*range(0, tokens + 1, 5), tokens, 3, tokens]:
         observations[:] = 255
         observations[1, :used] = 0x33, 6, 1
@@ -37,7 +37,7 @@ def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
 def test_observations_are_changed_where_they_are():
     buffer = np.full((4, 3, 3), 255, np.uint8)
     buffer[:, 0] = 0x33, 6, 1
-    Renaming(TAGS, buffer[1:3])()
+    TagRenamer(TAGS, buffer[1:3])()
     assert buffer[:, 0].tolist() == [[0x33, 6, 1], [0x33, 11, 1], [0x33, 11, 1], [0x33, 6, 1]]
 
 

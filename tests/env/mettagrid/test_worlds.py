@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from engram.env.block import Buffers, Episodes
 from engram.env.mettagrid.adapter import block, spec
 from engram.env.mettagrid.block import MettagridBlock
-from engram.env.mettagrid.simulators import Simulations
-from engram.env.mettagrid.worlds import tokens_in_view, world
+from engram.env.mettagrid.simulators import SimulatorFactory
+from engram.env.mettagrid.worlds import max_tokens_in_view, world
 from engram.env.settings import Arena, Navigation, Small, TMaze
 
 NOOP, NORTH, SOUTH, WEST, EAST = range(5)
@@ -105,7 +105,7 @@ def test_waiting_and_bumping_leave_no_trace_in_what_a_t_maze_shows():
 
 
 def test_the_two_mazes_are_equally_likely_and_differ_in_cue_and_goals_only():
-    simulations = Simulations(world(TMaze()))
+    simulations = SimulatorFactory(world(TMaze()))
     grids = [np.array(simulations.map(seed)) for seed in range(2)]
     assert sorted(grids[0][grids[0] != grids[1]]) == ["cue_1", "right", "wrong"]
     _, buffers = make(TMaze(), envs=2000)
@@ -136,7 +136,7 @@ def test_a_room_too_small_for_its_things_is_refused_with_a_size_that_is_not():
 
 @pytest.mark.parametrize("settings", [Small(), Arena(), Navigation()])
 def test_a_room_holds_all_the_things_it_should(settings):
-    grid = np.array(Simulations(world(settings)).map(5))
+    grid = np.array(SimulatorFactory(world(settings)).map(5))
     assert grid.shape == (settings.size, settings.size)
     inside = grid[1:-1, 1:-1]
     assert (grid == "wall").sum() - (inside == "wall").sum() == 4 * (settings.size - 1)
@@ -162,7 +162,7 @@ def test_observations_never_outgrow_the_tokens_a_world_gives_them(settings):
         buffers.actions[:] = actions
         made.step()
         most = max(most, (buffers.observations[:, :, 0] != 0xFF).sum(axis=1).max())
-    assert 0.5 * tokens_in_view(settings) < most <= tokens_in_view(settings)
+    assert 0.5 * max_tokens_in_view(settings) < most <= max_tokens_in_view(settings)
 
 
 def drawn(settings, lines):
