@@ -1,4 +1,4 @@
-"""What the user reads when code of theirs fails: an environment while it runs, or anything while it is made."""
+"""Error messages for failing user code: an environment that raises while running, or anything that cannot be built."""
 
 import importlib
 import traceback
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engram.settings import UserError
 
-_FRAMES = 4  # the innermost ones: where the user's code failed, not how we called it
+_FRAMES = 4  # innermost frames shown: where the user's code failed, not how it was called
 _OURS = str(Path(__file__).parent.parent)
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 _FIVE = "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
@@ -16,33 +16,33 @@ _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument"
 
 
 class EnvError(UserError):
-    """An environment raised, or the process it ran in was lost."""
+    """An environment raised, or its process died."""
 
     exit_code = 1
 
 
-def describe(environment: str, who: str, doing: str, env_ids: Sequence[range], what: str) -> str:
-    """The one form of all messages: where, what was being done to which environments, and what happened."""
-    return f"env {environment}: {who} while {doing} {name_ids(env_ids)}: {what}"
+def describe(environment: str, subject: str, verb: str, env_ids: Sequence[range], what: str) -> str:
+    """The common form of all messages: where, during which operation on which environments, and what happened."""
+    return f"env {environment}: {subject} while {verb} {name_ids(env_ids)}: {what}"
 
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turns whatever the user's code raises in here into one message, which begins with what could not be done."""
+    """Turns any exception of the user's code in this context into one UserError that begins with `what`."""
     try:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # a script may end at once, for want of arguments of its own
+    except (Exception, SystemExit) as error:  # an imported script may exit, e.g. because it lacks arguments
         raise UserError(f"{what}: {describe_exception(error)}") from error
 
 
 def describe_exception(error: Exception | SystemExit) -> str:
-    """The exception and the last frames of the user's own code in its traceback. A user error explains itself."""
+    """The exception and the last frames of the user's own code. A UserError needs no traceback."""
     if isinstance(error, UserError):
         return str(error)
     frames = _frames(error)
-    if isinstance(error, SyntaxError):  # its text says where
+    if isinstance(error, SyntaxError):  # its text has the location
         head = f"{type(error).__name__}: {error}"
     else:
         head = "".join(traceback.format_exception_only(error)).strip()
@@ -52,16 +52,18 @@ def describe_exception(error: Exception | SystemExit) -> str:
 
 
 def concerns_arguments(error: TypeError) -> bool:
-    """Whether something was called with other arguments than it takes."""
+    """Whether a call had wrong arguments."""
     return any(text in str(error) for text in _ARGUMENTS)
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Ours only if there are no others, and if they tell more than that we imported or called something."""
+    """The user's frames; ours only if there are no others and the error is not about an import or call."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_IMPORTING)]
-    theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
-    plain = isinstance(error, ImportError | SyntaxError) or (isinstance(error, TypeError) and concerns_arguments(error))
-    return (theirs or ([] if plain else frames))[-_FRAMES:]
+    user_frames = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    self_explanatory = isinstance(error, ImportError | SyntaxError) or (
+        isinstance(error, TypeError) and concerns_arguments(error)
+    )
+    return (user_frames or ([] if self_explanatory else frames))[-_FRAMES:]
 
 
 def name_ids(env_ids: Sequence[range]) -> str:

@@ -1,4 +1,4 @@
-"""Spaces of any kind as rows: observations written into one Box, actions read back in the environment's own form."""
+"""Flattens spaces: observations of any space are written into one Box, actions converted back to the environment's."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,18 +14,18 @@ Write = Callable[[Any], None]
 WriteAll = Callable[[list[Any]], None]
 Read = Callable[[np.ndarray], list[Any]]
 
-CHANNELS = (1, 3, 4)  # grey, colour, colour with opacity: what the last dimension of an image usually is
+CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: usual sizes of the last dimension of an image
 
 
 class RowSpace(NamedTuple):
-    """What a row holds of an observation."""
+    """The space and kind of one row of observations."""
 
     space: spaces.Box
     kind: ObservationKind
 
 
 def row_space(space: spaces.Space, where: str) -> RowSpace:
-    """An image of bytes stays one, `[H, W, C]`; all else becomes a float32 vector, in the order of `spaces.flatten`."""
+    """A uint8 image stays one, `[H, W, C]`; all else becomes a float32 vector, in the order of `spaces.flatten`."""
     if isinstance(space, spaces.Box) and _is_image(space):
         shape = (*space.shape[1:], space.shape[0]) if _channels_first(space.shape) else space.shape
         return RowSpace(box(shape, np.dtype(np.uint8)), "image")
@@ -33,7 +33,7 @@ def row_space(space: spaces.Space, where: str) -> RowSpace:
 
 
 def writer(space: spaces.Space, row: np.ndarray) -> Write:
-    """A function that writes an observation of this space straight into the row, which it keeps a view of."""
+    """A function that writes an observation of this space directly into this row."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         if isinstance(space, spaces.Box) and row.ndim == 3:
             view = row.transpose(2, 0, 1) if _channels_first(space.shape) else row
@@ -50,14 +50,14 @@ def writer(space: spaces.Space, row: np.ndarray) -> Write:
 
 
 def batch_writer(space: spaces.Space, rows: np.ndarray) -> WriteAll:
-    """A function that writes one observation a row. Plain vectors go in one call, twice as fast as row by row."""
+    """A function that writes one observation per row. Plain vectors take one call, twice as fast as row by row."""
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return partial(_join, rows.reshape(-1))
+        return partial(_write_concatenated, rows.reshape(-1))
     return partial(_write_rows, [writer(space, row) for row in rows])
 
 
 def check_observation(space: spaces.Space, where: str, observation: Any) -> None:
-    """Refuse an observation of another shape than its space: NumPy would stretch or cut it to fit in silence."""
+    """Raises if an observation does not have the shape of its space: NumPy might broadcast it silently."""
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         if np.shape(observation) != space.shape:
             raise UserError(f"{where}: an observation has shape {np.shape(observation)}, but its space is {space}")
@@ -70,7 +70,7 @@ def check_observation(space: spaces.Space, where: str, observation: Any) -> None
 
 
 def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
-    """What a policy chooses from: values from 0 on, without further dimensions; `reader` turns it back."""
+    """The action space of the policy: flat, with values from 0. `reader` converts its actions back."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -82,12 +82,12 @@ def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | sp
         return spaces.Box(low, high, low.shape, np.float32)
     raise UserError(
         f"{where}: actions are {space}, expected Discrete, MultiDiscrete, MultiBinary or Box: "
-        f"turn them into one of those with a wrapper"
+        f"convert them with a wrapper"
     )
 
 
 def reader(space: spaces.Space) -> Read:
-    """A function from rows of a policy's actions to a list of the environment's own, clipped to the bounds of a Box."""
+    """A function that converts rows of policy actions to the environment's actions, clipped to the bounds of a Box."""
     if isinstance(space, spaces.Discrete):
         return partial(_read_discrete, int(space.start))
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -101,12 +101,12 @@ def _is_image(space: spaces.Box) -> bool:
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether an image is [C, H, W]: fewer channels than pixels either way, and at the end no usual number of them."""
+    """Whether an image is [C, H, W]: the first dimension is the smallest, and the last is no usual channel count."""
     return shape[0] < min(shape[1:]) and shape[2] not in CHANNELS
 
 
 def _size(space: spaces.Space, where: str, path: str) -> int:
-    """How many numbers a space flattens to."""
+    """The size of a flattened space."""
     if isinstance(space, spaces.Dict):
         return sum(_size(part, where, f"{path}[{name!r}]") for name, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -114,8 +114,8 @@ def _size(space: spaces.Space, where: str, path: str) -> int:
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
         return spaces.flatdim(space)
     raise UserError(
-        f"{where}: {path} is of type {type(space).__name__}, which is no fixed number of values: "
-        f"leave it out with a wrapper, e.g. minigrid.wrappers:ImgObsWrapper for MiniGrid's mission text"
+        f"{where}: {path} is of type {type(space).__name__}, which has no fixed size: "
+        f"remove it with a wrapper, e.g. minigrid.wrappers:ImgObsWrapper for MiniGrid's mission text"
     )
 
 
@@ -128,7 +128,7 @@ def _parts(items: list[tuple[Any, spaces.Space]], row: np.ndarray) -> list[tuple
     return parts
 
 
-def _join(flat: np.ndarray, observations: list[Any]) -> None:
+def _write_concatenated(flat: np.ndarray, observations: list[Any]) -> None:
     np.concatenate(observations, out=flat, casting="same_kind")
 
 
@@ -161,7 +161,7 @@ def _read_multi_discrete(start: np.ndarray, actions: np.ndarray) -> list[Any]:
 
 
 def _read_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
-    own = actions.reshape(len(actions), *space.shape).astype(np.float64)
+    values = actions.reshape(len(actions), *space.shape).astype(np.float64)
     if np.issubdtype(space.dtype, np.integer):
-        np.rint(own, out=own)
-    return list(np.clip(own, space.low, space.high).astype(space.dtype))
+        np.rint(values, out=values)
+    return list(np.clip(values, space.low, space.high).astype(space.dtype))

@@ -1,4 +1,4 @@
-"""Which module adapts which kind of environment."""
+"""The adapter module of each kind of environment."""
 
 from importlib import import_module
 from typing import Any, cast
@@ -7,7 +7,7 @@ from engram.env.block import Adapter, Block, Buffers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-# Kind to module path. Modules are imported on first use: nobody waits for a simulator that is not used.
+# Modules are imported on first use, so that unused simulators cost no time.
 ADAPTERS: dict[str, str] = {
     "tmaze": "engram.env.mettagrid.adapter",
     "small": "engram.env.mettagrid.adapter",
@@ -30,10 +30,10 @@ def make_block(settings: Any, env_ids: range, seed: int, buffers: Buffers) -> Bl
 
 def adapter_path(kind: str) -> str:
     if kind not in ADAPTERS:
-        raise UserError(f"env.kind: no environment of kind {kind!r}; there are {', '.join(sorted(ADAPTERS))}")
+        raise UserError(f"env.kind: unknown kind {kind!r}; expected one of {', '.join(sorted(ADAPTERS))}")
     return ADAPTERS[kind]
 
 
 def load_adapter(path: str) -> Adapter:
-    """A worker is told the path, not the kind, so that a kind added at run time works there too."""
+    """Workers get the path instead of the kind, so that kinds added at run time work there too."""
     return cast(Adapter, import_module(path))

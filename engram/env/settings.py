@@ -1,4 +1,4 @@
-"""Settings of every kind of environment. Light to import: they are checked before anything is built."""
+"""Settings of every kind of environment. Light to import: they are validated before anything is built."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -15,13 +15,13 @@ Tokens = Annotated[int, Field(ge=1, le=2000)]
 
 
 class MettagridWorld(Settings):
-    """What all ready mettagrid worlds share."""
+    """Settings that all built-in mettagrid worlds share."""
 
     kind: str
     max_steps: Positive
     window: Window
-    num_tokens: Tokens | None = None  # tokens per observation; None: as many as can ever be in view
-    other_resources: list[Annotated[str, Field(min_length=1)]] = []  # of other worlds: policies get room for them
+    num_tokens: Tokens | None = None  # tokens per observation; None: the maximum that can be in view
+    other_resources: list[Annotated[str, Field(min_length=1)]] = []  # of other worlds, so that one policy fits both
 
     @field_validator("window")
     @classmethod
@@ -34,7 +34,7 @@ class MettagridWorld(Settings):
 
 
 class TMaze(MettagridWorld):
-    """A cue beside the start, a corridor, and two goals that look alike: only memory tells them apart."""
+    """A cue beside the start, a corridor, and two goals that look the same: only memory tells them apart."""
 
     kind: Literal["tmaze"] = "tmaze"
     max_steps: Positive = 40
@@ -47,40 +47,40 @@ class TMaze(MettagridWorld):
     def _needs_memory_and_can_be_solved(self) -> "TMaze":
         if self.corridor < self.window - 1:
             raise ValueError(
-                f"corridor {self.corridor} is too short for window {self.window}: cue and goals would be in view at "
-                f"once, and no memory needed; use corridor {self.window - 1} or more, or a smaller window"
+                f"corridor {self.corridor} is too short for window {self.window}: cue and goals would be in view "
+                f"together and no memory needed; use corridor {self.window - 1} or more, or a smaller window"
             )
         if self.max_steps < self.corridor + 2:
             raise ValueError(
-                f"max_steps {self.max_steps} is too few: the way to a goal takes {self.corridor + 2} steps with "
-                f"corridor {self.corridor}"
+                f"max_steps {self.max_steps} is too few: with corridor {self.corridor} the way to a goal takes "
+                f"{self.corridor + 2} steps"
             )
         if self.wrong_reward >= self.right_reward:
             raise ValueError(
                 f"wrong_reward {self.wrong_reward:g} must be less than right_reward {self.right_reward:g}: "
-                "otherwise there is nothing to remember"
+                "otherwise there is nothing to learn"
             )
         return self
 
 
 class Room(MettagridWorld):
-    """A square room with things scattered over it, anew in every episode. Its outermost cells are wall."""
+    """A square room with objects at random positions, new in every episode. Its outermost cells are wall."""
 
     agents: Positive
     size: Size
     altars: Positive
     walls: Count
 
-    def things(self) -> dict[str, int]:
-        """How many of each kind of object lie in the room, by the object's name."""
+    def objects(self) -> dict[str, int]:
+        """The number of each kind of object, by name."""
         return {"altar": self.altars, "wall": self.walls}
 
     @model_validator(mode="after")
     def _fits(self) -> "Room":
-        needed, free = self.agents + sum(self.things().values()), (self.size - 2) ** 2
+        needed, free = self.agents + sum(self.objects().values()), (self.size - 2) ** 2
         if needed > free:
             enough = math.isqrt(needed - 1) + 3
-            parts = " + ".join(f"{count} {name}s" for name, count in {"agent": self.agents, **self.things()}.items())
+            parts = " + ".join(f"{count} {name}s" for name, count in {"agent": self.agents, **self.objects()}.items())
             raise ValueError(
                 f"size {self.size} leaves {free} cells inside the walls, but {parts} need {needed}: "
                 f"use size {enough} or more, or fewer of them"
@@ -97,8 +97,8 @@ class Workshop(Room):
     battery_reward: float = 0.3
     heart_reward: float = 1.0
 
-    def things(self) -> dict[str, int]:
-        return {"mine": self.mines, "generator": self.generators, **super().things()}
+    def objects(self) -> dict[str, int]:
+        return {"mine": self.mines, "generator": self.generators, **super().objects()}
 
 
 class Small(Workshop):
@@ -130,7 +130,7 @@ class Arena(Workshop):
 
 
 class Navigation(Room):
-    """Altars far apart, each with one heart to take, all filled again every `refill` steps: remember where they are."""
+    """Altars far apart, each with one heart to take, all refilled every `refill` steps: remember where they are."""
 
     kind: Literal["navigation"] = "navigation"
     max_steps: Positive = 256
@@ -154,11 +154,11 @@ class Gym(Settings):
     """A Gymnasium environment by its id, with wrappers by name."""
 
     kind: Literal["gym"] = "gym"
-    id: str = "CartPole-v1"  # of a package that registers its own: package:Id, e.g. minigrid:MiniGrid-MemoryS7-v0
+    id: str = "CartPole-v1"  # package:Id imports the package that registers it, e.g. minigrid:MiniGrid-MemoryS7-v0
     kwargs: dict[str, Any] = {}
-    wrappers: list[str] = []  # from the inside out: names in engram/env/wrappers.py, or package.module:Class
-    max_steps: Positive | None = None  # instead of the registered limit
-    reward_scale: Annotated[float, Field(gt=0)] = 1.0  # of what is learned from; reported returns are not scaled
+    wrappers: list[str] = []  # innermost first: names in engram/env/wrappers.py, or package.module:Class
+    max_steps: Positive | None = None  # overrides the registered limit
+    reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 
 class PettingZoo(Settings):
@@ -171,14 +171,14 @@ class PettingZoo(Settings):
 
 
 class Recall(Settings):
-    """Recall a cue after a delay: reward 1 for naming the cue that was shown at the episode's start."""
+    """Recall a cue after a delay: reward 1 for naming the cue shown at the start of the episode."""
 
     kind: Literal["recall"] = "recall"
     cues: Annotated[int, Field(ge=2, le=64)] = 4
     delay: Annotated[int, Field(ge=0)] = 8
     delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is drawn from delay ± jitter
-    distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # chance per step of a cue that must be ignored
-    truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # chance per step that the episode is cut off
+    distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of a cue that must be ignored
+    truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of truncation
 
 
 EnvSettings = Annotated[
@@ -187,7 +187,7 @@ EnvSettings = Annotated[
 
 
 def agents_of(env: Settings) -> int | None:
-    """How many agents one environment has; None where only building it can tell."""
+    """The number of agents of one environment; None if only building it can tell."""
     if isinstance(env, Room):
         return env.agents
     return None if isinstance(env, MettagridFile | PettingZoo) else 1

@@ -1,4 +1,4 @@
-"""EnvSpec: all that a policy may know of an environment."""
+"""EnvSpec: everything a policy may know about an environment."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -8,13 +8,13 @@ from gymnasium import spaces
 
 ObservationKind = Literal["tokens", "image", "vector"]
 
-GLOBAL_LOCATION = 0xFE  # a token about the agent itself, without a place on the grid
+GLOBAL_LOCATION = 0xFE  # a token about the agent itself, without a grid location
 EMPTY_LOCATION = 0xFF  # padding
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One kind of observation token: its id on the wire, its name, and the value that normalises it to about 1."""
+    """One kind of observation token: its id, its name, and the divisor that normalises its values to about 1."""
 
     id: int
     name: str
@@ -23,7 +23,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Spaces of one agent (a row), and the names behind the numbers.
+    """Spaces of one agent (a row), and names of features and actions.
 
     >>> import gymnasium
     >>> spec = EnvSpec.of(gymnasium.make_vec("CartPole-v1"))
@@ -31,7 +31,7 @@ class EnvSpec:
     ('vector', (4,))
 
     Observations are always one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`
-    or a flat vector. Adapters flatten whatever else an environment has. Actions are Discrete, MultiDiscrete or Box.
+    or a flat vector. Adapters flatten all other spaces. Actions are Discrete, MultiDiscrete or Box.
     """
 
     name: str
@@ -39,12 +39,12 @@ class EnvSpec:
     single_action_space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     observation_kind: ObservationKind
     agents: int = 1  # rows per environment
-    window: tuple[int, int] = (0, 0)  # height and width of what an agent sees; tokens only
+    window: tuple[int, int] = (0, 0)  # height and width of an agent's view; tokens only
     features: tuple[Feature, ...] = ()  # tokens only
     action_names: tuple[str, ...] = ()
-    action_max_params: tuple[int, ...] | None = None  # (type, parameter) actions: largest parameter of each type
-    memoryless_ceiling: float | None = None  # the best mean return without memory, where it is known
-    mean_return_goal: float | None = None  # the best possible mean return, where it is known
+    action_max_params: tuple[int, ...] | None = None  # (type, parameter) actions: maximum parameter of each type
+    memoryless_ceiling: float | None = None  # the best mean return without memory, where known
+    mean_return_goal: float | None = None  # the best possible mean return, where known
 
     @classmethod
     def of(cls, env: Any) -> "EnvSpec":
@@ -111,9 +111,9 @@ class EnvSpec:
 
 
 def observation_kind(space: spaces.Space) -> ObservationKind:
-    """Which encoder a Box observation needs: `[M, 3]` bytes are tokens, three dimensions an image, one a vector."""
+    """The kind of encoder a Box needs: `[M, 3]` uint8 are tokens, three dimensions an image, one a vector."""
     if not isinstance(space, spaces.Box):
-        raise ValueError(f"a policy sees one Box; {space} must be flattened by the environment's adapter first")
+        raise ValueError(f"a policy expects one Box, got {space}: flatten it in the environment's adapter")
     if space.dtype == np.uint8 and len(space.shape) == 2 and space.shape[1] == 3:
         return "tokens"
     if len(space.shape) == 3:
@@ -124,7 +124,7 @@ def observation_kind(space: spaces.Space) -> ObservationKind:
 
 
 def box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
-    """A Box of this shape that admits all that the dtype can hold."""
+    """A Box of this shape, bounded by the range of the dtype."""
     if np.issubdtype(dtype, np.integer):
         limits = np.iinfo(dtype)
         return spaces.Box(limits.min, limits.max, shape, dtype.type)
@@ -132,7 +132,7 @@ def box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
 
 
 def _features_of(env: Any) -> tuple[Feature, ...]:
-    """An environment that tells nothing of its features may send any of the 255 ids."""
+    """The features of an environment; all 255 ids if it does not list its own."""
     normalizations = getattr(env, "feature_normalizations", None)
     if normalizations is None:
         return tuple(Feature(i, f"feature_{i}", 255.0) for i in range(255))

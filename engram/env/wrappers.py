@@ -1,4 +1,4 @@
-"""Wrappers of Gymnasium environments by name: ours, some of Gymnasium's, and any `package.module:Class`."""
+"""Gymnasium wrappers by name: our own, some of Gymnasium's, and any `package.module:Class`."""
 
 import importlib
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from engram.settings import UserError
 
 
 class Velocities(NamedTuple):
-    """Where the velocities are in an observation of some size."""
+    """The indices of the velocities in an observation of this size."""
 
     size: int
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 VELOCITIES = {
@@ -32,32 +32,32 @@ VELOCITIES = {
 
 
 class MaskVelocity(gymnasium.ObservationWrapper):
-    """Velocities read 0, so that only a memory of earlier positions tells how fast things move."""
+    """Sets velocities to 0, so that only memory of earlier positions reveals them."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         name = env.spec.name if env.spec else type(env.unwrapped).__name__
         if name not in VELOCITIES:
             raise UserError(
-                f"env.wrappers: mask_velocity does not know where the velocities of {name} are, "
-                f"only those of {', '.join(VELOCITIES)}: write a wrapper of your own and name it package.module:Class"
+                f"env.wrappers: mask_velocity does not know the velocities of {name}, only those of "
+                f"{', '.join(VELOCITIES)}: write your own wrapper and name it package.module:Class"
             )
-        size, places = VELOCITIES[name]
+        size, indices = VELOCITIES[name]
         shape = env.observation_space.shape
         if shape != (size,):
             raise UserError(
                 f"env.wrappers: mask_velocity expects {size} numbers from {name}, got shape {shape}: "
                 f"put it before wrappers that change the observation"
             )
-        self._keep = np.ones(size, env.observation_space.dtype)
-        self._keep[list(places)] = 0
+        self._mask = np.ones(size, env.observation_space.dtype)
+        self._mask[list(indices)] = 0
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """Of one row or of many."""
-        return observation * self._keep
+        """Masks one row or many."""
+        return observation * self._mask
 
 
-# Of Gymnasium's, those that forget everything at a reset: running averages, for one, would spoil an exact replay.
+# Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.
 WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
     "AtariPreprocessing": partial(gymnasium.wrappers.AtariPreprocessing, grayscale_newaxis=True),
@@ -71,35 +71,35 @@ WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
 
 
 def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
-    """The environment inside these wrappers; the first name is the innermost."""
+    """Wraps an environment; the first name is the innermost."""
     for name in names:
-        wrapper = _own(name) if ":" in name else _named(name)
+        wrapper = _imported(name) if ":" in name else _named(name)
         with explained(
             f"env.wrappers: {name} does not fit around {env} "
-            f"(a wrapper is made with the environment as its only argument)"
+            f"(a wrapper is called with the environment as its only argument)"
         ):
             env = wrapper(env)
     return env
 
 
 def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Callable[[np.ndarray], np.ndarray]]]:
-    """The environment without its outermost wrappers that can do all rows at once, and what they do, in order."""
-    changes: list[Callable[[np.ndarray], np.ndarray]] = []
+    """Removes the outermost wrappers that can transform all rows at once; returns their transforms, in order."""
+    transforms: list[Callable[[np.ndarray], np.ndarray]] = []
     while isinstance(env, MaskVelocity):
-        changes.insert(0, env.observation)
+        transforms.insert(0, env.observation)
         env = env.env
-    return env, changes
+    return env, transforms
 
 
 def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
     if name in WRAPPERS:
         return WRAPPERS[name]
-    hint = suggestion(name, WRAPPERS, otherwise=f"; there are {', '.join(WRAPPERS)}")
-    raise UserError(f"env.wrappers: no wrapper is called {name}{hint} (your own is written package.module:Class)")
+    hint = suggestion(name, WRAPPERS, otherwise=f"; expected one of {', '.join(WRAPPERS)}")
+    raise UserError(f"env.wrappers: unknown wrapper {name}{hint} (write your own as package.module:Class)")
 
 
-def _own(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
-    """A class of the user's. Nothing but a subclass of Wrapper is ever called, so settings cannot run other code."""
+def _imported(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    """A user's wrapper class. Only subclasses of Wrapper are ever called, so settings cannot run other code."""
     module_name, _, class_name = name.partition(":")
     with explained(f"env.wrappers: {name}: {module_name} could not be imported"):
         found: Any = getattr(importlib.import_module(module_name), class_name, None)

@@ -21,7 +21,7 @@ def test_settings_are_printed_as_yaml_and_no_file_is_written(capsys, tmp_path, m
     ("words", "problem"),
     [
         (["env=gym", "env.id=CartPol-v1"], "CartPole-v1"),
-        (["env=pettingzoo", "env.module=a.b"], "env.module: there is no module a.b"),
+        (["env=pettingzoo", "env.module=a.b"], "env.module: no module named a.b"),
         (["env=gym", "trainer.num_envs=3", "trainer.batch_size=4096"], "trainer.batch_size"),
     ],
 )

@@ -213,7 +213,7 @@ def test_misuse_is_told():
 
 
 def test_an_unknown_kind_is_refused_with_those_there_are(trouble):
-    with pytest.raises(UserError, match="no environment of kind 'chess'; there are arena, gym, "):
+    with pytest.raises(UserError, match="unknown kind 'chess'; expected one of arena, gym, "):
         VectorEnv(trouble.model_construct(kind="chess"), 1)
 
 

@@ -65,8 +65,8 @@ def test_a_wrapper_of_ones_own_is_named_by_module_and_class():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mask_velocty", "no wrapper is called mask_velocty; did you mean mask_velocity?"),
-        ("qqqqqqqqqqqqqqq", "there are mask_velocity, AtariPreprocessing"),
+        ("mask_velocty", "unknown wrapper mask_velocty; did you mean mask_velocity?"),
+        ("qqqqqqqqqqqqqqq", "expected one of mask_velocity, AtariPreprocessing"),
         ("no_such_package:Thing", "no_such_package could not be imported: ModuleNotFoundError: No module named"),
         ("gymnasium.wrappers:Thing", "expected a subclass of gymnasium.Wrapper in gymnasium.wrappers, got nothing"),
         ("os:system", "expected a subclass of gymnasium.Wrapper in os, got <built-in function system>"),

@@ -152,7 +152,7 @@ def _exchange(paid: str, gained: str) -> Handler:
 
 def _random_map(room: Room) -> RandomMapBuilder.Config:
     return RandomMapBuilder.Config(
-        agents=room.agents, width=room.size, height=room.size, border_width=1, objects=room.things()
+        agents=room.agents, width=room.size, height=room.size, border_width=1, objects=room.objects()
     )
 
 
@@ -204,7 +204,7 @@ def _room_tokens(room: Room, resources: int, altar_tokens: int) -> int:
     inside = visible - (first == 0) - (last == room.size - 1)
     inside_cells = np.outer(inside, inside)
     border = int((np.outer(visible, visible) - inside_cells).max())
-    others = sum(room.things().values()) - room.altars
+    others = sum(room.objects().values()) - room.altars
     tokens = [AGENT_TOKENS + resources] * room.agents + [altar_tokens] * room.altars + [1] * others
     clock_and_action = 2
     return clock_and_action + border + sum(tokens[: int(inside_cells.max())])

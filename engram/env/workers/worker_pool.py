@@ -143,13 +143,13 @@ class WorkerPool:
         _wait_for([worker.process], _EXIT_SECONDS)
         return self._error(worker, "died", _cause_of_death(worker.process.poll()))
 
-    def _error(self, worker: _Worker, verb: str, what: str) -> WorkerError:
+    def _error(self, worker: _Worker, outcome: str, what: str) -> WorkerError:
         batch = next((batch for batch in self._commands if worker in self._unfinished(batch)), _ALL)
-        doing = self._commands[batch].verb if batch in self._commands else "waiting with"
+        verb = self._commands[batch].verb if batch in self._commands else "waiting with"
         ids = list(worker.shares.values()) if batch == _ALL else [worker.shares[batch]]
-        who = f"worker {worker.number} of {len(self._workers)} {verb}"
+        subject = f"worker {worker.number} of {len(self._workers)} {outcome}"
         self.close()
-        return WorkerError(describe(self._environment, who, doing, ids, what))
+        return WorkerError(describe(self._environment, subject, verb, ids, what))
 
 
 def _launch(number: int, shares: dict[int, range], reply_file: int, memory: int, send_timeout: float) -> _Worker:

@@ -141,7 +141,7 @@ def test_a_room_holds_all_the_things_it_should(settings):
     inside = grid[1:-1, 1:-1]
     assert (grid == "wall").sum() - (inside == "wall").sum() == 4 * (settings.size - 1)
     assert sum(name.startswith("agent") for name in inside.ravel()) == settings.agents
-    for name, count in settings.things().items():
+    for name, count in settings.objects().items():
         assert (inside == name).sum() == count
 
 
