@@ -1,10 +1,10 @@
-"""How many processors there are for us."""
+"""The number of cores this process may use."""
 
 import os
 
 
 def available_cores() -> int:
-    """The cores this process may use, which in a container or under a scheduler are not all there are."""
+    """Cores this process may use; in a container or under a scheduler, fewer than the machine has."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS

@@ -1,4 +1,4 @@
-"""What the tests of environments share: an environment that goes wrong on request, known to workers too."""
+"""Fixtures of the environment tests: an environment that fails on request, also in workers."""
 
 from pathlib import Path
 

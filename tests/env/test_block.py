@@ -1,4 +1,4 @@
-"""Rows, episodes and seeds: what every adapter builds on."""
+"""Buffers and finished episodes."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def episodes(rows, **stats):
     return Episodes(np.array(rows), np.ones(count, np.float32), np.ones(count, np.int32), stats)
 
 
-def test_some_rows_are_a_view_of_all():
+def test_selected_rows_are_a_view():
     buffers = Buffers.allocate(spec(Recall()), rows=5)
     part = buffers.rows(2, 4)
     part.observations[:] = 1.0
@@ -29,14 +29,14 @@ def test_buffers_have_the_layout_they_announce():
         assert (getattr(buffers, name).shape, getattr(buffers, name).dtype) == (shape, dtype)
 
 
-def test_joined_episodes_have_nan_where_one_has_no_such_stat():
+def test_concatenated_episodes_have_nan_for_missing_stats():
     joined = Episodes.concatenate([episodes([3], a=[1.0]), episodes([]), episodes([1, 2], b=[5.0, 6.0])])
     assert joined.rows.tolist() == [3, 1, 2]
     np.testing.assert_array_equal(joined.stats["a"], [1.0, np.nan, np.nan])
     np.testing.assert_array_equal(joined.stats["b"], [np.nan, 5.0, 6.0])
 
 
-def test_joined_episodes_are_arrays_of_the_same_types_whatever_blocks_told_them_in():
+def test_concatenated_episodes_are_arrays_of_fixed_dtypes():
     told = Ended([3, 7], [0.5, -1.0], [9, 4], {"hearts": [2.0, None]})
     hearts = np.array([2.0, np.nan])
     in_arrays = Ended(np.array([3, 7], np.int32), np.array([0.5, -1.0]), np.array([9, 4]), {"hearts": hearts})
@@ -49,7 +49,7 @@ def test_joined_episodes_are_arrays_of_the_same_types_whatever_blocks_told_them_
         np.testing.assert_array_equal(joined.stats["hearts"], expected.stats["hearts"], strict=True)
 
 
-def test_no_episodes_joined_are_none():
+def test_concatenating_nothing_gives_no_episodes():
     joined = Episodes.concatenate([])
     assert len(joined) == 0
     columns = (joined.rows, joined.returns, joined.lengths)

@@ -1,4 +1,4 @@
-"""What is written about environments: every wrapper is named, and every example runs."""
+"""docs/environments.md: every wrapper is listed and every example runs."""
 
 import re
 import subprocess
@@ -19,13 +19,13 @@ def examples(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_every_wrapper_is_explained() -> None:
+def test_every_wrapper_is_documented() -> None:
     table = PAGE.partition("| wrapper |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(WRAPPERS)
     assert all(name.removesuffix("Continuous") in table for name in VELOCITIES)
 
 
-def test_the_environment_of_your_own_can_be_trained_in(tmp_path, monkeypatch) -> None:
+def test_the_documented_environment_runs(tmp_path, monkeypatch) -> None:
     (tmp_path / "counting.py").write_text(examples("python")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     settings = Gym(id="counting:Counting-v0")
@@ -43,11 +43,11 @@ def test_the_environment_of_your_own_can_be_trained_in(tmp_path, monkeypatch) ->
     assert ended.stats["lights"] == lights.tolist()
 
 
-def test_the_world_of_the_page_can_be_played(tmp_path) -> None:
+def test_the_documented_world_can_be_played(tmp_path) -> None:
     (tmp_path / "world.yaml").write_text(examples("yaml")[0], encoding="utf-8")
     assert make_spec(MettagridFile(path=str(tmp_path / "world.yaml"))).agents == 2
 
 
-def test_the_loop_of_the_page_runs() -> None:
+def test_the_documented_loop_runs() -> None:
     done = subprocess.run([sys.executable, "-c", examples("python")[1]], capture_output=True, text=True, check=True)
     assert re.match(r"[45]\d\d episodes of 64 rows, mean return 0\.[23]", done.stdout)  # which batches come is timing

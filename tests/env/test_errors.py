@@ -1,4 +1,4 @@
-"""Code of the user's that fails while it is imported or made becomes one message, with the place where it failed."""
+"""User code that fails while it is imported or built becomes one message with the location of the failure."""
 
 import sys
 from collections.abc import Iterator
@@ -66,33 +66,33 @@ def told(make) -> list[str]:
 
 
 @pytest.mark.parametrize("error", ["LookupError", "TypeError", "ValueError"])
-def test_an_environment_that_cannot_be_made_is_told_with_the_place(fragile: Path, error: str) -> None:
+def test_an_environment_that_cannot_be_built_is_reported_with_its_location(fragile: Path, error: str) -> None:
     fragile.write_text(FRAGILE.format(error=error))
     first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Cave-v0")))
     assert first == f"env.id: fragile:engram-test/Cave-v0 cannot be used: {error}: the cave fell in"
     assert frames[-1] == f'  {fragile}:7 in __init__: raise {error}("the cave fell in")'
 
 
-def test_spaces_that_cannot_be_had_are_told_like_the_rest(fragile: Path) -> None:
+def test_failing_spaces_are_reported_with_their_location(fragile: Path) -> None:
     first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Spaceless-v0")))
     assert first.endswith("cannot be used: LookupError: no space")
     assert "in observation_space" in frames[-1]
 
 
-def test_a_parallel_environment_that_cannot_be_made_is_told_with_the_place(fragile: Path) -> None:
+def test_a_parallel_environment_that_cannot_be_built_is_reported_with_its_location(fragile: Path) -> None:
     first, *frames = told(lambda: make_spec(PettingZoo(module="fragile")))
     assert first == "env.module: fragile cannot be used: LookupError: nobody is there"
     assert frames == [f'  {fragile}:25 in parallel_env: raise LookupError("nobody is there")']
 
 
-def test_a_wrapper_that_cannot_be_made_is_told_with_the_place(fragile: Path) -> None:
+def test_a_failing_wrapper_is_reported_with_its_location(fragile: Path) -> None:
     first, *frames = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Wrapped"]))
     assert first.startswith("env.wrappers: fragile:Wrapped does not fit around <")
     assert first.endswith("as its only argument): LookupError: too tight")
     assert frames == [f'  {fragile}:18 in __init__: raise LookupError("too tight")']
 
 
-def test_a_call_that_did_not_even_begin_is_told_without_a_place(fragile: Path) -> None:
+def test_a_call_with_wrong_arguments_is_reported_without_a_location(fragile: Path) -> None:
     (line,) = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Bare"]))
     assert line.endswith("TypeError: Bare.__init__() takes 1 positional argument but 2 were given")
 
@@ -106,7 +106,7 @@ def test_a_call_that_did_not_even_begin_is_told_without_a_place(fragile: Path) -
     ],
     ids=["gym", "pettingzoo", "wrapper"],
 )
-def test_a_module_that_cannot_be_imported_is_told_with_the_place(fragile: Path, make) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_with_its_location(fragile: Path, make) -> None:
     first, *frames = told(lambda: make("raising"))
     assert first.startswith("env.")
     assert first.endswith(": LookupError: not today")
@@ -118,7 +118,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_place(fragile: Path, 
     assert told(lambda: make("untidy"))[0].endswith(": SyntaxError: '(' was never closed (untidy.py, line 1)")
 
 
-def test_a_users_mistake_that_is_explained_already_keeps_its_words() -> None:
+def test_a_user_error_is_not_explained_twice() -> None:
     def fail() -> None:
         with explained("all of it failed"):
             raise UserError("seed: wrong")

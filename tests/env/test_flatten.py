@@ -1,4 +1,4 @@
-"""Observations of any space become rows, actions of any space come back from rows."""
+"""Observations of any space become rows, and rows become actions of any space."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ SPACES = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(SPACES, st.integers(0, 1000))
-def test_any_space_is_flattened_as_gymnasium_flattens_it_and_nothing_of_the_row_before_stays(space, seed):
+def test_any_space_is_flattened_as_gymnasium_flattens_it(space, seed):
     row = row_space(space, "here")
     if row.kind == "image":
         return
@@ -68,7 +68,7 @@ def test_images_of_bytes_stay_images(shape):
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 48), (4, 84, 84), (8, 84, 84), (1, 5, 6)])
-def test_channels_that_come_first_are_moved_last(shape):
+def test_leading_channels_are_moved_last(shape):
     space = spaces.Box(0, 255, shape, np.uint8)
     row = row_space(space, "here")
     written, image = np.zeros(row.space.shape, np.uint8), np.random.default_rng(0).integers(0, 255, shape, np.uint8)
@@ -88,7 +88,7 @@ def test_images_of_floats_are_flattened():
 @pytest.mark.parametrize(
     "space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Discrete(2), None)]
 )
-def test_spaces_without_a_fixed_size_are_refused_by_their_place(space):
+def test_spaces_without_a_fixed_size_are_refused_by_path(space):
     with pytest.raises(
         UserError, match=r"Cave-v0: observation\['map'\]\[1\] is of type (Text|Sequence|Graph), .*wrapper"
     ):
@@ -131,7 +131,7 @@ def test_continuous_actions_are_clipped_to_the_bounds(dtype):
     assert (first.tolist(), second.tolist()) == ([[-1.0, 0.0]], [[0.25, 9.0]])
 
 
-def test_whole_numbered_boxes_take_the_nearest():
+def test_actions_of_integer_boxes_are_rounded():
     space = spaces.Box(0, 10, (2,), np.int32)
     (own,) = reader(space)(np.array([[3.7, 40.0]], np.float32))
     assert space.contains(own)

@@ -1,4 +1,4 @@
-"""Gymnasium environments as rows: exact boundaries, seeded episodes, replayed states, clear errors."""
+"""Gymnasium environments as rows: exact episode boundaries, seeded episodes, replays, clear errors."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_the_spec_names_the_id_and_the_flattened_spaces():
         ("FrozenLake-v1", 16, spaces.Discrete(4)),
     ],
 )
-def test_gymnasiums_own_environments_play(name, size, action):
+def test_gymnasiums_own_environments_run(name, size, action):
     settings = Gym(id=name)
     block, buffers = start(settings, range(3))
     assert adapter.spec(settings).single_action_space == action
@@ -155,7 +155,7 @@ def test_max_steps_truncates():
     assert ended[3].lengths.tolist() == [4, 4]
 
 
-def test_scaled_rewards_are_learned_from_and_unscaled_returns_reported():
+def test_rewards_are_scaled_and_reported_returns_are_not():
     settings = Gym(id="engram-test/Walk-v0", kwargs={"length": 2}, reward_scale=0.1)
     block, buffers = start(settings)
     shown, ended = play(block, buffers, lambda: 2, 2)
@@ -201,7 +201,7 @@ def test_another_seed_gives_another_stream():
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1"])
-def test_a_restored_block_goes_on_exactly(name):
+def test_a_restored_block_resumes_exactly(name):
     settings = Gym(id=name, max_steps=15)
     block, buffers = start(settings, range(3))
     space = adapter.spec(settings).single_action_space
@@ -232,7 +232,7 @@ def test_a_log_with_padding_restores_too():
 
 
 @pytest.mark.parametrize("change", [{"drift": 1.0}, {"length": 3}])
-def test_a_replay_that_comes_out_different_is_noticed(change):
+def test_a_replay_that_differs_is_noticed(change):
     block, buffers = start(walk(length=9, **{k: v for k, v in change.items() if k == "drift"}))
     play(block, buffers, lambda: 1, 5)
     other, other_buffers = start(walk(**({"length": 9} | change)))
@@ -262,7 +262,7 @@ def test_an_environment_that_calls_itself_nondeterministic_has_no_state():
         ("observation", 3, f"the last observation .* at step 3 of the episode with seed {episode_seed(7, 5, 0)}"),
     ],
 )
-def test_a_nan_stops_with_the_environment_and_the_step(bad, step, message):
+def test_a_nan_raises_with_environment_and_step(bad, step, message):
     settings = walk(ends="truncated", bad=bad, bad_step=step)
     with pytest.raises(UserError, match=f"engram-test/Walk-v0: {message}"):
         play(*start(settings, range(5, 7)), lambda: 0, 3)

@@ -1,4 +1,4 @@
-"""Settings that name no environment are answered with what was probably meant."""
+"""Settings that name no environment get a suggestion."""
 
 import gymnasium
 import pytest
@@ -22,7 +22,7 @@ from engram.settings import UserError
         ({"id": "CartPole-v1", "wrappers": ["mask_velocty"]}, "did you mean mask_velocity"),
     ],
 )
-def test_what_cannot_be_made_is_explained(settings, message):
+def test_settings_that_cannot_be_built_are_explained(settings, message):
     with pytest.raises(UserError, match=message):
         adapter.spec(Gym(**settings))
 

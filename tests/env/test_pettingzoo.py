@@ -1,4 +1,4 @@
-"""PettingZoo agents as rows: boundaries of each agent, waiting rows, seeds, replayed states, clear errors."""
+"""PettingZoo agents as rows: episode boundaries of each agent, absent agents, seeds, replays, clear errors."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from engram.env.splitmix import episode_seed
 from engram.settings import UserError
 
 EARLY = {"a": (0, 4), "b": (0, 2)}  # b leaves after two steps, a after four
-LATE = {"a": (0, 4), "b": (2, 4)}  # b comes in at step two
+LATE = {"a": (0, 4), "b": (2, 4)}  # b joins at step two
+BACK = {"a": (0, 5), "b": (0, 1, 3, 5)}  # b leaves after one step and comes back at step three
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_agents_that_end_together_begin_again_in_the_same_step():
     assert ended[2].stats["score"].tolist() == [3, 3, 3, 3]
 
 
-def test_agents_cut_off_together_keep_their_last_observations():
+def test_agents_truncated_together_keep_their_last_observations():
     block, buffers = start(skirmish(ends="truncated"))
     first = buffers.observations[:, 0].copy()
     shown, _ = play(block, buffers, 3)
@@ -98,7 +99,7 @@ def test_a_step_that_terminates_and_truncates_is_a_termination():
     assert not shown[2]["truncations"].any()
 
 
-def test_an_agent_that_leaves_early_waits_in_a_dead_row_until_the_next_episode():
+def test_an_agent_that_leaves_early_is_not_alive_until_the_next_episode():
     block, buffers = start(skirmish(table=EARLY))
     shown, ended = play(block, buffers, 6)
     assert column(shown, "terminals", 1) == [False, True, False, False, False, True]
@@ -133,7 +134,31 @@ def test_an_agent_that_joins_late_starts_then_without_a_terminal():
     assert reported(ended) == [(3, 0, 8.0, 4), (3, 1, 4.0, 2)]
 
 
-def test_an_environment_that_falls_silent_at_the_end_is_understood():
+def test_an_agent_that_comes_back_starts_then_without_a_terminal():
+    block, buffers = start(skirmish(table=BACK))
+    shown, ended = play(block, buffers, 5)
+    assert column(shown, "alive", 1) == [False, False, True, True, True]
+    assert column(shown, "starts", 1) == [True, False, True, False, True]
+    assert column(shown, "terminals", 1) == [True, False, False, False, True]
+    assert not any(column(shown, "truncations", 1))
+    assert reported(ended) == [(0, 1, 2.0, 1), (4, 0, 10.0, 5), (4, 1, 4.0, 2)]
+
+
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+@pytest.mark.parametrize("table", [EARLY, LATE, BACK])
+def test_starts_mark_every_end_every_first_observation_and_every_new_episode(table, ends):
+    block, buffers = start(skirmish(table=table, ends=ends), range(2))
+    assert buffers.starts.all()
+    alive, shown = buffers.alive.copy(), play(block, buffers, 12)[0]
+    for step in shown:
+        begun = (step["observations"].reshape(2, 2, 2)[:, 0, 1] == 0).repeat(2)  # agent a shows step 0
+        ended = step["terminals"] | step["truncations"]
+        np.testing.assert_array_equal(step["starts"], ended | begun | (step["alive"] & ~alive))
+        assert alive[ended].all()  # only agents that acted have an end
+        alive = step["alive"]
+
+
+def test_an_environment_that_omits_departed_agents_is_supported():
     block, buffers = start(skirmish(silent=True, table=EARLY))
     shown, ended = play(block, buffers, 4)
     assert column(shown, "truncations", 1) == [False, True, False, False]
@@ -143,14 +168,14 @@ def test_an_environment_that_falls_silent_at_the_end_is_understood():
     assert buffers.starts.all()
 
 
-def test_scaled_rewards_are_learned_from_and_unscaled_returns_reported():
+def test_rewards_are_scaled_and_reported_returns_are_not():
     block, buffers = start(skirmish(scale=0.5))
     shown, ended = play(block, buffers, 3)
     assert column(shown, "rewards", 0) == [1, 1, 1]
     assert ended[2].returns.tolist() == [6, 6]
 
 
-def test_only_agents_that_are_there_act_with_the_environments_own_actions():
+def test_only_present_agents_act():
     block, buffers = start(skirmish(table=EARLY))
     shown, _ = play(block, buffers, 4, actions=[0, 1])  # Skirmish itself asserts who acts
     assert column(shown, "rewards", 0) == [0, 0, 0, 0]
@@ -179,9 +204,9 @@ def test_each_episode_has_its_own_seed():
     np.testing.assert_allclose(secrets, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("table", [EARLY, LATE, {"a": (0, 5), "b": (0, 5)}])
+@pytest.mark.parametrize("table", [EARLY, LATE, BACK, {"a": (0, 5), "b": (0, 5)}])
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
-def test_a_restored_block_goes_on_exactly(table, ends):
+def test_a_restored_block_resumes_exactly(table, ends):
     settings = skirmish(table=table, ends=ends)
     block, buffers = start(settings, range(2))
     states, shown, ended = [], [save_buffers(buffers)], []
@@ -200,7 +225,7 @@ def test_a_restored_block_goes_on_exactly(table, ends):
         assert reported(again_ended) == reported(ended[cut : cut + 8])
 
 
-def test_a_replay_that_comes_out_different_is_noticed():
+def test_a_replay_that_differs_is_noticed():
     block, buffers = start(skirmish(table=EARLY))
     play(block, buffers, 3)
     for table in ({"a": (0, 4), "b": (0, 4)}, {"a": (0, 2), "b": (0, 2)}):
@@ -208,7 +233,7 @@ def test_a_replay_that_comes_out_different_is_noticed():
         assert not (other.restore(block.state()) and restore_buffers(save_buffers(buffers), other_buffers))
 
 
-def test_a_nan_stops_with_the_environment_the_agent_and_the_step():
+def test_a_nan_raises_with_environment_agent_and_step():
     block, buffers = start(skirmish(bad=("b", 2)), range(4, 6))
     with pytest.raises(
         UserError, match="skirmish: the observation of environment 4, agent 1 is NaN or infinite at step 2"
@@ -217,7 +242,7 @@ def test_a_nan_stops_with_the_environment_the_agent_and_the_step():
 
 
 @pytest.mark.parametrize("module", ["skirmish:Skirmish", "skirmish:parallel_env", "skirmish"])
-def test_a_module_or_a_class_names_the_environment(module):
+def test_an_environment_is_named_by_module_or_class(module):
     assert adapter.spec(PettingZoo(module=module)).agents == 2
 
 
@@ -233,7 +258,7 @@ def test_a_module_or_a_class_names_the_environment(module):
         ("collections", "neither a module with a function parallel_env nor"),
     ],
 )
-def test_what_cannot_be_made_is_explained(module, message):
+def test_settings_that_cannot_be_built_are_explained(module, message):
     with pytest.raises(UserError, match=f"env.module: .*{message}"):
         adapter.spec(PettingZoo(module=module))
 
@@ -243,6 +268,6 @@ def test_a_wrong_argument_is_named():
         adapter.spec(skirmish(tabel={}))
 
 
-def test_agents_that_differ_are_listed():
+def test_agents_with_different_spaces_are_listed():
     with pytest.raises(UserError, match=r"same observation space, but they differ: a, c: Box.*; b: Box.*\(3,\)"):
         adapter.spec(skirmish(table={"a": (0, 3), "b": (0, 3), "c": (0, 3)}, wide="b"))

@@ -1,4 +1,4 @@
-"""The recall tasks: what is seen when, what is rewarded, and what luck depends on."""
+"""The recall task: observations, rewards, and what random draws depend on."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def test_an_episode_is_the_cue_then_blanks_then_the_query():
     assert (next_cue[:, :3].sum(1) == 1).all()
 
 
-def test_the_query_ends_the_episode_and_only_there_is_there_a_reward():
+def test_the_query_ends_the_episode_and_gives_the_only_reward():
     seen, episodes = play(Recall(delay=2), act=Memory())
     ends = np.arange(1, 61) % 4 == 0
     assert (seen["terminals"][1:] == ends[:, None]).all()
@@ -83,7 +83,7 @@ def test_without_memory_the_ceiling_is_chance():
     assert abs(correct.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / len(correct))
 
 
-def test_figures_of_episodes_that_may_be_cut_off_count_those_too():
+def test_the_goal_accounts_for_truncated_episodes():
     settings = Recall(cues=4, delay=3, delay_jitter=2, truncate=0.1)
     _, episodes = play(settings, ids=range(4000), steps=8, act=Memory())
     episodes = Episodes.concatenate(episodes)
@@ -109,7 +109,7 @@ def test_distractors_show_a_marked_cue_on_blank_steps_only():
     assert abs(marked[1:5].mean() - 0.5) < 0.05
 
 
-def test_a_cut_episode_leaves_the_observation_it_would_have_gone_on_with():
+def test_a_truncated_episode_keeps_its_next_observation_as_the_final_one():
     whole, _ = play(Recall(delay=5, distractors=0.5), ids=range(300), steps=6)
     seen, _ = play(Recall(delay=5, distractors=0.5, truncate=0.1), ids=range(300), steps=6)
     for row in range(300):
@@ -122,7 +122,7 @@ def test_a_cut_episode_leaves_the_observation_it_would_have_gone_on_with():
     assert not (seen["truncations"] & seen["terminals"]).any()
 
 
-def test_episodes_that_were_cut_off_have_no_answer():
+def test_truncated_episodes_have_no_correct_stat():
     _, episodes = play(Recall(delay=5, truncate=0.2), act=Memory())
     episodes = Episodes.concatenate(episodes)
     correct = episodes.stats["correct"]
@@ -131,7 +131,7 @@ def test_episodes_that_were_cut_off_have_no_answer():
     assert (episodes.returns[np.isnan(correct)] == 0).all()
 
 
-def test_what_a_row_sees_does_not_depend_on_the_block_it_is_in():
+def test_a_row_does_not_depend_on_its_block():
     settings = Recall(delay=2, delay_jitter=2, distractors=0.3, truncate=0.1)
     whole, _ = play(settings, range(20), seed=5)
     part, _ = play(settings, range(7, 12), seed=5)
@@ -141,7 +141,7 @@ def test_what_a_row_sees_does_not_depend_on_the_block_it_is_in():
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_restored_block_goes_on_as_if_nothing_had_happened(at):
+def test_a_restored_block_resumes_exactly(at):
     settings = Recall(delay=2, delay_jitter=1, distractors=0.3, truncate=0.1)
     one, other = (Buffers.allocate(spec(settings), 9) for _ in range(2))
     first = block(settings, range(9), 1, one)

@@ -10,7 +10,7 @@ def test_arrays_and_ints_are_mixed_alike():
     assert mix(np.array(numbers, np.uint64)).tolist() == [mix(number) for number in numbers]
 
 
-def test_random_numbers_are_even_and_independent_of_their_neighbours():
+def test_random_numbers_are_uniform_and_uncorrelated():
     keys = fold(np.zeros(100_000, np.uint64), np.arange(100_000))
     numbers = uniform(keys, 0)
     assert 0 <= numbers.min() < numbers.max() < 1
@@ -20,7 +20,7 @@ def test_random_numbers_are_even_and_independent_of_their_neighbours():
     assert np.bincount(below(keys, 2, 7)).min() > 100_000 / 7 * 0.95
 
 
-def test_the_seed_of_an_episode_never_changes_and_fits_31_bits():
+def test_episode_seeds_are_fixed_and_fit_31_bits():
     # Written down, because a saved run is resumed from these.
     assert [episode_seed(0, 0, 0), episode_seed(1, 2, 3), episode_seed(-1, 0, 0)] == [297876190, 1748607912, 2114065284]
     assert all(0 <= episode_seed(7, i, k) < 2**31 for i in range(20) for k in range(20))

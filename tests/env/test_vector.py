@@ -55,7 +55,7 @@ def started(*arguments, **options):
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.booleans())
-def test_every_environment_has_one_place_and_workers_have_equal_shares(num_envs, num_batches, num_workers, separate):
+def test_every_environment_is_in_one_share_and_workers_have_equal_shares(num_envs, num_batches, num_workers, separate):
     num_batches, num_workers = min(num_batches, num_envs), min(num_workers, num_envs)
     groups = split(range(num_envs), num_batches)
     shares = share_out(groups, num_workers, separate)
@@ -112,7 +112,7 @@ def test_episodes_come_by_step_and_row(trouble):
         assert len(env.drain_episodes()) == 0
 
 
-def test_episodes_come_by_step_even_if_one_batch_ran_ahead(trouble):
+def test_episodes_come_by_step_even_if_one_batch_is_ahead(trouble):
     with started(trouble(), 2, num_batches=2) as env:
         held = env.recv()
         for _ in range(5):
@@ -156,7 +156,7 @@ def test_a_slow_batch_is_waited_for(trouble, monkeypatch):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_batch_stays_as_it_is_while_others_go_on(num_workers):
+def test_a_held_batch_does_not_change_while_others_step(num_workers):
     with started(RECALL, 6, num_workers=num_workers, num_batches=3) as env:
         held = env.recv()
         before = {name: getattr(held.buffers, name).copy() for name in SEEN}
@@ -186,7 +186,7 @@ def test_impossible_numbers_are_refused(count, options):
         VectorEnv(RECALL, **({"num_envs": 1} | options))
 
 
-def test_misuse_is_told():
+def test_misuse_raises_with_the_remedy():
     env = VectorEnv(RECALL, 4, num_batches=2)
     with pytest.raises(RuntimeError, match=r"reset\(\) first"):
         env.recv()
@@ -212,12 +212,12 @@ def test_misuse_is_told():
         env.recv()
 
 
-def test_an_unknown_kind_is_refused_with_those_there_are(trouble):
+def test_an_unknown_kind_is_refused_with_the_known_ones(trouble):
     with pytest.raises(UserError, match="unknown kind 'chess'; expected one of arena, gym, "):
         VectorEnv(trouble.model_construct(kind="chess"), 1)
 
 
-def test_an_environment_that_is_forgotten_is_closed():
+def test_an_unreferenced_environment_is_closed():
     env = VectorEnv(RECALL, 2)
     pool, gone = env._pool, weakref.ref(env)
     del env
@@ -228,7 +228,7 @@ def test_an_environment_that_is_forgotten_is_closed():
 
 @pytest.mark.parametrize("cut", range(40))
 @pytest.mark.parametrize("kind", ["recall", "trouble"])
-def test_a_restored_environment_goes_on_exactly(kind, cut, trouble):
+def test_a_restored_environment_resumes_exactly(kind, cut, trouble):
     settings = RECALL if kind == "recall" else trouble(agents=2)
     with started(settings, 5, num_batches=2) as env, VectorEnv(settings, 5, num_batches=3) as other:
         played = Played(env)
@@ -258,7 +258,7 @@ def test_states_pass_between_any_numbers_of_workers(before, after, trouble):
         assert listed(other.drain_episodes()) == listed(env.drain_episodes())
 
 
-def test_a_state_has_the_order_of_batches_and_episodes_nobody_has_seen(trouble):
+def test_a_state_keeps_the_order_of_batches_and_unreceived_episodes(trouble):
     with started(trouble(), 4, num_batches=2) as env, VectorEnv(trouble(), 4, num_batches=2) as other:
         Played(env).play(2)
         first, second = env.recv(), env.recv()
@@ -271,7 +271,7 @@ def test_a_state_has_the_order_of_batches_and_episodes_nobody_has_seen(trouble):
         assert listed(other.drain_episodes()) == listed(env.drain_episodes()) == ([0], [4.0], [3], {"odd": [0]})
 
 
-def test_episodes_of_a_state_still_come_by_the_step_they_ended_in(trouble):
+def test_restored_episodes_are_ordered_by_the_step_they_ended_in(trouble):
     with started(trouble(), 2) as env, VectorEnv(trouble(), 2, num_batches=2) as other:
         Played(env).play(9)
         assert other.restore(env.state())
@@ -292,14 +292,14 @@ def test_taking_a_state_changes_nothing():
         assert played.seen == undisturbed.seen
 
 
-def test_an_environment_that_cannot_promise_it_has_no_state(trouble):
+def test_an_environment_without_exact_replay_has_no_state(trouble):
     for num_workers in (0, 1):
         with started(trouble(exact=False), 2, num_workers=num_workers) as env:
             assert env.state() is None
             Played(env).play(3)
 
 
-def test_a_state_that_is_not_of_this_environment_is_refused_and_harmless():
+def test_a_state_of_another_environment_is_refused_without_side_effects():
     with started(RECALL, 4) as env, started(RECALL, 4) as same:
         for other in (VectorEnv(RECALL, 5), VectorEnv(RECALL, 4, seed=1), VectorEnv(Recall(cues=3), 4)):
             other.reset()
@@ -307,7 +307,7 @@ def test_a_state_that_is_not_of_this_environment_is_refused_and_harmless():
         assert Played(env).play(5).seen == Played(same).play(5).seen
 
 
-def test_observations_that_come_out_different_are_noticed_and_a_reset_helps():
+def test_different_observations_after_a_replay_are_noticed_and_a_reset_recovers():
     with started(RECALL, 4) as env:
         state = env.state()
         state["buffers.observations"][2, 0] += 1
@@ -319,7 +319,7 @@ def test_observations_that_come_out_different_are_noticed_and_a_reset_helps():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_two_vectors_side_by_side_are_one_in_two_parts(num_workers):
+def test_two_vectorised_environments_can_split_one_numbering(num_workers):
     with (
         started(RECALL, 6, seed=4) as whole,
         started(RECALL, 4, seed=4, num_workers=num_workers) as left,

@@ -1,4 +1,4 @@
-"""Wrappers are found by name, and hide the velocities they promise to hide."""
+"""Wrappers are found by name, and mask_velocity masks the velocities."""
 
 import gymnasium
 import numpy as np
@@ -42,14 +42,14 @@ def test_masking_after_a_wrapper_that_changed_the_observation_is_refused():
         wrap(gymnasium.make("CartPole-v1"), ["TimeAwareObservation", "mask_velocity"])
 
 
-def test_names_are_applied_from_the_inside_out():
+def test_wrappers_are_applied_innermost_first():
     env = wrap(gymnasium.make("CartPole-v1"), ["mask_velocity", "TimeAwareObservation"])
     observation, _ = env.reset(seed=1)
     assert observation.shape == (5,)
     assert not observation[[1, 3]].any()
 
 
-def test_gymnasiums_wrappers_are_there_by_their_names():
+def test_gymnasiums_wrappers_are_found_by_name():
     rescaled = wrap(gymnasium.make("Pendulum-v1"), ["RescaleAction", "ClipReward"])
     assert rescaled.action_space == spaces.Box(-1, 1, (1,))
     rescaled.reset(seed=0)
@@ -57,7 +57,7 @@ def test_gymnasiums_wrappers_are_there_by_their_names():
     assert wrap(gymnasium.make("FrozenLake-v1"), ["FlattenObservation"]).observation_space.shape == (16,)
 
 
-def test_a_wrapper_of_ones_own_is_named_by_module_and_class():
+def test_a_users_wrapper_is_named_by_module_and_class():
     env = wrap(gymnasium.make("FrozenLake-v1"), ["gymnasium.wrappers.transform_observation:FlattenObservation"])
     assert isinstance(env, gymnasium.wrappers.FlattenObservation)
 
@@ -75,6 +75,6 @@ def test_a_wrapper_of_ones_own_is_named_by_module_and_class():
         ("RescaleAction", "RescaleAction does not fit around"),
     ],
 )
-def test_what_cannot_be_wrapped_is_explained(name, message):
+def test_wrappers_that_fail_are_explained(name, message):
     with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
         wrap(gymnasium.make("CartPole-v1"), [name])

@@ -1,10 +1,10 @@
-"""A parallel environment in which everyone comes and goes by a timetable: agent name to (first step, last step)."""
+"""A parallel environment whose agents join and leave by a timetable: agent name to (join, leave, join, leave, …)."""
 
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-Timetable = dict[str, tuple[int, int]]
+Timetable = dict[str, tuple[int, ...]]
 
 
 class Skirmish(ParallelEnv):
@@ -44,7 +44,7 @@ class Skirmish(ParallelEnv):
         return {agent: self._see(agent) for agent in known}, rewards, *ends, infos
 
     def _present(self):
-        return [agent for agent, (first, last) in self.table.items() if first <= self.time < last]
+        return [agent for agent, times in self.table.items() if sum(time <= self.time for time in times) % 2]
 
     def _see(self, agent):
         step = np.nan if self.bad == (agent, self.time) else self.time

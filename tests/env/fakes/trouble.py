@@ -1,4 +1,4 @@
-"""An environment that counts, and that goes wrong on request: observations are (environment, agent, episode, step)."""
+"""An environment that counts and fails on request: observations are (environment, agent, episode, step)."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A Gymnasium environment whose every number is known, and that goes wrong on request."""
+"""A Gymnasium environment with known observations and rewards, which fails on request."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""The mettagrid adapter: rows written in place, ends of episodes, seeds, and going back."""
+"""The mettagrid adapter: rows in place, episode ends, seeds and replays."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def assert_same(one, other):
             np.testing.assert_array_equal(then[name], now[name], err_msg=name)
 
 
-def test_a_simulation_works_on_the_rows_themselves():
+def test_a_simulator_reads_and_writes_the_rows_in_place():
     made, buffers = make(TINY)
     for env, simulation in made.simulators.items():
         rows = slice(3 * env, 3 * env + 3)
@@ -65,7 +65,7 @@ def test_a_simulation_works_on_the_rows_themselves():
             assert theirs.ctypes.data == ours.ctypes.data, name
 
 
-def test_the_spec_tells_what_the_rows_hold():
+def test_the_spec_describes_the_rows():
     description = spec(TINY)
     assert description.observation_kind == "tokens"
     assert description.agents == 3
@@ -78,7 +78,7 @@ def test_the_spec_tells_what_the_rows_hold():
     assert set(used[:, 1]) <= {feature.id for feature in description.features}
 
 
-def test_the_t_maze_says_what_can_be_reached_with_and_without_memory():
+def test_the_t_maze_spec_has_the_best_returns_with_and_without_memory():
     assert spec(TMaze()).memoryless_ceiling == pytest.approx(0.45)
     assert spec(TMaze()).mean_return_goal == 1.0
     assert spec(TMaze(wrong_reward=-3)).memoryless_ceiling == 0.0
@@ -100,7 +100,7 @@ def test_environments_differ_from_each_other_and_from_episode_to_episode():
     assert not np.array_equal(first, buffers.observations)
 
 
-def test_a_row_does_not_depend_on_the_block_it_is_in():
+def test_a_row_does_not_depend_on_its_block():
     actions = actions_for(TINY, envs=4, steps=40)
     together = play(*make(TINY, range(4)), actions)
     parts = [play(*make(TINY, range(2)), actions[:, :6]), play(*make(TINY, range(2, 4)), actions[:, 6:])]
@@ -109,7 +109,7 @@ def test_a_row_does_not_depend_on_the_block_it_is_in():
             np.testing.assert_array_equal(step[name], np.concatenate([left[name], right[name]]), err_msg=name)
 
 
-def test_after_a_truncation_both_the_true_last_and_the_next_first_observation_are_there():
+def test_a_truncation_gives_the_true_last_and_the_next_first_observation():
     actions = actions_for(TINY, envs=2, steps=TINY.max_steps)
     made, buffers = make(TINY, range(2), seed=3)
     history = play(made, buffers, actions)
@@ -157,7 +157,9 @@ def test_flags_and_starts_last_one_step():
     made, buffers = make(TINY)
     assert buffers.starts.all()
     assert buffers.alive.all()
-    ends = [bool(step["truncations"].any()) for step in play(made, buffers, actions_for(TINY, 3, 40))]
+    history = play(made, buffers, actions_for(TINY, 3, 40))
+    ends = [bool(step["truncations"].any()) for step in history]
+    assert all((step["starts"] == (step["terminals"] | step["truncations"])).all() for step in history)
     assert [step + 1 for step, ended in enumerate(ends) if ended] == [13, 26, 39]
     assert not buffers.starts.any()
 
@@ -213,7 +215,7 @@ def test_an_episode_s_stats_are_what_its_return_is_made_of():
 
 
 @pytest.mark.parametrize("settings", [TINY, TMaze(max_steps=11)])
-def test_a_block_goes_on_from_a_state_as_if_it_had_never_stopped(settings):
+def test_a_restored_block_resumes_exactly(settings):
     actions = actions_for(settings, 3, 60, seed=1)
     actions[:, ::2] = np.where(actions[:, ::2] == WEST, EAST, actions[:, ::2])  # so that some reach a goal
     made, buffers = make(settings, seed=4)
@@ -273,7 +275,7 @@ def test_a_block_leaves_the_configuration_as_it_was():
 
 
 @pytest.mark.parametrize("settings", [TINY, TMaze(), Arena(), Navigation(), Small()])
-def test_tokens_are_refused_if_they_might_not_suffice(settings):
+def test_too_small_a_token_budget_is_refused(settings):
     enough = spec(settings).single_observation_space.shape[0]
     with pytest.raises(UserError, match=rf"env\.num_tokens: {enough - 1} is too few.* use {enough} or more"):
         spec(settings.model_copy(update={"num_tokens": enough - 1}))

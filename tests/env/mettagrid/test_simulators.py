@@ -1,4 +1,4 @@
-"""Maps of new simulations: mettagrid's own, only made faster and always from the seed."""
+"""Maps of new simulators: equal to mettagrid's own, always from the seed."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from engram.env.settings import Arena, Small, TMaze
 
 @pytest.mark.parametrize("border", [0, 1, 3])
 @pytest.mark.parametrize("agents", [1, 4])
-def test_scattered_maps_are_the_ones_mettagrid_builds(border, agents):
+def test_random_maps_equal_those_of_mettagrid(border, agents):
     config = world(Arena(agents=agents))
     config.game.map_builder = RandomMapBuilder.Config(
         agents=agents, width=11, height=9, border_width=border, objects={"wall": 3, "mine": 2, "altar": 1}
@@ -32,13 +32,13 @@ def test_agents_are_told_apart_in_the_map():
     assert names == ["agent.red.0", "agent.red.1", "agent.red.2"]
 
 
-def test_drawn_maps_are_built_once():
+def test_ascii_maps_are_built_once():
     simulations = SimulatorFactory(world(TMaze()))
     assert simulations.map(4) is simulations.map(6)
     assert simulations.map(4) is not simulations.map(5)
 
 
-def test_where_a_drawn_map_has_places_to_spare_the_seed_chooses():
+def test_the_seed_chooses_among_spare_spawn_points():
     config = world(Small())
     config.game.map_builder = AsciiMapBuilder.Config(map_data=["@@@@@", "....."], char_to_map_name={})
     one, other = SimulatorFactory(config), SimulatorFactory(config)

@@ -1,4 +1,4 @@
-"""What stands on a cell is told by name: a feature for every tag."""
+"""Every tag becomes a feature."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ EMPTY = [255, 255, 255]
 
 
 @pytest.mark.parametrize("padding", [*range(9), 40])
-def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
+def test_tags_become_features_and_nothing_else_changes(padding):
     tokens = [[0xFE, 1, 6], [0x55, 6, 0], [0x55, 4, 6], [0x12, 6, 2], [0x12, 6, 1]]
     renamed = [[0xFE, 1, 6], [0x55, 10, 1], [0x55, 4, 6], [0x12, 12, 1], [0x12, 11, 1]]
     observations = np.array([tokens + [EMPTY] * padding, [EMPTY] * (5 + padding)], np.uint8)
@@ -22,7 +22,7 @@ def test_a_tag_becomes_a_feature_and_nothing_else_changes(padding):
 
 
 @pytest.mark.parametrize("tokens", [16, 17, 31, 33, 100])
-def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
+def test_all_tokens_are_renamed_however_many_are_used(tokens):
     observations = np.full((2, tokens, 3), 255, np.uint8)
     renaming = TagRenamer(TAGS, observations)
     for used in [*range(0, tokens + 1, 5), tokens, 3, tokens]:
@@ -34,7 +34,7 @@ def test_all_tokens_are_named_however_many_there_come_to_be(tokens):
         assert (observations[0] == 255).all()
 
 
-def test_observations_are_changed_where_they_are():
+def test_observations_are_renamed_in_place():
     buffer = np.full((4, 3, 3), 255, np.uint8)
     buffer[:, 0] = 0x33, 6, 1
     TagRenamer(TAGS, buffer[1:3])()

@@ -1,4 +1,4 @@
-"""Worlds from mettagrid configuration files, and what is said of files that are not."""
+"""Worlds from mettagrid configuration files, and errors in such files."""
 
 import json
 
@@ -53,7 +53,7 @@ def play(settings):
     return seen
 
 
-def test_a_file_need_not_say_much(tmp_path):
+def test_a_file_may_rely_on_defaults(tmp_path):
     data = {"game": {"num_agents": 2, "map_builder": {"type": RANDOM_MAP, "agents": 2}}}
     description = spec(write(tmp_path / "world.yaml", data))
     assert description.agents == 2
@@ -87,12 +87,12 @@ def test_a_file_need_not_say_much(tmp_path):
         ({"map_builder__type": "mettagrid.nothing.Config"}, r"game\.map_builder: No module"),
     ],
 )
-def test_a_world_that_would_not_work_is_refused_with_the_reason(tmp_path, changes, complaint):
+def test_an_unplayable_world_is_refused_with_the_reason(tmp_path, changes, complaint):
     with pytest.raises(UserError, match=complaint):
         spec(write(tmp_path / "world.json", small(**changes)))
 
 
-def test_all_problems_of_a_file_are_told_at_once(tmp_path):
+def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
     with pytest.raises(UserError) as refused:
         spec(write(tmp_path / "world.yaml", small(max_steps="many", speed=3)))
     assert "game.max_steps: " in str(refused.value)

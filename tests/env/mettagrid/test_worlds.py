@@ -1,4 +1,4 @@
-"""The ready worlds: what they ask of an agent, and that nothing but memory solves the T-maze."""
+"""The built-in worlds: their rules, and that only memory solves the T-maze."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_where_the_cue_is_out_of_sight_the_two_mazes_look_the_same(window):
     assert "type:goal" in tags(seen[-1][0], settings)
 
 
-def test_the_t_maze_has_no_token_that_tells_the_time_or_what_was_done():
+def test_the_t_maze_has_no_token_for_time_or_last_action():
     made, buffers = make(TMaze(), envs=8)
     found = set()
     for actions in random_actions(buffers, 100):
@@ -95,7 +95,7 @@ def test_the_t_maze_has_no_token_that_tells_the_time_or_what_was_done():
     assert found == {("agent:group", False), ("agent_id", False), *((f"tag:type:{kind}", False) for kind in kinds)}
 
 
-def test_waiting_and_bumping_leave_no_trace_in_what_a_t_maze_shows():
+def test_waiting_and_bumping_do_not_change_t_maze_observations():
     made, buffers = make(TMaze(), envs=4)
     first = buffers.observations.copy()
     for action in (NOOP, NORTH, SOUTH, WEST, NOOP):
@@ -123,19 +123,19 @@ def test_the_two_mazes_are_equally_likely_and_differ_in_cue_and_goals_only():
         ({"right_reward": 0.0}, "greater than 0"),
     ],
 )
-def test_a_t_maze_without_a_point_is_refused(fields, advice):
+def test_a_t_maze_that_needs_no_memory_is_refused(fields, advice):
     with pytest.raises(ValidationError, match=advice):
         TMaze(**fields)
 
 
-def test_a_room_too_small_for_its_things_is_refused_with_a_size_that_is_not():
+def test_a_room_too_small_for_its_objects_is_refused_with_a_sufficient_size():
     with pytest.raises(ValidationError, match=r"leaves 9 cells .* need 12: use size 6 or more"):
         Small(size=5, mines=4, generators=2, altars=2)
     Small(size=6, mines=4, generators=2, altars=2)
 
 
 @pytest.mark.parametrize("settings", [Small(), Arena(), Navigation()])
-def test_a_room_holds_all_the_things_it_should(settings):
+def test_a_room_holds_all_its_objects(settings):
     grid = np.array(SimulatorFactory(world(settings)).map(5))
     assert grid.shape == (settings.size, settings.size)
     inside = grid[1:-1, 1:-1]
@@ -220,7 +220,7 @@ def test_a_room_tells_the_time_and_the_last_action():
 
 
 @pytest.mark.parametrize("settings", [Small(), Arena(agents=4, size=12), Navigation()])
-def test_chance_alone_earns_something_to_learn_from(settings):
+def test_random_play_earns_some_reward(settings):
     made, buffers = make(settings, envs=8)
     total = 0.0
     for actions in random_actions(buffers, settings.max_steps):
@@ -230,7 +230,7 @@ def test_chance_alone_earns_something_to_learn_from(settings):
     assert total / len(buffers.rewards) > 0.05
 
 
-def test_resources_of_other_worlds_are_features_that_nothing_here_shows():
+def test_resources_of_other_worlds_are_features_that_never_appear():
     plain, roomy = spec(Small()), spec(Small(other_resources=["gold", "ore"]))
     names = [feature.name for feature in roomy.features]
     assert set(names) - {feature.name for feature in plain.features} == {"inv:gold", "inv:gold:p1"}

@@ -97,7 +97,7 @@ def test_the_only_worker_may_exit_too(trouble):
         play(trouble(fault="exit"), num_workers=1)
 
 
-def test_an_environment_that_raises_is_named_with_the_place(trouble):
+def test_an_environment_that_raises_is_reported_with_its_location(trouble):
     with VectorEnv(trouble(fault="raise", env=2), 3, num_workers=2) as env:
         env.reset()
         with pytest.raises(WorkerError) as caught:
@@ -112,12 +112,12 @@ def test_an_environment_that_raises_is_named_with_the_place(trouble):
 
 
 @pytest.mark.parametrize(("at", "doing"), [("build", "building"), ("reset", "resetting")])
-def test_an_environment_that_cannot_start_is_told(at, doing, trouble):
+def test_an_environment_that_cannot_start_is_reported(at, doing, trouble):
     with pytest.raises(WorkerError, match=f"worker 0 of 1 failed while {doing} environments? 0.*the wheel came off"):
         play(trouble(fault="raise", at=at), num_workers=1)
 
 
-def test_a_users_mistake_keeps_its_own_words(trouble):
+def test_a_user_error_keeps_its_message(trouble):
     with pytest.raises(UserError, match=r"^trouble.env: no such place$"):
         VectorEnv(trouble(fault="refuse", at="build"), 1)
     with pytest.raises(WorkerError, match=r"while building environment 0: trouble.env: no such place$"):
@@ -155,7 +155,7 @@ def test_an_environment_that_hangs_is_noticed_and_ended(trouble):
     )
 
 
-def test_an_environment_that_hangs_before_its_first_step_is_allowed_more_time_by_another_name(trouble):
+def test_an_environment_that_hangs_while_building_names_the_start_timeout(trouble):
     with pytest.raises(WorkerError, match=r"hangs while building .* raise the timeout \(VectorEnv's start_timeout\)"):
         VectorEnv(trouble(fault="hang", at="build"), 1, num_workers=1, start_timeout=1.0)
 
@@ -169,7 +169,7 @@ def test_a_large_state_cannot_block_on_a_stopped_worker():
             env.restore(state)
 
 
-def test_a_pause_of_the_whole_family_is_no_hang():
+def test_pausing_parent_and_workers_is_no_timeout():
     """Ctrl-Z and fg: time has passed, but no worker had a chance to answer."""
     process, workers = parent("slow", step_timeout=2.0)
     process.stdout.readline()
@@ -192,7 +192,7 @@ def test_closing_ends_a_stopped_worker_too():
     assert _children() == []
 
 
-def test_a_forgotten_environment_takes_its_workers_with_it():
+def test_an_unreferenced_environment_ends_its_workers():
     VectorEnv(Recall(), 2, num_workers=1).reset()
     assert _children() == []
 
@@ -275,7 +275,7 @@ def test_workers_die_with_a_parent_that_is_killed(fault):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_workers_end_with_a_parent_that_is_asked_to_and_say_nothing(sign):
+def test_workers_end_silently_with_an_interrupted_or_terminated_parent(sign):
     process, workers = parent("none")
     process.stdout.readline()
     os.killpg(process.pid, sign)  # as Ctrl-C in a terminal does
