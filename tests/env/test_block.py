@@ -37,12 +37,12 @@ def test_concatenated_episodes_have_nan_for_missing_stats():
 
 
 def test_concatenated_episodes_are_arrays_of_fixed_dtypes():
-    told = Ended([3, 7], [0.5, -1.0], [9, 4], {"hearts": [2.0, None]})
+    in_lists = Ended([3, 7], [0.5, -1.0], [9, 4], {"hearts": [2.0, None]})
     hearts = np.array([2.0, np.nan])
     in_arrays = Ended(np.array([3, 7], np.int32), np.array([0.5, -1.0]), np.array([9, 4]), {"hearts": hearts})
     expected = episodes([3, 7], hearts=[2.0, np.nan])
     expected.returns, expected.lengths = np.array([0.5, -1.0], np.float32), np.array([9, 4], np.int32)
-    for parts in ([told], [in_arrays], [expected], [told, episodes([])], [episodes([]), in_arrays]):
+    for parts in ([in_lists], [in_arrays], [expected], [in_lists, episodes([])], [episodes([]), in_arrays]):
         joined = Episodes.concatenate(parts)
         for name in ("rows", "returns", "lengths"):
             np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name), strict=True)

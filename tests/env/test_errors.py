@@ -58,7 +58,7 @@ def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("fragile", None)
 
 
-def told(make) -> list[str]:
+def message_lines(make) -> list[str]:
     with pytest.raises(UserError) as caught:
         make()
     assert caught.value.exit_code == 2
@@ -68,32 +68,32 @@ def told(make) -> list[str]:
 @pytest.mark.parametrize("error", ["LookupError", "TypeError", "ValueError"])
 def test_an_environment_that_cannot_be_built_is_reported_with_its_location(fragile: Path, error: str) -> None:
     fragile.write_text(FRAGILE.format(error=error))
-    first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Cave-v0")))
+    first, *frames = message_lines(lambda: make_spec(Gym(id="fragile:engram-test/Cave-v0")))
     assert first == f"env.id: fragile:engram-test/Cave-v0 cannot be used: {error}: the cave fell in"
     assert frames[-1] == f'  {fragile}:7 in __init__: raise {error}("the cave fell in")'
 
 
 def test_failing_spaces_are_reported_with_their_location(fragile: Path) -> None:
-    first, *frames = told(lambda: make_spec(Gym(id="fragile:engram-test/Spaceless-v0")))
+    first, *frames = message_lines(lambda: make_spec(Gym(id="fragile:engram-test/Spaceless-v0")))
     assert first.endswith("cannot be used: LookupError: no space")
     assert "in observation_space" in frames[-1]
 
 
 def test_a_parallel_environment_that_cannot_be_built_is_reported_with_its_location(fragile: Path) -> None:
-    first, *frames = told(lambda: make_spec(PettingZoo(module="fragile")))
+    first, *frames = message_lines(lambda: make_spec(PettingZoo(module="fragile")))
     assert first == "env.module: fragile cannot be used: LookupError: nobody is there"
     assert frames == [f'  {fragile}:25 in parallel_env: raise LookupError("nobody is there")']
 
 
 def test_a_failing_wrapper_is_reported_with_its_location(fragile: Path) -> None:
-    first, *frames = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Wrapped"]))
+    first, *frames = message_lines(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Wrapped"]))
     assert first.startswith("env.wrappers: fragile:Wrapped does not fit around <")
     assert first.endswith("as its only argument): LookupError: too tight")
     assert frames == [f'  {fragile}:18 in __init__: raise LookupError("too tight")']
 
 
 def test_a_call_with_wrong_arguments_is_reported_without_a_location(fragile: Path) -> None:
-    (line,) = told(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Bare"]))
+    (line,) = message_lines(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Bare"]))
     assert line.endswith("TypeError: Bare.__init__() takes 1 positional argument but 2 were given")
 
 
@@ -107,15 +107,15 @@ def test_a_call_with_wrong_arguments_is_reported_without_a_location(fragile: Pat
     ids=["gym", "pettingzoo", "wrapper"],
 )
 def test_a_module_that_cannot_be_imported_is_reported_with_its_location(fragile: Path, make) -> None:
-    first, *frames = told(lambda: make("raising"))
+    first, *frames = message_lines(lambda: make("raising"))
     assert first.startswith("env.")
     assert first.endswith(": LookupError: not today")
     assert [frame.split(" in ")[1] for frame in frames[-2:]] == [
         "<module>: begin()",
         "begin: raise LookupError('not today')",
     ]
-    assert told(lambda: make("ending"))[0].endswith(": SystemExit: give a file")
-    assert told(lambda: make("untidy"))[0].endswith(": SyntaxError: '(' was never closed (untidy.py, line 1)")
+    assert message_lines(lambda: make("ending"))[0].endswith(": SystemExit: give a file")
+    assert message_lines(lambda: make("untidy"))[0].endswith(": SyntaxError: '(' was never closed (untidy.py, line 1)")
 
 
 def test_a_user_error_is_not_explained_twice() -> None:
@@ -123,4 +123,4 @@ def test_a_user_error_is_not_explained_twice() -> None:
         with explained("all of it failed"):
             raise UserError("seed: wrong")
 
-    assert told(fail) == ["seed: wrong"]
+    assert message_lines(fail) == ["seed: wrong"]

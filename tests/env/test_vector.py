@@ -276,9 +276,9 @@ def test_restored_episodes_are_ordered_by_the_step_they_ended_in(trouble):
         Played(env).play(9)
         assert other.restore(env.state())
         env.recv()  # the state knows of this step
-        kept, told = listed(env.drain_episodes()), listed(other.drain_episodes())
+        kept, restored = listed(env.drain_episodes()), listed(other.drain_episodes())
         assert kept[0] == [0, 1, 0, 1, 0]
-        assert told == kept
+        assert restored == kept
 
 
 def test_taking_a_state_changes_nothing():

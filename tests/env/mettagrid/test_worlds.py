@@ -157,12 +157,12 @@ def test_a_room_holds_all_its_objects(settings):
 )
 def test_observations_never_outgrow_the_tokens_a_world_gives_them(settings):
     made, buffers = make(settings)
-    most = 0
+    maximum = 0
     for actions in random_actions(buffers, 400):
         buffers.actions[:] = actions
         made.step()
-        most = max(most, (buffers.observations[:, :, 0] != 0xFF).sum(axis=1).max())
-    assert 0.5 * max_tokens_in_view(settings) < most <= max_tokens_in_view(settings)
+        maximum = max(maximum, (buffers.observations[:, :, 0] != 0xFF).sum(axis=1).max())
+    assert 0.5 * max_tokens_in_view(settings) < maximum <= max_tokens_in_view(settings)
 
 
 def drawn(settings, lines):
