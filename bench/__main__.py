@@ -46,9 +46,9 @@ def _peers(words: Sequence[str]) -> int:
     parser.add_argument(
         "--learn", type=positive_int, metavar="STEPS", help="compare returns on CartPole too, after STEPS"
     )
-    asked = parser.parse_args(words)
-    options = options_from(asked, PeerOptions)
-    report("peers", asked, lambda progress: measure(options, progress))
+    arguments = parser.parse_args(words)
+    options = options_from(arguments, PeerOptions)
+    report("peers", arguments, lambda progress: measure(options, progress))
     return 0
 
 

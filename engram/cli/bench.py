@@ -46,13 +46,13 @@ def main(words: Sequence[str]) -> int:
             f"engram bench: unknown benchmark '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)}; "
             'races against other systems: make bench ARGS="peers" in a clone)'
         )
-    asked = _parser(verb).parse_args(rest)
+    arguments = _parser(verb).parse_args(rest)
     # Imported here: torch takes seconds to load, and a mistyped option should fail at once.
     from engram.bench import core, env, policy, scale, train
 
     benchmarks = {"core": core, "env": env, "policy": policy, "train": train, "scale": scale}
-    options = options_from(asked, Options)
-    report(f"engram bench {verb}", asked, lambda progress: benchmarks[verb].measure(options, progress))
+    options = options_from(arguments, Options)
+    report(f"engram bench {verb}", arguments, lambda progress: benchmarks[verb].measure(options, progress))
     return 0
 
 
@@ -70,13 +70,15 @@ def benchmark_parser(program: str, description: str) -> ArgumentParser:
     return parser
 
 
-def options_from(asked: argparse.Namespace, kind: type[OptionsType]) -> OptionsType:
+def options_from(arguments: argparse.Namespace, kind: type[OptionsType]) -> OptionsType:
     """The options that were given; all others keep their defaults."""
     known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in vars(asked).items() if name in known and value is not None})
+    return kind(**{name: value for name, value in vars(arguments).items() if name in known and value is not None})
 
 
-def report(title: str, asked: argparse.Namespace, measure: Callable[[Callable[[str], None]], "BenchResult"]) -> None:
+def report(
+    title: str, arguments: argparse.Namespace, measure: Callable[[Callable[[str], None]], "BenchResult"]
+) -> None:
     """Measure, write the result to a file, and print it."""
     from rich.console import Console
 
@@ -85,14 +87,14 @@ def report(title: str, asked: argparse.Namespace, measure: Callable[[Callable[[s
 
     with Console(stderr=True).status(title) as status:
         result = measure(status.update)
-    path = asked.out or default_path(result)
-    if not asked.no_write:
+    path = arguments.out or default_path(result)
+    if not arguments.no_write:
         write(result.to_json(), path)
-    if asked.json:
+    if arguments.json:
         print(json.dumps(result.to_json(), indent=1, allow_nan=False))
         return
     show(result)
-    if not asked.no_write:
+    if not arguments.no_write:
         print(f"wrote {path}")
 
 

@@ -19,7 +19,7 @@ RACES = {
     "date": "2026-05-01T12:00:00+00:00",
     "races": [
         {"name": "a & b", "baseline": "engram", "entries": [entry("slow", 500), entry("engram", 2000)]},
-        {"name": "nobody", "baseline": "engram", "entries": [entry("engram", 0, best=False)]},
+        {"name": "not measured", "baseline": "engram", "entries": [entry("engram", 0, best=False)]},
     ],
 }
 RUNS = {"runs": [{"task": "tmaze", "steps": 20, "curve": [[10, 0.1], [20, 0.9]]}] * 2}
@@ -39,7 +39,7 @@ def test_a_race_is_plotted_with_names_speeds_and_machine(tmp_path) -> None:
     svg = plot(tmp_path, RACES)
     texts = ("a &amp; b", "engram", "slow", "50.0 s, 2,000 steps/s", "200.0 s, 500 steps/s", "a &lt;cpu&gt;, 2 cores")
     assert all(text in svg for text in texts)
-    assert "nobody" not in svg
+    assert "not measured" not in svg
 
 
 def test_several_results_are_plotted_together(tmp_path) -> None:

@@ -39,17 +39,17 @@ def test_a_missing_peer_gets_the_reason_and_the_others_are_measured(tiny, tmp_pa
 
 
 def test_only_the_fastest_of_each_name_reports_its_return(monkeypatch, tmp_path) -> None:
-    asked = []
+    learned = []
 
     def learn(command, threads, steps, environment=None):
-        asked.append((threads, steps))
+        learned.append((threads, steps))
         return {"return": 480.0, "steps": steps, "seconds": 30.0}
 
     monkeypatch.setattr(race, "learn", learn)
     entries = [Entry("engram", 1, "0 workers"), Entry("engram", 2, "2 workers", best=True)]
     for entry in entries:
         race._learn(entry, tasks.CARTPOLE, options(tmp_path, learn=500_000), print)
-    assert asked == [(2, 500_000)]
+    assert learned == [(2, 500_000)]
     assert [entry.facts for entry in entries] == [{}, {"return": 480.0, "seconds to it": 30.0}]
 
 
