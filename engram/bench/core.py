@@ -74,8 +74,8 @@ def _engram_lstm(
     inputs, state = _inputs(options, steps, rows)
     starts = torch.rand(steps, rows) < options.resets
     memory = core.pack(state) if acting else state  # as the rows' memory is stored, and written over by acting
-    out = memory if acting else None
-    step = _step(lambda x: core(x, memory, starts, out)[0], core, inputs, acting)
+    room = memory if acting else None
+    step = _step(lambda x: core(x, memory, starts, room)[0], core, inputs, acting)
 
     def in_mode() -> float:
         with mode():
