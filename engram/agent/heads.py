@@ -1,14 +1,13 @@
-"""Heads: what a policy says of the features its memory gives: a value, and a number for every action."""
+"""Heads: from the core's outputs to a value and to the logits of actions."""
 
 # N rows, I input size, A actions, E size of an action's embedding, C channels of the big actor
 
 import torch
 from torch import Tensor, nn
 
-from engram.agent.actions import ActionSpace, Gaussian
+from engram.agent.actions import ActionSpace, GaussianActions
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.layers import two_layers
-from engram.agent.recurrent.tanh import tanh
 from engram.settings import UserError
 
 
@@ -26,7 +25,7 @@ class Critic(nn.Module):
 
 
 class ActionEmbedding(nn.Module):
-    """A learned vector for each action; called without arguments, it gives them all [A, E]."""
+    """A learned vector per action; calling it returns all of them [A, E]."""
 
     def __init__(self, num_actions: int, embedding_size: int = 16) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class ActionEmbedding(nn.Module):
 class BilinearScores(nn.Module):
     """tanh(actor · W) · embedding + bias, for features [N, I] and embeddings [A, E]: [N, A].
 
-    The features meet the embeddings after W, so W is applied once per row however many actions there are.
+    W is applied to the features before the embeddings, so once per row, whatever the number of actions.
     """
 
     def __init__(self, input_size: int = 512, embedding_size: int = 16) -> None:
@@ -49,14 +48,14 @@ class BilinearScores(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
-        return self.meet(self.query(features_NI), embeddings_AE)
+        return self.score(self.query(features_NI), embeddings_AE)
 
-    def meet(self, query_NE: Tensor, embeddings_AE: Tensor) -> Tensor:
-        return tanh(query_NE) @ embeddings_AE.T + self.bias
+    def score(self, query_NE: Tensor, embeddings_AE: Tensor) -> Tensor:
+        return query_NE.tanh() @ embeddings_AE.T + self.bias
 
 
 class BigBilinearScores(nn.Module):
-    """As `BilinearScores`, in several channels, and a small network that makes one score of an action's channels."""
+    """Like `BilinearScores`, but with several channels, which a small network turns into one score per action."""
 
     def __init__(
         self, input_size: int = 512, embedding_size: int = 16, channels: int = 32, hidden_size: int = 512
@@ -69,21 +68,21 @@ class BigBilinearScores(nn.Module):
         self.score = initialise(nn.Linear(hidden_size, 1))
 
     def forward(self, features_NI: Tensor, embeddings_AE: Tensor) -> Tensor:
-        query_NCE = tanh(self.query(features_NI)).unflatten(-1, (self.channels, -1))
+        query_NCE = self.query(features_NI).tanh().unflatten(-1, (self.channels, -1))
         scores_NAC = (query_NCE @ embeddings_AE.T).transpose(1, 2) + self.bias
         rows, actions, _ = scores_NAC.shape
         return two_layers(scores_NAC.flatten(0, 1), self.hidden, self.score, "relu").view(rows, actions)
 
 
 def make_actor(actions: ActionSpace, input_size: int) -> nn.Module:
-    """The actor for a kind of actions, giving the logits it needs."""
-    if isinstance(actions, Gaussian):
+    """An actor with the outputs that this action space needs."""
+    if isinstance(actions, GaussianActions):
         return GaussianActor(input_size, actions.dimensions)
     return BilinearActor(input_size, actions.logits)
 
 
 class BilinearActor(nn.Module):
-    """Features [N, I] to logits [N, A], through a hidden layer and an embedding of each action."""
+    """Features [N, I] to logits [N, A], by a hidden layer and an embedding of each action."""
 
     def __init__(self, input_size: int, num_actions: int, hidden_size: int = 512, embedding_size: int = 16) -> None:
         super().__init__()
@@ -94,16 +93,16 @@ class BilinearActor(nn.Module):
     def forward(self, features_NI: Tensor) -> Tensor:
         check_width(self, features_NI, self.hidden.in_features)
         query_NE = two_layers(features_NI, self.hidden, self.scores.query, "relu")
-        return self.scores.meet(query_NE, self.embedding())
+        return self.scores.score(query_NE, self.embedding())
 
 
 class GaussianActor(nn.Module):
-    """Features [N, I] to means and logarithms of standard deviations [N, 2 * dimensions], for continuous actions."""
+    """Features [N, I] to means and log standard deviations [N, 2 * dimensions], for continuous actions."""
 
     def __init__(self, input_size: int, dimensions: int, hidden_size: int = 512) -> None:
         super().__init__()
         self.hidden = initialise(nn.Linear(input_size, hidden_size), "relu")
-        # Small, so that a policy begins with means near 0 and deviations near 1 whatever it sees.
+        # Small, so that a fresh policy has means near 0 and standard deviations near 1 for any input.
         self.output = initialise(nn.Linear(hidden_size, 2 * dimensions), initialisation="max_0_01")
 
     def forward(self, features_NI: Tensor) -> Tensor:
@@ -112,9 +111,9 @@ class GaussianActor(nn.Module):
 
 
 def check_width(head: nn.Module, features_NI: Tensor, width: int) -> None:
-    """Raises unless the features have as many numbers as the head was made for."""
+    """Raise `UserError` unless the features have the head's input size."""
     if features_NI.shape[-1] != width:
         raise UserError(
-            f"{type(head).__name__}: it was made for features [N, {width}] and got {list(features_NI.shape)}: "
-            "give it the size of what it reads when it is made, such as the policy's hidden_size"
+            f"{type(head).__name__}: got features {list(features_NI.shape)}, expected [N, {width}]: construct it with "
+            "the size of its input, such as the policy's hidden_size"
         )

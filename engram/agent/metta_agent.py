@@ -9,22 +9,29 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.actions import ActionSpace, Flat
-from engram.agent.binding import check_fits
-from engram.agent.feature_map import FeatureMap, Features, make_feature_map, read_features, unknown_features
-from engram.agent.growth import load_weights, with_room_for
-from engram.agent.make import make_policy
+from engram.agent.actions import ActionSpace, CategoricalActions
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.core import Core
 from engram.agent.settings import Agent, PyAgent
+from engram.agent.transfer import (
+    FeatureMap,
+    Features,
+    check_compatible,
+    load_weights,
+    make_feature_map,
+    read_features,
+    unknown_features,
+    with_room_for,
+)
 from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 
 
 class MettaAgent(nn.Module):
-    """What training, evaluation and audit hold: the policy, and what binds it to one environment.
+    """The policy that training, evaluation and audit use, bound to one environment.
 
-    `env_spec` is the environment it is bound to, `policy.env_spec` the one that the policy was made for.
+    `env_spec` is the environment it acts in now, `policy.env_spec` the one the policy was made for.
 
     >>> import gymnasium
     >>> from engram import Fast
@@ -48,17 +55,17 @@ class MettaAgent(nn.Module):
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         if self.feature_map is None:
             return self.policy(td, state=state, action=action)
-        # The td keeps the observations of the environment: what is stored is translated again when it is replayed.
-        translated = td.copy().set("env_obs", self.feature_map(td["env_obs"]))
-        return td.update(self.policy(translated, state=state, action=action).exclude("env_obs"))
+        # The td keeps the environment's observations: stored ones are mapped again when they are replayed.
+        mapped = td.copy().set("env_obs", self.feature_map(td["env_obs"]))
+        return td.update(self.policy(mapped, state=state, action=action).exclude("env_obs"))
 
     # Binding.
 
     def bind(self, env: object) -> None:
-        """Go on in another environment, with an empty memory.
+        """Move to another environment, with empty memory.
 
-        Features are known by name, whatever their ids. Those that the policy does not know it gets room for in
-        training mode (bind before making the optimiser: the parameters are new ones); in evaluation they are masked.
+        Features are matched by name, whatever their ids. In training mode the policy grows for features it does not
+        know (bind before making the optimiser, since the parameters are replaced); in evaluation mode they are masked.
         """
         self._bind(EnvSpec.of(env))
         self.reset_memory()
@@ -70,7 +77,7 @@ class MettaAgent(nn.Module):
         action_max_params: Sequence[int] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """As `bind`, to an environment that is like the present one but for its features and actions."""
+        """Like `bind`, to an environment that differs from the current one in its features and actions only."""
         names, largest = tuple(action_names), None if action_max_params is None else tuple(action_max_params)
         spec = replace(self.env_spec, features=read_features(features), action_names=names)
         if isinstance(spec.single_action_space, spaces.Discrete):
@@ -83,21 +90,22 @@ class MettaAgent(nn.Module):
         self.to(device)
 
     def _bind(self, spec: EnvSpec) -> None:
-        check_fits(self.policy.env_spec, spec)
+        check_compatible(self.policy.env_spec, spec)
         unknown = unknown_features(self.policy.env_spec.features, spec.features)
         if unknown and self.training:
-            self._make_room_for(unknown)
+            self._grow(unknown)
         self.env_spec = spec
         self.feature_map = make_feature_map(self.policy.env_spec.features, spec.features)
         if self.feature_map is not None:
             self.feature_map.to(next(self.policy.parameters()).device)
 
-    def _make_room_for(self, features: Sequence[Feature]) -> None:
+    def _grow(self, features: Sequence[Feature]) -> None:
+        """Replace the policy by one with room for these features, and the old weights."""
         if self.settings is None:
             names = ", ".join(feature.name for feature in features)
             raise UserError(
-                f"agent: the policy has no room for {names}, so training cannot learn them: make one for "
-                "with_room_for(policy.env_spec, features) and load_weights from engram.agent.growth, or call "
+                f"agent: the policy does not know the features {names}, so it cannot learn them: make a policy for "
+                "with_room_for(policy.env_spec, features) and load_weights, both from engram.agent.transfer, or call "
                 "policy.eval() first, which masks them"
             )
         old, parameter = self.policy, next(self.policy.parameters())
@@ -108,35 +116,35 @@ class MettaAgent(nn.Module):
     # Actions.
 
     def convert_index_to_action(self, index: Tensor | int) -> Tensor:
-        """What the environment takes, [...] or (type, parameter) [..., 2], for the index of a logit [...]."""
-        index, choices = torch.as_tensor(index), self._flat_actions()
-        if ((index < 0) | (index >= choices.logits)).any():
-            raise ValueError(f"an action's index is from 0 to {choices.logits - 1}, got {index.tolist()}")
-        return choices.to_action(index)
+        """The environment's action, [...] or (type, parameter) [..., 2], for the index of a logit [...]."""
+        index, actions = torch.as_tensor(index), self._categorical_actions()
+        if ((index < 0) | (index >= actions.logits)).any():
+            raise ValueError(f"action indices must be from 0 to {actions.logits - 1}, got {index.tolist()}")
+        return actions.to_action(index)
 
     def convert_action_to_index(self, action: Tensor | Sequence[int] | int) -> Tensor:
-        """The opposite."""
-        action, choices = torch.as_tensor(action), self._flat_actions()
+        """The inverse of `convert_index_to_action`."""
+        action, actions = torch.as_tensor(action), self._categorical_actions()
         try:
-            index = choices.to_index(action)
-            known = torch.equal(self.convert_index_to_action(index), action.long())
+            index = actions.to_index(action)
+            valid = torch.equal(self.convert_index_to_action(index), action.long())
         except (IndexError, ValueError):
-            known = False
-        if not known:
-            raise ValueError(f"the environment has no such action: {action.tolist()}")
+            valid = False
+        if not valid:
+            raise ValueError(f"{action.tolist()} is not an action of {self.env_spec.single_action_space}")
         return index
 
-    def _flat_actions(self) -> Flat:
-        if isinstance(self.action_space, Flat):
+    def _categorical_actions(self) -> CategoricalActions:
+        if isinstance(self.action_space, CategoricalActions):
             return self.action_space
         raise ValueError(
-            f"{self.env_spec.single_action_space} has no flat index: only Discrete and (type, parameter) actions have"
+            f"{self.env_spec.single_action_space} has no flat index; Discrete and (type, parameter) actions have one"
         )
 
-    # What training stores.
+    # Experience.
 
     def get_agent_experience_spec(self) -> TensorDict:
-        """One row's worth of each field that the policy wants to find again, observations as the environment's."""
+        """One row of each field the policy needs in learning, with the environment's observation shape."""
         spec = self.policy.get_agent_experience_spec()
         spec["env_obs"] = spec["env_obs"].new_zeros(self.env_spec.single_observation_space.shape)
         return spec
@@ -168,13 +176,13 @@ class MettaAgent(nn.Module):
         self.policy.reserve_memory(rows)
 
     def set_burn_in(self, steps: int) -> None:
-        """Let the first steps of each segment only bring memory up to date when learning."""
+        """Use the first steps of each segment only to warm up memory, without gradient."""
         for module in self.policy.modules():
             if isinstance(module, Core):
                 module.burn_in = steps
 
     def stored_memory(self) -> Mapping[str, Tensor]:
-        """All memory as tensors, for a checkpoint."""
+        """All memory as tensors by name, for a checkpoint."""
         return {
             f"{name}.{field}": tensor
             for name, store in self.policy.stores().items()
@@ -190,7 +198,7 @@ class MettaAgent(nn.Module):
             store.known_N[: known.shape[0]] = known.to(store.known_N.device)
 
     def memory_norm(self) -> Tensor:
-        """Root mean square of all that is remembered."""
+        """RMS of all memory."""
         total = [store.memory_NLS.square().mean() for store in self.policy.stores().values()]
         return torch.stack(total).mean().sqrt() if total else torch.zeros(())
 

@@ -1,18 +1,18 @@
-"""Parity: `agent=NAME` and `py_agent=NAME` are one network in two forms, and weights can go from either to the other.
+"""Parity: `agent=NAME` (YAML) and `py_agent=NAME` (Python) are the same network, and weights can be copied both ways.
 
-yaml = make_policy(spec, agent_settings)      # agent=fast
+yaml = make_policy(spec, agent_settings)  # agent=fast
 python = make_policy(spec, PyAgent(name="fast"))  # py_agent=fast
-copy_weights(yaml, python)                    # now they act and learn alike; copy_weights(python, yaml) as well
+copy_weights(yaml, python)  # now both compute the same
 """
 
 import torch
 from torch import nn
 
-from engram.agent.actions import Gaussian
+from engram.agent.actions import GaussianActions
 from engram.agent.components.policy import ComponentPolicy
 from engram.agent.policies.base import Policy
 
-PLACES = {  # component of our YAML policies -> where the same module is in the Python ones
+PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the Python policy
     "cnn1": "encoder.conv1",
     "cnn2": "encoder.conv2",
     "fc1": "encoder.linear1",
@@ -33,27 +33,28 @@ PLACES = {  # component of our YAML policies -> where the same module is in the 
 
 @torch.no_grad()
 def copy_weights(source: Policy, target: Policy) -> None:
-    """Give `target` the weights of `source`, the same network in either form; raises `ValueError` if it is another."""
-    given, taken = python_parameters(source), python_parameters(target)
-    differences = [f"{name} is in only one of the two" for name in sorted(given.keys() ^ taken.keys())]
+    """Copy the weights of `source` to `target`. Raises `ValueError` if they are not the same network."""
+    copied, replaced = python_parameters(source), python_parameters(target)
+    differences = [f"{name} is in only one of the two" for name in sorted(copied.keys() ^ replaced.keys())]
     differences += [
-        f"{name} is {list(given[name].shape)} in the source and {list(taken[name].shape)} in the target"
-        for name in given.keys() & taken.keys()
-        if given[name].shape != taken[name].shape
+        f"{name} is {list(copied[name].shape)} in the source and {list(replaced[name].shape)} in the target"
+        for name in copied.keys() & replaced.keys()
+        if copied[name].shape != replaced[name].shape
     ]
     if differences:
-        raise ValueError(f"these are not the same network: {'; '.join(differences)}")
-    for name, parameter in taken.items():
-        parameter.copy_(given[name])
+        raise ValueError(f"not the same network: {'; '.join(differences)}")
+    for name, parameter in replaced.items():
+        parameter.copy_(copied[name])
 
 
 def python_parameters(policy: Policy) -> dict[str, nn.Parameter]:
-    """The parameters of a policy by the names they have in its Python form."""
+    """The parameters of a policy, by their names in its Python form."""
     if not isinstance(policy, ComponentPolicy):
         return dict(policy.named_parameters())
-    places = PLACES | {"_action_": "actor.output"} if isinstance(policy.action_space, Gaussian) else PLACES
+    continuous = isinstance(policy.action_space, GaussianActions)
+    names = PYTHON_NAMES | ({"_action_": "actor.output"} if continuous else {})
     return {
-        f"{places.get(component, component)}.{name}": parameter
+        f"{names.get(component, component)}.{name}": parameter
         for component, module in policy.components.items()
         for name, parameter in module.named_parameters()
     }

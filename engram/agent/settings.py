@@ -1,4 +1,4 @@
-"""Settings of policies. Light to import: they are checked before torch is loaded."""
+"""Settings of policies. Imports no torch, so that settings are checked before it is loaded."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from engram.settings import Settings
 
-POLICIES = {  # name -> where the class is
+POLICIES = {  # name -> module:class
     "fast": "engram.agent.policies.fast:Fast",
     "latent_attn_tiny": "engram.agent.policies.latent_attn:LatentAttnTiny",
     "latent_attn_small": "engram.agent.policies.latent_attn:LatentAttnSmall",
@@ -16,16 +16,16 @@ POLICIES = {  # name -> where the class is
 
 
 class PyAgent(Settings):
-    """A policy written in Python: one of ours by name, or `file.py:Class` or `package.module:Class`.
+    """A policy written in Python: a bundled one by name, or `file.py:Class` or `package.module:Class`.
 
-    Open on purpose: further keys are keyword arguments of the policy, which says itself which ones it does not know.
+    Accepts unknown keys: they become keyword arguments of the policy, which warns about those it does not use.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     name: str = "fast"
     core: Literal["lstm", "gru", "mingru"] = "lstm"
-    hidden_size: Annotated[int, Field(ge=1)] | None = None  # null: the policy's own
+    hidden_size: Annotated[int, Field(ge=1)] | None = None  # null: the policy's default
     num_layers: Annotated[int, Field(ge=1)] | None = None
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
@@ -39,7 +39,7 @@ class PyAgent(Settings):
 class Agent(Settings):
     """A policy assembled from YAML: named components, each with a `kind`, its `sources` and the kind's options.
 
-    They are plain data here; `components.graph` reads them and finds what is wrong.
+    They are plain data here; `components.graph` reads and checks them.
     """
 
     name: str = "custom"

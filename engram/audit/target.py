@@ -11,7 +11,7 @@ from typing import Any
 from gymnasium import spaces
 from torch import nn
 
-from engram.agent.make import load_module
+from engram.agent.policy_factory import load_module
 from engram.audit.result import CannotAuditError
 from engram.audit.retained import copy_policy
 from engram.env.spec import EnvSpec

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from engram.agent.make import make_policy
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import make_policy
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.audit.result import CannotAuditError
 from engram.audit.target import AuditTarget, find_object, target_from

@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
 def play(request: EvalRequest) -> dict[str, Any]:
     """Evaluate as requested; the result is plain data, as `--json` prints it."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.agent.feature_map import unknown_features
+    from engram.agent.transfer import unknown_features
     from engram.env.registry import make_spec
     from engram.training.checkpoint.origin import checkpoint_of, load_agent
     from engram.training.evaluate import evaluate

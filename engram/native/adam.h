@@ -1,14 +1,14 @@
-/* A clipped step of Adam over many arrays. The fields and their order are those of `Job` in adam.py. */
+/* A clipped Adam step over many arrays. Fields in the order of `AdamCall` in adam.py. */
 struct adam {
     long arrays, threads;
     const long *sizes;
     float *const *weights;
     float *const *means, *const *squares; /* running averages of gradients and of their squares */
-    float *const *steps; /* how many there were, of each array */
-    const float *const *gradients; /* null for an array that is left alone */
-    double *sums; /* room for a number of each array and thread */
+    float *const *steps; /* number of steps so far, per array */
+    const float *const *gradients; /* null: the array is skipped */
+    double *sums; /* scratch: one number per array and thread */
     float *norms; /* of each gradient, before clipping */
-    double most; /* norm of all gradients together: larger ones are scaled down to it */
+    double max_norm; /* the gradients are scaled down to this total norm */
     double rate, beta1, beta2, eps, decay;
-    long decoupled; /* weights decay by themselves, as in AdamW, not by way of the gradient */
+    long decoupled; /* weight decay as in AdamW, not through the gradient */
 };

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from engram.native import library
-from engram.native.library import loaded
-from engram.native.shapes import expect
-from engram.native.threads import threads_for
+from engram.native.call import check_tensors, num_threads, run
 
 NUMBERS_PER_THREAD = 16384  # fewer are not worth waking one for
 
 
-class Job(ctypes.Structure):
+class AdamCall(ctypes.Structure):
     """`struct adam` of adam.h."""
 
     _fields_ = [
@@ -23,7 +21,7 @@ class Job(ctypes.Structure):
         ("sizes", ctypes.POINTER(ctypes.c_long)),
         *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("weights", "means", "squares", "steps", "gradients")),
         *((name, ctypes.c_void_p) for name in ("sums", "norms")),
-        *((name, ctypes.c_double) for name in ("most", "rate", "beta1", "beta2", "eps", "decay")),
+        *((name, ctypes.c_double) for name in ("max_norm", "rate", "beta1", "beta2", "eps", "decay")),
         ("decoupled", ctypes.c_long),
     ]
 
@@ -63,15 +61,15 @@ class Adam:
         """
         if not self.usable:
             raise ValueError("Adam: the kernels cannot step these parameters")
-        expect("Adam", dict(zip(self._of_gradients, gradients, strict=True)), self._of_gradients)
-        threads = threads_for(self._numbers, NUMBERS_PER_THREAD)
+        check_tensors("Adam", dict(zip(self._of_gradients, gradients, strict=True)), self._of_gradients)
+        threads = num_threads(self._numbers, NUMBERS_PER_THREAD)
         make = self._arrays.weights[0].new_empty
         sums, norms = make(threads * self._count, dtype=torch.float64), make(self._count)
         held = [None if each is None else each.contiguous() for each in gradients]
         pointers = _pointers([None if each is None else each.data_ptr() for each in held])
         arrays = (self._sizes, *self._pointers, pointers, sums.data_ptr(), norms.data_ptr())
-        job = Job(self._count, threads, *arrays, most, *options, decoupled)
-        loaded().engram_adam(ctypes.byref(job))
+        call = AdamCall(self._count, threads, *arrays, most, *options, decoupled)
+        run("adam", call)
         return norms
 
 

@@ -1,12 +1,12 @@
-/* Adam, and the size of its gradients, for one kind of processor. */
+/* The Adam step and gradient norms, for one instruction set. */
 
-/* The sum of some numbers' squares: of as many at a time as a float's sum is good for. */
+/* Sum of squares: float sums of short chunks, added in double for precision. */
 static TARGET double squares_of(const float *x, long count) {
-    enum { MANY = 64 * LANES };
+    enum { CHUNK = 64 * LANES };
     double total = 0;
-    for (long i = 0; i < count; i += MANY) {
+    for (long i = 0; i < count; i += CHUNK) {
         vf sum = {0};
-        for (long k = i; k < count && k < i + MANY; k += LANES) {
+        for (long k = i; k < count && k < i + CHUNK; k += LANES) {
             vf value = load_some(x + k, count - k);
             sum = fma_(value, value, sum);
         }
@@ -15,7 +15,7 @@ static TARGET double squares_of(const float *x, long count) {
     return total;
 }
 
-/* Numbers `first` up to, without, `last` of an array whose gradient is to be multiplied by `clip`. */
+/* Elements [first, last) of an array, with its gradient multiplied by `clip`. */
 static TARGET void adam_step(const struct adam *job, long array, long first, long last, float clip) {
     float *weights = job->weights[array], *means = job->means[array], *squares = job->squares[array];
     double steps = *job->steps[array];

@@ -1,4 +1,4 @@
-/* Processors with AVX2 and fused multiply-add: nearly all with x86-64. */
+/* AVX2 and fused multiply-add: nearly all x86-64 processors. */
 #if defined(__x86_64__)
 #define LANES 8
 #define TARGET __attribute__((target("avx2,fma")))

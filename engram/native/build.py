@@ -1,4 +1,4 @@
-"""Builds the kernels with the C compiler that is there, if one is. Needs no torch: setup.py runs this file too."""
+"""Builds the kernels with the system's C compiler. Imports no torch, since setup.py runs this file too."""
 
 import hashlib
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(HERE.glob("*.c"))
-# Not for this machine's processor alone: the library has code for each kind, and chooses when it is loaded.
+# No -march: the library has code for each instruction set and selects one when it is loaded.
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fvisibility=default", "-Wno-psabi"]
-PATIENCE = 120  # seconds; it takes about three
+TIMEOUT = 120  # seconds; it takes about three
 
 
 def fingerprint() -> str:
-    """What a library must have been built from to be used with this package."""
+    """Hash of the sources and flags. A library is used only if it was built from the same."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in [*SOURCES, *sorted(HERE.glob("*.h"))]:
         digest.update(path.name.encode() + path.read_bytes())
@@ -23,22 +23,22 @@ def fingerprint() -> str:
 
 
 def compile_library(to: Path) -> str | None:
-    """Build the library at this path; what went wrong, or None. Whoever looks there sees all of it or nothing."""
+    """Build the library at this path, atomically. Returns the problem, or None."""
     compiler = next((found for name in (os.environ.get("CC"), "cc", "gcc", "clang") if (found := _program(name))), None)
     if compiler is None:
-        return "there is no C compiler"
+        return "no C compiler found"
     sources = [f'-DENGRAM_SOURCES="{fingerprint()}"', *map(str, SOURCES)]
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent) as directory:
             made = Path(directory) / to.name
             problem = None
-            for threads in (["-fopenmp"], []):  # a compiler without OpenMP makes kernels that use one thread
+            for threads in (["-fopenmp"], []):  # without OpenMP the kernels use one thread
                 result = subprocess.run(
                     [compiler, *FLAGS, *threads, *sources, "-lm", "-o", str(made)],
                     capture_output=True,
                     text=True,
-                    timeout=PATIENCE,
+                    timeout=TIMEOUT,
                     check=False,
                 )
                 if result.returncode == 0:

@@ -1,10 +1,9 @@
-/* The kernels' plain C interface: shares rows among threads and chooses the code for the processor at hand. */
+/* The C interface of the kernels: splits the work among threads and selects the code for this processor. */
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "choice.h"
 #include "kernels.h"
 #include "ppo.h"
 
@@ -16,10 +15,10 @@ static const struct kernels *const VARIANTS[] = {
     &kernels_plain,
 };
 
-static const struct kernels *chosen; /* by engram_choose */
+static const struct kernels *chosen; /* by engram_select */
 
-/* Take the fastest kind this processor can run, or the one of that name; gives its name, or null if it cannot. */
-const char *engram_choose(const char *name) {
+/* Selects the instruction set of this name, or the fastest one if null. Returns its name, or null if unsupported. */
+const char *engram_select(const char *name) {
     for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS; i++) {
         const char *found = VARIANTS[i]->name;
 #if defined(__x86_64__)
@@ -33,25 +32,25 @@ const char *engram_choose(const char *name) {
     return NULL;
 }
 
-/* The kind that was chosen. */
-const char *engram_kind(void) { return chosen->name; }
+/* The selected instruction set. */
+const char *engram_instruction_set(void) { return chosen->name; }
 
-/* What the library was built from; it is used only with the same sources beside it. */
+/* Hash of the sources. A library built from other sources is not used. */
 const char *engram_sources(void) { return ENGRAM_SOURCES; }
 
 static long panels(const struct lstm *job) { return (job->hidden + chosen->lanes - 1) / chosen->lanes; }
 
-/* Where a thread's share of so many things begins: shares are multiples of `unit`, but for the last. */
+/* Start of a thread's share of `count` items. Shares are multiples of `unit`, except the last. */
 static long share(long count, long threads, long thread, long unit) {
     long each = ((count + threads - 1) / threads + unit - 1) / unit * unit;
     return each * thread < count ? each * thread : count;
 }
 
-/* The first of the rows that a thread has. */
+/* First row of a thread. */
 static long first_row(long rows, long threads, long thread) { return rows * thread / threads; }
 
-/* Packed weights that fit into a core's own cache are made by each thread for itself: to make them again takes less time
- * than to fetch from another core what that one made. Larger ones are made together and shared. */
+/* Packed weights that fit into a core's own cache are packed by each thread: faster than fetching them from another
+ * core. Larger ones are packed together and shared. */
 enum { OWN_WEIGHTS = 1 << 18 };
 
 static long copies(long weights, long threads) { return weights <= OWN_WEIGHTS ? threads : 1; }
@@ -105,7 +104,7 @@ void engram_lstm_backward(const struct lstm *job) {
     }
 }
 
-/* Each thread has sums of gradients as large as the weights, and a place to work; forward, the weights are in the first. */
+/* Per thread: gradient sums as large as the weights, and scratch. Forward, the packed weights use the first sums. */
 long engram_token_conv_scratch(const struct token_conv *job) {
     return job->threads * (chosen->conv_sums(job) + chosen->conv_scratch(job));
 }
@@ -136,7 +135,7 @@ void engram_token_conv_backward(const struct token_conv *job) {
                                        share(job->rows, threads, i + 1, 1), scratch + i * each);
 #pragma omp for schedule(static)
         for (long i = 0; i < threads; i++)
-            chosen->conv_add_up(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), sums);
+            chosen->conv_sum(job, share(columns, threads, i, 8), share(columns, threads, i + 1, 8), sums);
     }
 }
 
@@ -179,31 +178,15 @@ void engram_layers_backward(const struct layers *job) {
     }
 }
 
-/* The elements of an array that a thread has, as many as a cache line holds at a time. */
+/* Floats of a cache line: threads split arrays at multiples of it. */
 enum { LINE = 16 };
 
-void engram_tanh(const float *x, float *y, long count, long threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < threads; i++) {
-        long first = share(count, threads, i, LINE), last = share(count, threads, i + 1, LINE);
-        chosen->tanh_of(x + first, y + first, last - first);
-    }
-}
-
-void engram_tanh_backward(const float *y, const float *d_y, float *d_x, long count, long threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < threads; i++) {
-        long first = share(count, threads, i, LINE), last = share(count, threads, i + 1, LINE);
-        chosen->tanh_gradient(y + first, d_y + first, d_x + first, last - first);
-    }
-}
-
-/* What gradients are to be multiplied by so that the norm of all together is no larger than it may be. */
+/* The factor that scales the gradients down to the maximum norm. */
 static float clip_of(const struct adam *job) {
     double total = 0;
     for (long a = 0; a < job->arrays; a++) total += (double)job->norms[a] * job->norms[a];
-    double clip = job->most / (sqrt(total) + 1e-6);
-    return clip > 1 ? 1 : clip; /* a NaN stays one */
+    double clip = job->max_norm / (sqrt(total) + 1e-6);
+    return clip > 1 ? 1 : clip; /* NaN stays NaN */
 }
 
 void engram_adam(const struct adam *job) {
@@ -231,26 +214,6 @@ void engram_adam(const struct adam *job) {
                 if (job->gradients[a]) chosen->adam_step(job, a, first, last, clip);
             }
     }
-}
-
-/* Gives how many of the choices are none of the logits'. */
-long engram_choices(const float *logits, const float *noise, long long *index, float *log_prob, float *entropy,
-                    float *log_probs, float *probs, long width, long rows, long threads) {
-    long wrong = 0;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : wrong)
-    for (long i = 0; i < threads; i++)
-        wrong += choices(logits, noise, index, log_prob, entropy, log_probs, probs, width, share(rows, threads, i, LINE),
-                         share(rows, threads, i + 1, LINE));
-    return wrong;
-}
-
-void engram_choices_backward(const long long *index, const float *log_probs, const float *probs, const float *entropy,
-                             const float *d_log_prob, const float *d_entropy, float *d_logits, long width, long rows,
-                             long threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < threads; i++)
-        choices_backward(index, log_probs, probs, entropy, d_log_prob, d_entropy, d_logits, width,
-                         share(rows, threads, i, LINE), share(rows, threads, i + 1, LINE));
 }
 
 void engram_ppo_loss(const struct ppo *job) { ppo_loss(job); }

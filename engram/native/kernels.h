@@ -1,4 +1,4 @@
-/* What each kind of processor has its own code for. All of it works on one thread. */
+/* The functions compiled for each instruction set. Each works on one thread. */
 
 #include "adam.h"
 #include "lstm.h"
@@ -8,7 +8,7 @@
 struct kernels {
     const char *name;
     long lanes; /* floats in a vector */
-    /* floats of the packed weights, and of what a thread needs to work with */
+    /* floats of the packed weights, and of a thread's scratch */
     long (*forward_weights)(const struct lstm *), (*forward_scratch)(const struct lstm *);
     void (*forward_pack)(const struct lstm *, long panel, float *weights);
     void (*forward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
@@ -19,14 +19,12 @@ struct kernels {
     void (*backward_sum)(const struct lstm *, long panel, float *scratch, long threads);
     double (*squares_of)(const float *x, long count);
     void (*adam_step)(const struct adam *, long array, long first, long last, float clip);
-    void (*tanh_of)(const float *x, float *y, long count);
-    void (*tanh_gradient)(const float *y, const float *d_y, float *d_x, long count);
     long (*conv_columns)(const struct token_conv *);
     long (*conv_sums)(const struct token_conv *), (*conv_scratch)(const struct token_conv *);
     void (*conv_pack)(const struct token_conv *, long first, long last, float *weights);
     void (*conv_forward_rows)(const struct token_conv *, const float *weights, long first, long last, float *scratch);
     void (*conv_backward_rows)(const struct token_conv *, float *d_weights, long first, long last, float *scratch);
-    void (*conv_add_up)(const struct token_conv *, long first, long last, const float *sums);
+    void (*conv_sum)(const struct token_conv *, long first, long last, const float *sums);
     long (*layers_panels)(const struct layers *), (*layers_groups)(const struct layers *);
     long (*layers_weights)(const struct layers *), (*layers_scratch)(const struct layers *);
     void (*layers_pack)(const struct layers *, long panel, float *weights);

@@ -1,8 +1,8 @@
-/* Vectors of floats, and the functions of an LSTM's gates on them, for one kind of processor.
+/* Vectors of floats, with sigmoid and tanh, for one instruction set.
  *
- * Included by one source file for each kind, which defines LANES (floats in a vector) and TARGET (an attribute of functions).
- * Sums are written as explicit fused multiply-adds and the compiler is told to fuse nothing else, so a number never
- * depends on how code was inlined. */
+ * Included by one source file per instruction set, which defines LANES (floats in a vector) and TARGET (a function
+ * attribute). Sums are explicit fused multiply-adds and the compiler may fuse nothing else, so results do not depend on
+ * inlining. */
 
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef float vf_anywhere __attribute__((vector_size(4 * LANES), aligned(4), may
 INLINE vf load(const float *from) { return *(const vf_anywhere *)from; }
 INLINE void store(float *to, vf value) { *(vf_anywhere *)to = value; }
 
-/* The first `count` lanes: for the last units of a layer whose size is no multiple of LANES. */
+/* Load or store the first `count` lanes, for sizes that are not a multiple of LANES. */
 INLINE vf load_some(const float *from, long count) {
     vf value = {0};
     if (count >= LANES) return load(from);
@@ -37,7 +37,7 @@ INLINE void store_some(float *to, vf value, long count) {
 #if LANES == 16
 INLINE vf splat(float x) { return (vf)_mm512_set1_ps(x); }
 INLINE vf fma_(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-/* Of a bound and x. These instructions give their second operand if either is NaN: a NaN stays one. */
+/* Maximum and minimum of a bound and x. These instructions return the second operand if either is NaN: NaN stays NaN. */
 INLINE vf larger(vf bound, vf x) { return (vf)_mm512_max_ps((__m512)bound, (__m512)x); }
 INLINE vf smaller(vf bound, vf x) { return (vf)_mm512_min_ps((__m512)bound, (__m512)x); }
 INLINE vf square_root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
@@ -67,7 +67,7 @@ INLINE vf smaller(vf bound, vf x) {
 INLINE vf square_root(vf x) { return (vf){sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }
 #endif
 
-/* All lanes, halves upon halves. */
+/* Sum of all lanes, pairwise. */
 INLINE float sum_of(vf x) {
     float part[LANES];
     store(part, x);
@@ -76,9 +76,9 @@ INLINE float sum_of(vf x) {
     return part[0];
 }
 
-/* 1 / (1 + exp(-x)), to about two units in the last place: exp by its power of two and a polynomial of the rest. */
+/* 1 / (1 + exp(-x)), accurate to about two ulp: exp as a power of two times a polynomial of the remainder. */
 INLINE vf sigmoid(vf x) {
-    const vf shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, kept in the lowest bits */
+    const vf shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer in the lowest bits */
     vf z = larger(splat(-87.0f), smaller(splat(87.0f), -x));
     vf shifted = fma_(z, splat(1.44269504f), shift);
     vf whole = shifted - shift;
@@ -93,8 +93,8 @@ INLINE vf sigmoid(vf x) {
     return splat(1.0f) / fma_(p, power, splat(1.0f));
 }
 
-/* tanh, by a quotient of polynomials that is right to a few units in the last place, also near 0. */
-INLINE vf hyperbolic(vf x) {
+/* tanh as a quotient of polynomials, accurate to a few ulp, also near 0. */
+INLINE vf tanh_(vf x) {
     x = larger(splat(-7.90531110763549805f), smaller(splat(7.90531110763549805f), x));
     vf s = x * x;
     vf p = fma_(s, splat(-2.76076847742355e-16f), splat(2.00018790482477e-13f));

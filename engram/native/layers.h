@@ -1,7 +1,6 @@
-/* What a call of the kernels of one or two layers is about. The fields and their order are those of `Job` in layers.py.
+/* Arguments of the kernel for two layers. Fields in the order of `LayersCall` in layers.py.
  *
- * N rows, I inputs, K units of the first layer, O outputs of the second, 0 if there is none. What has no stride is
- * contiguous. */
+ * N rows, I inputs, K units of the first layer, O outputs of the second. Arrays without strides are contiguous. */
 
 struct layers {
     long rows, inputs, hidden, outputs, threads;
@@ -10,11 +9,10 @@ struct layers {
     long x_row; /* floats from row to row */
     const float *w_hidden, *b_hidden; /* [K, I], [K]; K is a multiple of 64 */
     const float *w_output, *b_output; /* [O, K], [O] or null */
-    float *between; /* of two layers: what the first gives, WIDTH units at a time, [units][N][unit]; null: not to be kept */
-    float *y; /* [N, O]; of one layer [N, K] */
+    float *between; /* hidden activations, [K / WIDTH][N][WIDTH]; null: not kept */
+    float *y; /* [N, O] */
     float *scratch; /* as many floats as the _scratch function asks for */
     /* for the backward pass only */
-    const float *d_y; /* as y */
-    float *d_x; /* null: not wanted */
-    float *d_w_hidden, *d_b_hidden, *d_w_output;
+    const float *d_y; /* [N, O] */
+    float *d_x, *d_w_hidden, *d_b_hidden, *d_w_output;
 };

@@ -1,4 +1,4 @@
-"""A layer with ReLU, and two with tanh or ReLU between them, by the kernels: float32 on the CPU."""
+"""The kernel for two linear layers with tanh or ReLU between: float32 on the CPU."""
 
 # N rows, I inputs, K units of the first layer, O outputs of the second
 
@@ -8,103 +8,80 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from engram.native.library import kernels, loaded
-from engram.native.shapes import Shape, expect
-from engram.native.threads import scratch, threads_for
+from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
+from engram.native.library import kernels
 
-ROWS_PER_THREAD = 12  # fewer are not worth waking one for
-PANEL = 64  # units of the first layer are done so many at a time, at most
-MOST_OUTPUTS = 32  # each is a sum of its own
+ROWS_PER_THREAD = 12  # fewer are not worth a thread
+PANEL = 64  # the kernels compute this many units of the first layer at a time
+MAX_OUTPUTS = 32
 
 
-class Job(ctypes.Structure):
+class LayersCall(ctypes.Structure):
     """`struct layers` of layers.h."""
 
     _fields_ = [
-        *((name, ctypes.c_long) for name in ("rows", "inputs", "hidden", "outputs", "threads", "relu")),
-        ("x", ctypes.c_void_p),
-        ("x_row", ctypes.c_long),
-        *((name, ctypes.c_void_p) for name in ("w_hidden", "b_hidden", "w_output", "b_output")),
-        *((name, ctypes.c_void_p) for name in ("between", "y", "scratch")),
-        *((name, ctypes.c_void_p) for name in ("d_y", "d_x", "d_w_hidden", "d_b_hidden", "d_w_output")),
-    ]
+        *integers("rows inputs hidden outputs threads relu"),
+        *pointers("x"), *integers("x_row"),
+        *pointers("w_hidden b_hidden w_output b_output between y scratch"),
+        *pointers("d_y d_x d_w_hidden d_b_hidden d_w_output"),
+    ]  # fmt: skip
 
 
 @torch.compiler.assume_constant_result
-def suits(hidden: int, outputs: int = 0) -> bool:
-    """Whether the kernels can do layers of these sizes, and have vectors to be faster with."""
+def supports(hidden: int, outputs: int) -> bool:
+    """Whether the kernels are used for layers of these sizes. Without vector instructions PyTorch is faster."""
     library = kernels()
-    return library is not None and _possible(hidden, outputs) and library.engram_kind() != b"plain"
+    return library is not None and _valid(hidden, outputs) and library.engram_instruction_set() != b"plain"
 
 
-def _possible(hidden: int, outputs: int) -> bool:
-    return hidden % PANEL == 0 and outputs <= MOST_OUTPUTS
+def _valid(hidden: int, outputs: int) -> bool:
+    return hidden % PANEL == 0 and 0 < outputs <= MAX_OUTPUTS
 
 
-def one_forward(x: Tensor, w_KI: Tensor, b_K: Tensor) -> Tensor:
-    """relu(x · w + b) [N, K]."""
-    y = x.new_empty(len(x), len(w_KI))
-    _run("forward", x, len(w_KI), 0, "relu", {"w_hidden": w_KI, "b_hidden": b_K, "y": y})
-    return y
-
-
-def one_backward(d_y: Tensor, x: Tensor, w_KI: Tensor, y: Tensor, *, of_x: bool) -> list[Tensor]:
-    """Gradients of the weights and biases, and of x if it is wanted."""
-    made = _gradients(x, w_KI)
-    if not of_x:
-        del made["d_x"]
-    _run("backward", x, len(w_KI), 0, "relu", {"w_hidden": w_KI, "y": y, "d_y": d_y, **made})
-    return list(made.values())
-
-
-def two_forward(
-    x: Tensor, w_KI: Tensor, b_K: Tensor, w_OK: Tensor, b_O: Tensor | None, activation: str, *, keep: bool
+def forward(
+    x: Tensor, w_KI: Tensor, b_K: Tensor, w_OK: Tensor, b_O: Tensor | None, activation: str, *, keep_hidden: bool
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [N, O], and what lies between [N, K], in an order of its own; that is empty if it is not kept."""
-    y, between = x.new_empty(len(x), len(w_OK)), x.new_empty(len(x) if keep else 0, len(w_KI))
-    held = {"w_hidden": w_KI, "b_hidden": b_K, "w_output": w_OK, "b_output": b_O, "y": y}
-    _run("forward", x, len(w_KI), len(w_OK), activation, held | ({"between": between} if keep else {}))
-    return y, between
+    """Outputs [N, O], and the hidden activations [N, K] in the kernels' own layout, empty unless kept."""
+    y, hidden = x.new_empty(len(x), len(w_OK)), x.new_empty(len(x) if keep_hidden else 0, len(w_KI))
+    tensors = {"w_hidden": w_KI, "b_hidden": b_K, "w_output": w_OK, "b_output": b_O, "y": y}
+    _run("forward", x, len(w_KI), len(w_OK), activation, tensors | ({"between": hidden} if keep_hidden else {}))
+    return y, hidden
 
 
-def two_backward(
-    d_y: Tensor, x: Tensor, w_KI: Tensor, w_OK: Tensor, between: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, of the weights and biases of the first layer, and of the weights of the second."""
-    made = _gradients(x, w_KI) | {"d_w_output": x.new_empty(w_OK.shape)}
-    held = {"w_hidden": w_KI, "w_output": w_OK, "between": between, "d_y": d_y, **made}
-    _run("backward", x, len(w_KI), len(w_OK), activation, held)
-    return made["d_x"], made["d_w_hidden"], made["d_b_hidden"], made["d_w_output"]
-
-
-def _gradients(x: Tensor, w_KI: Tensor) -> dict[str, Tensor]:
-    shapes = {"d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1], "d_x": x.shape}
-    return {name: x.new_empty(shape) for name, shape in shapes.items()}
+def backward(d_y: Tensor, x: Tensor, w_KI: Tensor, w_OK: Tensor, hidden: Tensor, activation: str) -> list[Tensor]:
+    """Gradients of x, of the first layer's weights and biases, and of the second layer's weights."""
+    shapes = {"d_x": x.shape, "d_w_hidden": w_KI.shape, "d_b_hidden": w_KI.shape[:1], "d_w_output": w_OK.shape}
+    gradients = {name: x.new_empty(shape) for name, shape in shapes.items()}
+    tensors = {"w_hidden": w_KI, "w_output": w_OK, "between": hidden, "d_y": d_y, **gradients}
+    _run("backward", x, len(w_KI), len(w_OK), activation, tensors)
+    return list(gradients.values())
 
 
 def _run(
     direction: str, x: Tensor, hidden: int, outputs: int, activation: str, tensors: Mapping[str, Tensor | None]
 ) -> None:
     _check(x, hidden, outputs, tensors)
-    library, x = loaded(), x if x.stride(-1) == 1 else x.contiguous()
-    threads = threads_for(len(x), ROWS_PER_THREAD)
-    job = Job(len(x), x.shape[1], hidden, outputs, threads, activation == "relu", x.data_ptr(), x.stride(0))
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    threads = num_threads(len(x), ROWS_PER_THREAD)
+    call = LayersCall(len(x), x.shape[1], hidden, outputs, threads, activation == "relu", x.data_ptr(), x.stride(0))
     held = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
-    for name, tensor in held.items():
-        setattr(job, name, tensor.data_ptr())
-    job.scratch = scratch(getattr(library, f"engram_layers_{direction}_scratch")(ctypes.byref(job)))
-    getattr(library, f"engram_layers_{direction}")(ctypes.byref(job))
+    set_pointers(call, held)
+    call.scratch = scratch(f"layers_{direction}", call)
+    run(f"layers_{direction}", call)
 
 
 def _check(x: Tensor, hidden: int, outputs: int, tensors: Mapping[str, Tensor | None]) -> None:
-    if not _possible(hidden, outputs):
-        raise ValueError(f"layers: {hidden} units and {outputs} outputs are not sizes that the kernels can do")
+    if not _valid(hidden, outputs):
+        raise ValueError(
+            f"layers: got {hidden} units and {outputs} outputs, expected a multiple of {PANEL} units and 1 to "
+            f"{MAX_OUTPUTS} outputs"
+        )
     rows, inputs = x.shape
-    weight, bias, y = (hidden, inputs), (hidden,), (rows, outputs or hidden)
+    weight, bias, y = (hidden, inputs), (hidden,), (rows, outputs)
     shapes: dict[str, Shape] = {
         "x": (rows, inputs),
         "w_hidden": weight, "b_hidden": bias, "w_output": (outputs, hidden), "b_output": (outputs,),
         "between": (rows, hidden), "y": y, "d_y": y, "d_x": (rows, inputs),
         "d_w_hidden": weight, "d_b_hidden": bias, "d_w_output": (outputs, hidden),
     }  # fmt: skip
-    expect("layers", {"x": x, **tensors}, shapes)
+    check_tensors("layers", {"x": x, **tensors}, shapes)

@@ -1,13 +1,13 @@
-/* A layer with tanh or ReLU, and one more if there is one, for one kind of processor. Units of the first are done WIDTH at
- * a time, in panels: what a block of rows has there is activated, multiplied on and, backward, turned into gradients while
- * it is in cache. A row has the same bits whichever rows are computed with it. */
+/* Two layers with tanh or ReLU between, for one instruction set. Units of the first layer are
+ * computed WIDTH at a time, in panels: a block of rows is activated, multiplied and, backward, differentiated while it is
+ * in cache. A row has the same bits in any batch. */
 
 static long layers_panels(const struct layers *job) { return job->hidden / WIDTH; }
 
-/* Weights as the forward pass needs them: [panel][bias, then inputs][unit]. */
+/* Weights packed for the forward pass: [panel][bias, then inputs][unit]. */
 static long layers_weights(const struct layers *job) { return (1 + job->inputs) * job->hidden; }
 
-/* Floats one thread needs: the sums of a panel, and those of the outputs, lane by lane. */
+/* Scratch of a thread: the sums of a panel, and the outputs' sums by lane. */
 static long layers_scratch(const struct layers *job) { return BLOCK * (WIDTH + job->outputs * LANES); }
 
 static TARGET void layers_pack(const struct layers *job, long panel, float *weights) {
@@ -24,10 +24,10 @@ INLINE void activate(float *units, long count, long relu) {
     if (relu)
         for (long i = 0; i < count; i += LANES) store(units + i, larger(splat(0.0f), load(units + i)));
     else
-        for (long i = 0; i < count; i += LANES) store(units + i, hyperbolic(load(units + i)));
+        for (long i = 0; i < count; i += LANES) store(units + i, tanh_(load(units + i)));
 }
 
-/* What a panel of some rows gives to each output, lane by lane. */
+/* Adds a panel's contribution to each output, by lane. */
 INLINE void add_outputs(const int rows, const float *panel, const float *weights, long K, long O, float *outputs) {
     vf units[4][4];
     for (int r = 0; r < rows; r++)
@@ -45,7 +45,7 @@ INLINE void add_outputs(const int rows, const float *panel, const float *weights
 
 static TARGET void layers_forward_rows(const struct layers *job, const float *weights, long first, long last,
                                        float *scratch) {
-    enum { TOGETHER = LANES == 16 ? 4 : 2 }; /* rows for which an output's weights are read once */
+    enum { TOGETHER = LANES == 16 ? 4 : 2 }; /* rows per read of an output's weights */
     long I = job->inputs, K = job->hidden, O = job->outputs;
     float *sums = scratch, *outputs = sums + BLOCK * WIDTH;
     for (long end; first < last; first = end) {
@@ -58,7 +58,6 @@ static TARGET void layers_forward_rows(const struct layers *job, const float *we
             add_products(rows, job->x + first * job->x_row, job->x_row, from + WIDTH, I, from, 0, units);
             activate(units, rows * WIDTH, job->relu);
             long r = 0;
-            for (; r < rows && !O; r++) memcpy(job->y + (first + r) * K + panel * WIDTH, units + r * WIDTH, 4 * WIDTH);
             for (; r + TOGETHER <= rows; r += TOGETHER)
                 add_outputs(TOGETHER, units + r * WIDTH, w_output, K, O, outputs + r * O * LANES);
             for (; r < rows; r++) add_outputs(1, units + r * WIDTH, w_output, K, O, outputs + r * O * LANES);
@@ -68,8 +67,8 @@ static TARGET void layers_forward_rows(const struct layers *job, const float *we
     }
 }
 
-/* Weights as the gradient of x needs them: inputs WIDTH at a time, [inputs][unit][input]. */
-static long layers_groups(const struct layers *job) { return job->d_x ? round_up(job->inputs, WIDTH) / WIDTH : 0; }
+/* Weights packed for the gradient of x, WIDTH inputs at a time: [inputs][unit][input]. */
+static long layers_groups(const struct layers *job) { return round_up(job->inputs, WIDTH) / WIDTH; }
 
 static long layers_backward_weights(const struct layers *job) { return layers_groups(job) * job->hidden * WIDTH; }
 
@@ -81,9 +80,9 @@ static TARGET void layers_backward_pack(const struct layers *job, long group, fl
         memcpy(to + unit * WIDTH, job->w_hidden + unit * I + group * WIDTH, 4 * count);
 }
 
-/* Where a thread keeps what it works on. */
-struct layers_workplace {
-    float *d_w_hidden; /* sums of this thread, [panel][HEIGHT inputs][input][unit] */
+/* Scratch of a thread. */
+struct layers_scratch_layout {
+    float *d_w_hidden; /* this thread's sums, [panel][HEIGHT inputs][input][unit] */
     float *d_b_hidden, *d_w_output; /* the same, [panel][unit] and [panel][output][unit] */
     float *w_output; /* of a panel, [output][unit] */
     float *d_panel; /* gradients of the sums of a panel, [row][unit] */
@@ -91,7 +90,7 @@ struct layers_workplace {
     float *inputs; /* of a block, [HEIGHT inputs][row][input] */
 };
 
-static long layers_lay_out(const struct layers *job, float *scratch, struct layers_workplace *at) {
+static long layers_lay_out(const struct layers *job, float *scratch, struct layers_scratch_layout *at) {
     long I = round_up(job->inputs, HEIGHT), K = job->hidden;
     float *free_ = scratch;
     at->d_w_hidden = free_, free_ += I * K;
@@ -105,25 +104,23 @@ static long layers_lay_out(const struct layers *job, float *scratch, struct laye
 }
 
 static long layers_backward_scratch(const struct layers *job) {
-    struct layers_workplace at;
+    struct layers_scratch_layout at;
     return layers_lay_out(job, 0, &at);
 }
 
-/* From the gradients of outputs to those of a panel's sums before activation, and those of all but the first weights. */
+/* Gradients of a panel's pre-activations, and of all weights but the first layer's, from those of the outputs. */
 static TARGET void panel_gradients(const struct layers *job, long panel, long first, long rows,
-                                   const struct layers_workplace *at) {
+                                   const struct layers_scratch_layout *at) {
     static const float zeros[WIDTH];
-    long K = job->hidden, O = job->outputs, unit_row = O ? WIDTH : K;
-    const float *units = O ? job->between + (panel * job->rows + first) * WIDTH : job->y + first * K + panel * WIDTH;
-    const float *d_y = job->d_y + first * (O ? O : K);
+    long K = job->hidden, O = job->outputs;
+    const float *units = job->between + (panel * job->rows + first) * WIDTH, *d_y = job->d_y + first * O;
     for (long o = 0; o < O; o++) memcpy(at->w_output + o * WIDTH, job->w_output + o * K + panel * WIDTH, 4 * WIDTH);
-    if (O) add_products(rows, d_y, O, at->w_output, O, zeros, 0, at->d_panel);
-    for (long r = 0; r < rows && !O; r++) memcpy(at->d_panel + r * WIDTH, d_y + r * K + panel * WIDTH, 4 * WIDTH);
+    add_products(rows, d_y, O, at->w_output, O, zeros, 0, at->d_panel);
     vf bias[4];
     for (int v = 0; v < 4; v++) bias[v] = load(at->d_b_hidden + panel * WIDTH + v * LANES);
     for (long r = 0; r < rows; r++)
         for (int v = 0; v < 4; v++) {
-            vf d = load(at->d_panel + r * WIDTH + v * LANES), unit = load(units + r * unit_row + v * LANES);
+            vf d = load(at->d_panel + r * WIDTH + v * LANES), unit = load(units + r * WIDTH + v * LANES);
             d = job->relu ? (vf)((vu)d & ~(vu)(unit <= 0)) : d * fma_(-unit, unit, splat(1.0f));
             bias[v] += d;
             store(at->d_panel + r * WIDTH + v * LANES, d);
@@ -137,7 +134,7 @@ static TARGET void panel_gradients(const struct layers *job, long panel, long fi
 
 static TARGET void layers_backward_rows(const struct layers *job, const float *weights, long first, long last,
                                         float *scratch) {
-    struct layers_workplace at;
+    struct layers_scratch_layout at;
     long I = job->inputs, K = job->hidden, tiles = round_up(I, HEIGHT) / HEIGHT, groups = layers_groups(job);
     memset(scratch, 0, 4 * layers_lay_out(job, scratch, &at));
     for (long end; first < last; first = end) {
@@ -172,9 +169,9 @@ INLINE void add_floats(float *to, const float *from, long count) {
     for (long i = 0; i < count; i += LANES) store(to + i, load(to + i) + load(from + i));
 }
 
-/* The threads' sums of a panel added up, in their order, and given as gradients. */
+/* Adds up the threads' sums of a panel, in thread order, and writes the gradients. */
 static TARGET void layers_backward_sum(const struct layers *job, long panel, float *scratch, long threads) {
-    struct layers_workplace at, other;
+    struct layers_scratch_layout at, other;
     long I = job->inputs, O = job->outputs, size = round_up(I, HEIGHT) * WIDTH, each = layers_lay_out(job, scratch, &at);
     float *sums = at.d_w_hidden + panel * size;
     for (long thread = 1; thread < threads; thread++) {

@@ -1,6 +1,6 @@
-"""Finds the kernels: those installed with the package, else those in the user's cache, built there at first use.
+"""Finds and loads the kernels: those installed with the package, else those in the user's cache, built at first use.
 
-`ENGRAM_NATIVE=0` in the environment switches them off; `ENGRAM_NATIVE=avx2` and the like choose a kind of processor.
+`ENGRAM_NATIVE=0` switches them off; `ENGRAM_NATIVE=avx512`, `avx2` or `plain` selects an instruction set.
 """
 
 import ctypes
@@ -19,43 +19,38 @@ from engram.native.build import HERE, compile_library, fingerprint
 
 SETTING = "ENGRAM_NATIVE"
 OFF = ("0", "off", "no", "false")
-KINDS = ("avx512", "avx2", "plain")
+INSTRUCTION_SETS = ("avx512", "avx2", "plain")
 
-# What takes arrays and sizes, or gives a size: how many arrays (or structures) and sizes, in that order.
-FUNCTIONS = {
-    "engram_lstm_forward_scratch": (1, 0),
-    "engram_lstm_backward_scratch": (1, 0),
-    "engram_token_conv_scratch": (1, 0),
-    "engram_layers_forward_scratch": (1, 0),
-    "engram_layers_backward_scratch": (1, 0),
-    "engram_choices": (7, 3),
-    "engram_choices_backward": (7, 3),
-    "engram_tanh": (2, 2),
-    "engram_tanh_backward": (3, 2),
-}
+SCRATCH_FUNCTIONS = (  # each returns a number of floats
+    "engram_lstm_forward_scratch",
+    "engram_lstm_backward_scratch",
+    "engram_token_conv_scratch",
+    "engram_layers_forward_scratch",
+    "engram_layers_backward_scratch",
+)
 
 _switched_off = 0
 _log = logging.getLogger(__name__)
 
 
 def kernels() -> ctypes.CDLL | None:
-    """The kernels, or None where there are none or they are switched off: then PyTorch computes the same."""
+    """The kernels, or None if they are unavailable or switched off; PyTorch then computes the same."""
     return None if _switched_off else _library()
 
 
 @torch.compiler.assume_constant_result
 def available() -> bool:
-    """Whether the kernels are used; compiled graphs take it as it is when they are made."""
+    """Whether the kernels are used. Compiled graphs keep the answer from when they were traced."""
     return kernels() is not None
 
 
 def usable(x: Tensor) -> bool:
-    """Whether the kernels can compute with it: they are there, and it is of float32 on the CPU."""
+    """Whether the kernels are used for this tensor: they need float32 on the CPU."""
     return x.dtype == torch.float32 and x.device.type == "cpu" and kernels() is not None
 
 
-def loaded() -> ctypes.CDLL:
-    """The kernels, for what was begun with them."""
+def require_kernels() -> ctypes.CDLL:
+    """The kernels, also while switched off: a backward pass must finish what a kernel's forward pass began."""
     library = _library()
     assert library is not None
     return library
@@ -63,7 +58,7 @@ def loaded() -> ctypes.CDLL:
 
 @contextmanager
 def without_kernels() -> Iterator[None]:
-    """In pure PyTorch meanwhile: to compare the two."""
+    """Use PyTorch instead of the kernels, to compare the two."""
     global _switched_off
     _switched_off += 1
     try:
@@ -72,40 +67,40 @@ def without_kernels() -> Iterator[None]:
         _switched_off -= 1
 
 
+def instruction_sets() -> list[str]:
+    """The instruction sets this processor supports, fastest first."""
+    library = _library()
+    if library is None:
+        return []
+    selected = library.engram_instruction_set().decode()
+    names = [name for name in INSTRUCTION_SETS if select_instruction_set(library, name) == name]
+    select_instruction_set(library, selected)
+    return names
+
+
+def select_instruction_set(library: ctypes.CDLL, name: str | None = None) -> str | None:
+    """Use the kernels for this instruction set, by default the fastest. Its name, or None if it is unsupported."""
+    selected = library.engram_select(None if name is None else name.encode())
+    return None if selected is None else selected.decode()
+
+
 @cache
 def _library() -> ctypes.CDLL | None:
-    wanted = os.environ.get(SETTING, "").lower()
-    if wanted in OFF:
+    setting = os.environ.get(SETTING, "").lower()
+    if setting in OFF:
         return None
     library, problem = _find()
     if library is not None:
-        chosen = choose(library, wanted if wanted in KINDS else None)
-        problem = None if chosen else f"this processor cannot run the kind {SETTING}={wanted}"
+        selected = select_instruction_set(library, setting if setting in INSTRUCTION_SETS else None)
+        problem = None if selected else f"this processor does not support {SETTING}={setting}"
     if problem is not None:
-        _log.warning("native kernels are not used, PyTorch computes the same more slowly: %s", problem)
+        _log.warning("native kernels are off, PyTorch computes the same more slowly: %s", problem)
         return None
     return library
 
 
-def choose(library: ctypes.CDLL, kind: str | None = None) -> str | None:
-    """Use the kernels for this kind of processor, by default the best; its name, or None if it is not of that kind."""
-    name = library.engram_choose(None if kind is None else kind.encode())
-    return None if name is None else name.decode()
-
-
-def kinds() -> list[str]:
-    """The kinds this processor can stand in for, the best first."""
-    library = _library()
-    if library is None:
-        return []
-    chosen = library.engram_kind().decode()
-    names = [name for name in KINDS if choose(library, name) == name]
-    choose(library, chosen)
-    return names
-
-
 def _find() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or what kept it from being made."""
+    """The library, or why there is none."""
     installed = [HERE / f"kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
     cached = cache_directory() / f"kernels-{fingerprint()}.so"
     for path in (*installed, cached):
@@ -119,18 +114,16 @@ def _find() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _open(path: Path) -> ctypes.CDLL | None:
-    """A library, unless it does not load here or was built from other sources than these."""
+    """The library, or None if it does not load or was built from other sources than these."""
     try:
         library = ctypes.CDLL(str(path))
-        for function in (library.engram_sources, library.engram_choose, library.engram_kind):
+        for function in (library.engram_sources, library.engram_select, library.engram_instruction_set):
             function.restype = ctypes.c_char_p
-        library.engram_choose.argtypes = [ctypes.c_char_p]
+        library.engram_select.argtypes = [ctypes.c_char_p]
         if library.engram_sources().decode() != fingerprint():
             return None
-        for name, (arrays, sizes) in FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes = [ctypes.c_void_p] * arrays + [ctypes.c_long] * sizes
-            function.restype = ctypes.c_long
+        for name in SCRATCH_FUNCTIONS:
+            getattr(library, name).restype = ctypes.c_long
         return library
     except (OSError, AttributeError):
         return None

@@ -1,6 +1,6 @@
-/* What a call of the LSTM kernels is about. The fields and their order are those of `Job` in lstm.py.
+/* Arguments of the LSTM kernels. Fields in the order of `LSTMCall` in lstm.py.
  *
- * T steps, B rows, I inputs, H hidden. Strides are in floats; what has none is contiguous. */
+ * T steps, B rows, I inputs, H hidden. Strides are in floats; arrays without strides are contiguous. */
 
 struct lstm {
     long steps, rows, inputs, hidden, threads;
@@ -8,9 +8,9 @@ struct lstm {
     long x_step, x_row;
     const float *h0, *c0; /* [B, H] */
     long h0_row, c0_row;
-    const unsigned char *starts; /* [T, B]: an episode starts here, memory is zero before this step */
+    const unsigned char *starts; /* [T, B]: an episode starts here, so memory is zero before this step */
     long starts_step, starts_row;
-    const float *w_ih, *w_hh, *b_ih, *b_hh; /* as torch.nn.LSTM has them, gates i, f, g, o */
+    const float *w_ih, *w_hh, *b_ih, *b_hh; /* as in torch.nn.LSTM, gates i, f, g, o */
     float *outputs, *cells, *gates; /* [T, B, H], the same, [T, B, 4H] after activation; cells and gates may be null */
     float *h_end, *c_end; /* [B, H]: memory after the last step; or null */
     long h_end_row, c_end_row;
@@ -23,8 +23,8 @@ struct lstm {
     float *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_b;
 };
 
-/* Rows are done in blocks that run through all steps: as many as make good use of weights while they are in cache. */
+/* Rows run through all steps in blocks of this size, to reuse the weights while they are in cache. */
 #define BLOCK 132
 
-/* Sums run over this many products between visits to memory: their weights stay in the first-level cache. */
+/* Sums take this many products at a time, so that their weights stay in the first-level cache. */
 #define DEPTH 128

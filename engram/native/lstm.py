@@ -1,4 +1,4 @@
-"""A layer of the LSTM by the kernels: the arithmetic of `engram.agent.recurrent.lstm`, float32 on the CPU."""
+"""The LSTM kernels: drop-ins for `engram.agent.recurrent.lstm`, float32 on the CPU."""
 
 # T steps, B rows, I input size, H hidden size
 
@@ -9,39 +9,31 @@ import torch
 from torch import Tensor
 
 from engram.native import library
-from engram.native.library import loaded
-from engram.native.shapes import Shape, expect
-from engram.native.threads import scratch, threads_for
+from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
 
-ROWS_PER_THREAD = 6  # fewer are not worth waking one for
+ROWS_PER_THREAD = 6  # fewer are not worth a thread
 FLOAT = 4  # bytes
 
 
-class Job(ctypes.Structure):
+class LSTMCall(ctypes.Structure):
     """`struct lstm` of lstm.h."""
 
     _fields_ = [
-        *((name, ctypes.c_long) for name in ("steps", "rows", "inputs", "hidden", "threads")),
-        ("x", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("x_step", "x_row")),
-        *((name, ctypes.c_void_p) for name in ("h0", "c0")),
-        *((name, ctypes.c_long) for name in ("h0_row", "c0_row")),
-        ("starts", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("starts_step", "starts_row")),
-        *((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "outputs", "cells", "gates")),
-        *((name, ctypes.c_void_p) for name in ("h_end", "c_end")),
-        *((name, ctypes.c_long) for name in ("h_end_row", "c_end_row")),
-        ("scratch", ctypes.c_void_p),
-        ("d_outputs", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("d_outputs_step", "d_outputs_row")),
-        ("d_cells", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("d_cells_step", "d_cells_row")),
-        *((name, ctypes.c_void_p) for name in ("d_x", "d_h0", "d_c0", "d_w_ih", "d_w_hh", "d_b")),
-    ]
+        *integers("steps rows inputs hidden threads"),
+        *pointers("x"), *integers("x_step x_row"),
+        *pointers("h0 c0"), *integers("h0_row c0_row"),
+        *pointers("starts"), *integers("starts_step starts_row"),
+        *pointers("w_ih w_hh b_ih b_hh outputs cells gates"),
+        *pointers("h_end c_end"), *integers("h_end_row c_end_row"),
+        *pointers("scratch"),
+        *pointers("d_outputs"), *integers("d_outputs_step d_outputs_row"),
+        *pointers("d_cells"), *integers("d_cells_step d_cells_row"),
+        *pointers("d_x d_h0 d_c0 d_w_ih d_w_hh d_b"),
+    ]  # fmt: skip
 
 
 def usable(x: Tensor) -> bool:
-    """Whether the kernels can do this layer."""
+    """Whether the kernels are used for these inputs."""
     return x.numel() > 0 and library.usable(x)
 
 
@@ -56,39 +48,39 @@ def forward(
     b_hh: Tensor,
     keep_gates: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H]; gates are empty if they are not kept."""
+    """One layer: outputs [T, B, H], cells [T, B, H] and activated gates [T, B, 4H], empty unless kept."""
     steps, rows, hidden = x.shape[0], x.shape[1], w_hh.shape[1]
     outputs, cells = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
     gates = x.new_empty(steps, rows, 4 * hidden) if keep_gates else x.new_empty(0)
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
     x, h0, c0, starts = _rows_contiguous(x), _rows_contiguous(h0), _rows_contiguous(c0), starts.bool()
-    job = _job(x, hidden, starts, held | {"h0": h0, "c0": c0, "outputs": outputs, "cells": cells})
-    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
-    job.gates = gates.data_ptr() if keep_gates else None
-    _run("forward", job)
+    call = _call(x, hidden, starts, held | {"h0": h0, "c0": c0, "outputs": outputs, "cells": cells})
+    call.h0_row, call.c0_row = h0.stride(0), c0.stride(0)
+    call.gates = gates.data_ptr() if keep_gates else None
+    _run("forward", call)
     return outputs, cells, gates
 
 
 def advance(
-    x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]], room: Tensor | None = None
+    x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]], out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All layers, memory as it is stored, h beside c: outputs [T, B, H] and the memory [B, L, 2H] after the steps.
+    """All layers: outputs [T, B, H] and the memory [B, L, 2H] after the last step, h and c side by side.
 
-    It is written to `room` if it fits there, which may be the memory before: a row's is read before it is written.
+    The memory is written to `out` if that fits. `out` may be `memory_BLS`: rows are read before they are written.
     """
     memory, starts, hidden = _rows_contiguous(memory_BLS), starts.bool(), weights[0][1].shape[1]
-    expect("LSTM", {"memory": memory}, {"memory": (x.shape[1], len(weights), 2 * hidden)})
-    fits = room is not None and library.usable(room) and room.shape == memory.shape and room.stride(-1) == 1
-    after = room if room is not None and fits else memory.new_empty(memory.shape)
+    check_tensors("LSTM", {"memory": memory}, {"memory": (x.shape[1], len(weights), 2 * hidden)})
+    fits = out is not None and library.usable(out) and out.shape == memory.shape and out.stride(-1) == 1
+    after = out if out is not None and fits else memory.new_empty(memory.shape)
     before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
     for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
         x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
         held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
-        job = _job(x, hidden, starts, held | {"outputs": outputs})
-        job.h0, job.h_end = memory.data_ptr() + layer * before_layer, after.data_ptr() + layer * after_layer
-        job.c0, job.c_end = job.h0 + c, job.h_end + c
-        job.h0_row, job.h_end_row = job.c0_row, job.c_end_row = memory.stride(0), after.stride(0)
-        _run("forward", job)
+        call = _call(x, hidden, starts, held | {"outputs": outputs})
+        call.h0, call.h_end = memory.data_ptr() + layer * before_layer, after.data_ptr() + layer * after_layer
+        call.c0, call.c_end = call.h0 + c, call.h_end + c
+        call.h0_row, call.h_end_row = call.c0_row, call.c_end_row = memory.stride(0), after.stride(0)
+        _run("forward", call)
         x = outputs
     return x, after
 
@@ -115,24 +107,23 @@ def backward(
     held |= made | {"h0": h0, "c0": c0, "d_outputs": d_outputs}
     if d_cells is not None:
         held["d_cells"] = d_cells = _rows_contiguous(d_cells)
-    job = _job(x, w_hh.shape[1], starts, held)
-    job.h0_row, job.c0_row = h0.stride(0), c0.stride(0)
-    job.d_outputs_step, job.d_outputs_row = d_outputs.stride()[:2]
+    call = _call(x, w_hh.shape[1], starts, held)
+    call.h0_row, call.c0_row = h0.stride(0), c0.stride(0)
+    call.d_outputs_step, call.d_outputs_row = d_outputs.stride()[:2]
     if d_cells is not None:
-        job.d_cells_step, job.d_cells_row = d_cells.stride()[:2]
-    _run("backward", job)
+        call.d_cells_step, call.d_cells_row = d_cells.stride()[:2]
+    _run("backward", call)
     return list(made.values())
 
 
-def _job(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> Job:
+def _call(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> LSTMCall:
     steps, rows, inputs = x.shape
     _check(x, hidden, starts, tensors)
-    job = Job(steps, rows, inputs, hidden, threads_for(rows, ROWS_PER_THREAD))
-    job.x, job.x_step, job.x_row = x.data_ptr(), x.stride(0), x.stride(1)
-    job.starts, job.starts_step, job.starts_row = starts.data_ptr(), starts.stride(0), starts.stride(1)
-    for name, tensor in tensors.items():
-        setattr(job, name, tensor.data_ptr())
-    return job
+    call = LSTMCall(steps, rows, inputs, hidden, num_threads(rows, ROWS_PER_THREAD))
+    call.x, call.x_step, call.x_row = x.data_ptr(), x.stride(0), x.stride(1)
+    call.starts, call.starts_step, call.starts_row = starts.data_ptr(), starts.stride(0), starts.stride(1)
+    set_pointers(call, tensors)
+    return call
 
 
 def _check(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> None:
@@ -146,14 +137,13 @@ def _check(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -
         "d_outputs": sequence, "d_cells": sequence, "d_x": (steps, rows, inputs), "d_h0": memory, "d_c0": memory,
         "d_w_ih": of_inputs, "d_w_hh": of_hidden, "d_b": bias,
     }  # fmt: skip
-    expect("LSTM", {"starts": starts}, {"starts": (steps, rows)}, torch.bool)
-    expect("LSTM", {"x": x, **tensors}, shapes)
+    check_tensors("LSTM", {"starts": starts}, {"starts": (steps, rows)}, torch.bool)
+    check_tensors("LSTM", {"x": x, **tensors}, shapes)
 
 
-def _run(direction: str, job: Job) -> None:
-    library, where = loaded(), ctypes.byref(job)
-    job.scratch = scratch(getattr(library, f"engram_lstm_{direction}_scratch")(where))
-    getattr(library, f"engram_lstm_{direction}")(where)
+def _run(direction: str, call: LSTMCall) -> None:
+    call.scratch = scratch(f"lstm_{direction}", call)
+    run(f"lstm_{direction}", call)
 
 
 def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
@@ -161,5 +151,5 @@ def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
 
 
 def _rows_contiguous(sequence: Tensor) -> Tensor:
-    """[…, B, …] with the numbers of a row side by side: steps and rows may lie anywhere."""
+    """The sequence with a contiguous last dimension; the other strides are free."""
     return sequence if sequence.stride(-1) == 1 else sequence.contiguous()

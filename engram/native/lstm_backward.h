@@ -1,6 +1,6 @@
-/* The LSTM's backward pass, for one kind of processor. */
+/* The LSTM's backward pass, for one instruction set. */
 
-/* Weights as the gradients of x and h need them: columns WIDTH at a time, first those of x, then those of h, laid out
+/* Weights packed for the gradients of x and h, WIDTH columns at a time, first x, then h:
  * [columns][panel][gate][lane][column]. */
 static long backward_columns(long size) { return round_up(size, WIDTH) / WIDTH; }
 
@@ -25,57 +25,57 @@ static TARGET void backward_pack(const struct lstm *job, long group, float *weig
     }
 }
 
-/* Gradients of weights are summed per thread, laid out [panel][HEIGHT inputs][input][gate][lane], and of biases. */
+/* Per thread: gradient sums of the weights, [panel][HEIGHT inputs][input][gate][lane], and of the biases. */
 static long weight_sums(const struct lstm *job) {
     return round_up(job->hidden, LANES) * 4 * (round_up(job->inputs + job->hidden, HEIGHT) + 1);
 }
 
-/* Steps of `rows` rows between two visits to those sums: so many that a visit is worth it. */
+/* Steps of `rows` rows between two updates of those sums. */
 static long stretch(const struct lstm *job, long rows) {
     long steps = (DEPTH + rows - 1) / rows;
     return steps < job->steps ? steps : job->steps;
 }
 
-/* Where a thread keeps what it works on: a block of rows, or a stretch of it of at most DEPTH + BLOCK rows. */
-struct workplace {
-    float *d_h, *d_c; /* [rows][padded H]: what comes back from the step after */
-    float *d_gates; /* [rows][panel][gate][lane], of this step: to be multiplied by weights */
-    float *d_panels; /* [panel][rows of the stretch][gate][lane]: the same, to be multiplied by inputs */
+/* Scratch of a thread: a block of rows, or a stretch of at most DEPTH + BLOCK rows of it. */
+struct lstm_scratch_layout {
+    float *d_h, *d_c; /* [rows][padded H]: gradients from the next step */
+    float *d_gates; /* [rows][panel][gate][lane], of this step: multiplied by the weights */
+    float *d_panels; /* [panel][rows of the stretch][gate][lane]: the same, multiplied by the inputs */
     float *inputs; /* [HEIGHT inputs][rows of the stretch][input]: x and h before the step */
-    float *row; /* [inputs]: those of one row */
+    float *row; /* [inputs] of one row */
     float *sums; /* [rows][WIDTH] */
     float *d_weights, *d_bias; /* of this thread */
-    long room; /* rows of a stretch */
+    long capacity; /* rows of a stretch */
 };
 
-static long lay_out(const struct lstm *job, float *scratch, struct workplace *at) {
+static long lay_out(const struct lstm *job, float *scratch, struct lstm_scratch_layout *at) {
     long padded = round_up(job->hidden, LANES), columns = round_up(job->inputs + job->hidden, HEIGHT);
     float *free_ = scratch;
-    at->room = DEPTH + BLOCK;
+    at->capacity = DEPTH + BLOCK;
     at->d_weights = free_, free_ += padded * 4 * columns;
     at->d_bias = free_, free_ += padded * 4;
     at->d_h = free_, free_ += BLOCK * padded;
     at->d_c = free_, free_ += BLOCK * padded;
     at->d_gates = free_, free_ += BLOCK * 4 * padded;
-    at->d_panels = free_, free_ += at->room * 4 * padded;
-    at->inputs = free_, free_ += at->room * columns;
+    at->d_panels = free_, free_ += at->capacity * 4 * padded;
+    at->inputs = free_, free_ += at->capacity * columns;
     at->row = free_, free_ += columns;
     at->sums = free_, free_ += BLOCK * WIDTH;
     return free_ - scratch;
 }
 
 static long backward_scratch(const struct lstm *job) {
-    struct workplace at;
+    struct lstm_scratch_layout at;
     return lay_out(job, 0, &at);
 }
 
-/* Gradients of one row's units in a panel, from that of the output: of the gates before activation, and of the cell before. */
+/* Gradients of one row's units in a panel: of the gates' pre-activations and of the previous cell. */
 INLINE void unit_gradients(const float *gates, long H, long count, vf cell, vf cell_before, vf d_output, vf d_cell,
                            vf d_gates[4], vf *d_cell_before) {
     const vf one = splat(1.0f);
     vf i = load_some(gates, count), f = load_some(gates + H, count);
     vf g = load_some(gates + 2 * H, count), o = load_some(gates + 3 * H, count);
-    vf tanh_cell = hyperbolic(cell);
+    vf tanh_cell = tanh_(cell);
     d_cell = fma_(d_output * o, fma_(-tanh_cell, tanh_cell, one), d_cell);
     d_gates[0] = d_cell * g * i * (one - i);
     d_gates[1] = d_cell * cell_before * f * (one - f);
@@ -84,28 +84,28 @@ INLINE void unit_gradients(const float *gates, long H, long count, vf cell, vf c
     *d_cell_before = d_cell * f;
 }
 
-/* Of a step of a block: the gradients of all gates, laid out both ways, and of the biases. `slot`: rows of the stretch
- * that are there already. */
+/* One step of a block: the gradients of all gates, in both layouts, and of the biases. `slot` is the number of rows
+ * already in the stretch. */
 static TARGET void gate_gradients(const struct lstm *job, long t, long first, long rows, long slot,
-                                  const struct workplace *at) {
+                                  const struct lstm_scratch_layout *at) {
     long H = job->hidden, padded = round_up(H, LANES);
     for (long unit = 0; unit < H; unit += LANES) {
-        float *panel = at->d_panels + unit / LANES * at->room * WIDTH + slot * WIDTH;
+        float *panel = at->d_panels + unit / LANES * at->capacity * WIDTH + slot * WIDTH;
         vf bias[4];
         for (int v = 0; v < 4; v++) bias[v] = load(at->d_bias + unit * 4 + v * LANES);
         for (long r = 0; r < rows; r++) {
-            long row = first + r, place = (t * job->rows + row) * H + unit, count = H - unit;
+            long row = first + r, offset = (t * job->rows + row) * H + unit, count = H - unit;
             float *d_h = at->d_h + r * padded + unit, *d_c = at->d_c + r * padded + unit;
             int start = job->starts[t * job->starts_step + row * job->starts_row] != 0;
             vf before = {0}, d_gates[4], d_cell_before;
             if (!start)
-                before = load_some(t ? job->cells + place - job->rows * H : job->c0 + row * job->c0_row + unit, count);
+                before = load_some(t ? job->cells + offset - job->rows * H : job->c0 + row * job->c0_row + unit, count);
             vf d_cell = load(d_c);
             if (job->d_cells)
                 d_cell += load_some(job->d_cells + t * job->d_cells_step + row * job->d_cells_row + unit, count);
             vf d_output = load(d_h) + load_some(job->d_outputs + t * job->d_outputs_step
                                                 + row * job->d_outputs_row + unit, count);
-            unit_gradients(job->gates + 4 * (place - unit) + unit, H, count, load_some(job->cells + place, count), before,
+            unit_gradients(job->gates + 4 * (offset - unit) + unit, H, count, load_some(job->cells + offset, count), before,
                            d_output, d_cell, d_gates, &d_cell_before);
             store(d_c, start ? (vf){0} : d_cell_before);
             for (int v = 0; v < 4; v++) {
@@ -118,9 +118,9 @@ static TARGET void gate_gradients(const struct lstm *job, long t, long first, lo
     }
 }
 
-/* From the gradients of the gates to those of x, and of h before the step: none where an episode starts. */
+/* Gradients of x and of the previous h, from those of the gates; zero at an episode start. */
 static TARGET void through_weights(const struct lstm *job, const float *weights, long t, long first, long rows,
-                                   const struct workplace *at) {
+                                   const struct lstm_scratch_layout *at) {
     static const float zeros[WIDTH];
     long I = job->inputs, H = job->hidden, padded = round_up(H, LANES), of_x = backward_columns(I);
     for (long group = 0; group < backward_groups(job); group++) {
@@ -137,9 +137,9 @@ static TARGET void through_weights(const struct lstm *job, const float *weights,
             memset(at->d_h + r * padded, 0, 4 * padded);
 }
 
-/* What the weights were multiplied by in a step: x, and h as it was before. */
-static TARGET void note_inputs(const struct lstm *job, long t, long first, long rows, long slot,
-                               const struct workplace *at) {
+/* Stores the inputs of a step: x and the previous h. */
+static TARGET void store_inputs(const struct lstm *job, long t, long first, long rows, long slot,
+                               const struct lstm_scratch_layout *at) {
     long I = job->inputs, H = job->hidden, tiles = round_up(I + H, HEIGHT) / HEIGHT;
     for (long r = 0; r < rows; r++) {
         long row = first + r;
@@ -149,39 +149,39 @@ static TARGET void note_inputs(const struct lstm *job, long t, long first, long 
         else memcpy(at->row + I, h, 4 * H);
         float *to = at->inputs + (slot + r) * HEIGHT;
         for (long tile = 0; tile < tiles; tile++)
-            memcpy(to + tile * HEIGHT * at->room, at->row + tile * HEIGHT, 4 * HEIGHT);
+            memcpy(to + tile * HEIGHT * at->capacity, at->row + tile * HEIGHT, 4 * HEIGHT);
     }
 }
 
-static TARGET void add_weight_gradients(const struct lstm *job, long rows, const struct workplace *at) {
+static TARGET void add_weight_gradients(const struct lstm *job, long rows, const struct lstm_scratch_layout *at) {
     long panels = round_up(job->hidden, LANES) / LANES, tiles = round_up(job->inputs + job->hidden, HEIGHT) / HEIGHT;
     for (long panel = 0; panel < panels; panel++)
         for (long k = 0; k < rows; k += DEPTH) {
             long depth = rows - k < DEPTH ? rows - k : DEPTH;
-            const float *d_gates = at->d_panels + (panel * at->room + k) * WIDTH;
+            const float *d_gates = at->d_panels + (panel * at->capacity + k) * WIDTH;
             for (long tile = 0; tile < tiles; tile++) {
                 float *sums = at->d_weights + (panel * tiles + tile) * HEIGHT * WIDTH;
-                products(HEIGHT, at->inputs + (tile * at->room + k) * HEIGHT, 1, HEIGHT, d_gates, depth, sums, WIDTH, sums);
+                products(HEIGHT, at->inputs + (tile * at->capacity + k) * HEIGHT, 1, HEIGHT, d_gates, depth, sums, WIDTH, sums);
             }
         }
 }
 
-/* Rows `first` up to, without, `last`, block by block from the last step to the first. */
+/* Rows [first, last), block by block from the last step to the first. */
 static TARGET void backward_rows(const struct lstm *job, const float *weights, long first, long last, float *scratch) {
-    struct workplace at;
+    struct lstm_scratch_layout at;
     long H = job->hidden, padded = round_up(H, LANES);
     lay_out(job, scratch, &at);
     memset(at.d_weights, 0, 4 * weight_sums(job));
     memset(at.row, 0, 4 * round_up(job->inputs + H, HEIGHT));
     for (long end; first < last; first = end) {
         end = last - first > BLOCK ? first + BLOCK : last;
-        long rows = end - first, most = stretch(job, rows), steps = 0;
+        long rows = end - first, maximum = stretch(job, rows), steps = 0;
         memset(at.d_h, 0, 4 * 2 * BLOCK * padded);
         for (long t = job->steps - 1; t >= 0; t--) {
             gate_gradients(job, t, first, rows, steps * rows, &at);
             through_weights(job, weights, t, first, rows, &at);
-            note_inputs(job, t, first, rows, steps * rows, &at);
-            if (++steps == most || t == 0) {
+            store_inputs(job, t, first, rows, steps * rows, &at);
+            if (++steps == maximum || t == 0) {
                 add_weight_gradients(job, steps * rows, &at);
                 steps = 0;
             }
@@ -193,7 +193,7 @@ static TARGET void backward_rows(const struct lstm *job, const float *weights, l
     }
 }
 
-/* Sums of some inputs, [input][gate][lane], brought into the order of the weights, [gate][unit][input]. */
+/* Transposes sums [input][gate][lane] to the weights' layout [gate][unit][input]. */
 static TARGET void unpack_sums(const float *sums, long inputs, long H, long panel, float *d_weights) {
     for (long column = 0; column < WIDTH; column += SQUARE) {
         long unit = panel * LANES + column % LANES, gate = column / LANES * H + unit;
@@ -202,7 +202,7 @@ static TARGET void unpack_sums(const float *sums, long inputs, long H, long pane
     }
 }
 
-/* The threads' sums of a panel added up, in their order, and given as gradients. */
+/* Adds up the threads' sums of a panel, in thread order, and writes the gradients. */
 static TARGET void backward_sum(const struct lstm *job, long panel, float *scratch, long threads) {
     long I = job->inputs, H = job->hidden, columns = round_up(I + H, HEIGHT), each = backward_scratch(job);
     float *sums = scratch + panel * columns * WIDTH;
@@ -213,8 +213,8 @@ static TARGET void backward_sum(const struct lstm *job, long panel, float *scrat
     }
     unpack_sums(sums, I, H, panel, job->d_w_ih);
     unpack_sums(sums + I * WIDTH, H, H, panel, job->d_w_hh);
-    for (long place = 0; place < WIDTH; place++) {
-        long unit = panel * LANES + place % LANES;
-        if (unit < H) job->d_b[place / LANES * H + unit] = biases[place];
+    for (long offset = 0; offset < WIDTH; offset++) {
+        long unit = panel * LANES + offset % LANES;
+        if (unit < H) job->d_b[offset / LANES * H + unit] = biases[offset];
     }
 }

@@ -1,17 +1,17 @@
-/* The LSTM's forward pass, for one kind of processor. */
+/* The LSTM's forward pass, for one instruction set. */
 
-/* Units are done LANES at a time, in panels: weights are laid out [panel][bias, then I inputs, then H of memory][gate]
- * [lane], and where H is no multiple of LANES the last lanes have weights 0. */
+/* Units are computed LANES at a time, in panels. Packed weights: [panel][bias, then I inputs, then H of memory][gate]
+ * [lane], with zeros in the last lanes if H is not a multiple of LANES. */
 static long forward_weights(const struct lstm *job) {
     return round_up(job->hidden, LANES) / LANES * (1 + job->inputs + job->hidden) * WIDTH;
 }
 
-/* Floats one thread needs: inputs, memory before and after the step, cells, and the sums of a panel. */
+/* Scratch of a thread: inputs, h before and after the step, cells, and the sums of a panel. */
 static long forward_scratch(const struct lstm *job) {
     return BLOCK * (job->inputs + 3 * round_up(job->hidden, LANES) + WIDTH);
 }
 
-/* The weights of a panel's units, from [gate][unit][k] to [k][gate][lane]. */
+/* Transposes the weights of a panel, from [gate][unit][k] to [k][gate][lane]. */
 static TARGET void transpose(const float *weights, long H, long depth, long panel, float *to) {
     for (long k = 0; k < depth; k += SQUARE)
         for (long column = 0; column < WIDTH; column += SQUARE) {
@@ -32,19 +32,19 @@ static TARGET void forward_pack(const struct lstm *job, long panel, float *weigh
     transpose(job->w_hh, H, H, panel, to + (1 + I) * WIDTH);
 }
 
-/* Where a row's units in a panel come from and go to. */
+/* Addresses of a row's units in a panel. */
 struct units {
     const float *c; /* before the step */
     float *c_after, *h_after;
     float *cells, *outputs, *gates; /* cells and gates may be null */
 };
 
-/* Gates, cell and output of one row's units in a panel, from the sums before activation. */
+/* Gates, cell and output of one row's units in a panel, from the pre-activations. */
 INLINE void finish_units(const float *sums, const struct units *of, long H, long count) {
     vf i = sigmoid(load(sums)), f = sigmoid(load(sums + LANES));
-    vf g = hyperbolic(load(sums + 2 * LANES)), o = sigmoid(load(sums + 3 * LANES));
+    vf g = tanh_(load(sums + 2 * LANES)), o = sigmoid(load(sums + 3 * LANES));
     vf cell = fma_(i, g, f * load_some(of->c, count));
-    vf output = o * hyperbolic(cell);
+    vf output = o * tanh_(cell);
     store_some(of->c_after, cell, count);
     store_some(of->h_after, output, count);
     store_some(of->outputs, output, count);
@@ -57,20 +57,20 @@ INLINE void finish_units(const float *sums, const struct units *of, long H, long
     }
 }
 
-/* The inputs of a step, one row after the other: as they lie if they do, since rows far apart share places in the cache. */
-static TARGET const float *inputs_of(const struct lstm *job, long t, long first, long rows, float *room) {
+/* The inputs of a step with contiguous rows, copied if they are not: distant rows would compete for cache lines. */
+static TARGET const float *inputs_of(const struct lstm *job, long t, long first, long rows, float *buffer) {
     const float *x = job->x + t * job->x_step + first * job->x_row;
     if (job->x_row == job->inputs) return x;
-    for (long r = 0; r < rows; r++) memcpy(room + r * job->inputs, x + r * job->x_row, 4 * job->inputs);
-    return room;
+    for (long r = 0; r < rows; r++) memcpy(buffer + r * job->inputs, x + r * job->x_row, 4 * job->inputs);
+    return buffer;
 }
 
-/* Rows `first` up to, without, `last`, block by block through all steps. Where an episode starts memory is not read, so
- * that no NaN survives. */
+/* Rows [first, last), block by block through all steps. At an episode start the old memory is not read, so that not even
+ * a NaN survives. */
 static TARGET void forward_rows(const struct lstm *job, const float *weights, long first, long last, float *scratch) {
     static const float zeros[LANES];
     long I = job->inputs, H = job->hidden, padded = round_up(H, LANES), depth = 1 + I + H;
-    float *room = scratch, *h = room + BLOCK * I, *h_next = h + BLOCK * padded, *c = h_next + BLOCK * padded;
+    float *buffer = scratch, *h = buffer + BLOCK * I, *h_next = h + BLOCK * padded, *c = h_next + BLOCK * padded;
     float *sums = c + BLOCK * padded;
     for (long end; first < last; first = end) {
         end = last - first > BLOCK ? first + BLOCK : last;
@@ -78,7 +78,7 @@ static TARGET void forward_rows(const struct lstm *job, const float *weights, lo
         for (long r = 0; r < rows; r++) memcpy(h + r * padded, job->h0 + (first + r) * job->h0_row, 4 * H);
         for (long t = 0; t < job->steps; t++) {
             const unsigned char *starts = job->starts + t * job->starts_step + first * job->starts_row;
-            const float *x = inputs_of(job, t, first, rows, room);
+            const float *x = inputs_of(job, t, first, rows, buffer);
             int at_end = t == job->steps - 1 && job->h_end;
             for (long r = 0; r < rows; r++)
                 if (starts[r * job->starts_row]) memset(h + r * padded, 0, 4 * padded);
@@ -87,14 +87,14 @@ static TARGET void forward_rows(const struct lstm *job, const float *weights, lo
                 add_products(rows, x, I, panel + WIDTH, I, panel, 0, sums);
                 add_products(rows, h, padded, panel + (1 + I) * WIDTH, H, sums, WIDTH, sums);
                 for (long r = 0; r < rows; r++) {
-                    long row = first + r, place = (t * job->rows + row) * H + unit;
+                    long row = first + r, offset = (t * job->rows + row) * H + unit;
                     struct units of = {
                         .c = starts[r * job->starts_row] ? zeros : t ? c + r * padded + unit : job->c0 + row * job->c0_row + unit,
                         .c_after = at_end ? job->c_end + row * job->c_end_row + unit : c + r * padded + unit,
                         .h_after = at_end ? job->h_end + row * job->h_end_row + unit : h_next + r * padded + unit,
-                        .cells = job->cells ? job->cells + place : 0,
-                        .outputs = job->outputs + place,
-                        .gates = job->gates ? job->gates + 4 * (place - unit) + unit : 0,
+                        .cells = job->cells ? job->cells + offset : 0,
+                        .outputs = job->outputs + offset,
+                        .gates = job->gates ? job->gates + 4 * (offset - unit) + unit : 0,
                     };
                     finish_units(sums + r * WIDTH, &of, H, H - unit);
                 }

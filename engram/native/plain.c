@@ -1,4 +1,4 @@
-/* All other processors: vectors of four floats, which compilers know how to make on each. */
+/* All other processors: vectors of four floats, which compilers support everywhere. */
 #define LANES 4
 #define TARGET
 #include "variant.h"

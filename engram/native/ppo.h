@@ -1,13 +1,13 @@
-/* The loss of PPO and its gradient, in one pass. The fields and their order are those of `Job` in ppo.py. */
+/* The PPO loss and its gradient, in one pass. Fields in the order of `PPOCall` in ppo.py. */
 struct ppo {
     long count;
     const float *log_prob, *entropy, *value, *old_log_prob, *old_value, *advantages, *returns, *weights;
-    float clip, vf_clip, value_unit, vf_coef, ent_coef; /* vf_clip: negative if values are not clipped */
-    float *losses; /* the total, of the policy, of values; entropy, divergence, share of clipped ratios: all by weight */
+    float clip, vf_clip, value_unit, vf_coef, ent_coef; /* negative vf_clip: no value clipping */
+    float *losses; /* weighted: total, policy loss, value loss, entropy, KL divergence, fraction of clipped ratios */
     float *d_log_prob, *d_entropy, *d_value;
 };
 
-/* The square of a value's error in its unit, clipped as the policy is, and the derivative by the value in it. */
+/* The squared value error in value units, clipped, and its derivative. */
 static float value_error(const struct ppo *job, long i, float *derivative) {
     float error = (job->value[i] - job->returns[i]) / job->value_unit;
     *derivative = 2 * error;
@@ -24,7 +24,7 @@ static void ppo_loss(const struct ppo *job) {
     double gained = 0, errors = 0, entropies = 0, divergence = 0, clipped = 0;
     for (long i = 0; i < job->count; i++) {
         float weight = job->weights[i], log_ratio = job->log_prob[i] - job->old_log_prob[i], ratio = expf(log_ratio);
-        float least = 1 - job->clip, most = 1 + job->clip, bounded = ratio < least ? least : ratio > most ? most : ratio;
+        float low = 1 - job->clip, high = 1 + job->clip, bounded = ratio < low ? low : ratio > high ? high : ratio;
         float gain = ratio * job->advantages[i], bounded_gain = bounded * job->advantages[i], d_error;
         float error = value_error(job, i, &d_error);
         gained += weight * (bounded_gain < gain ? bounded_gain : gain);

@@ -1,4 +1,4 @@
-/* The one inner loop of all matrix products: a few rows by four vectors of sums, held in registers. */
+/* The inner loop of all matrix products: a few rows by four vectors of sums, held in registers. */
 
 #define WIDTH (4 * LANES) /* of a tile, in floats */
 #if LANES == 16 || defined(__aarch64__)
@@ -11,8 +11,8 @@ static inline long round_up(long n, long to) { return (n + to - 1) / to * to; }
 
 /* out[r] = begin[r] + sum over k of a[r * a_row + k * a_next] * b[k], for `height` rows of WIDTH floats.
  *
- * Each sum is taken in the order of k, one product at a time, in tiles of any height: so a row's result does not depend
- * on the rows that happen to be done with it. */
+ * Each sum runs in the order of k, one product at a time, whatever the height. So a row's result does not depend on the
+ * other rows of its tile. */
 INLINE void products(const int height, const float *a, long a_row, const long a_next, const float *b, long depth,
                      const float *begin, long begin_row, float *out) {
     vf sums[6][4];
@@ -47,7 +47,7 @@ INLINE void tile_of(int height, const float *a, long a_row, const long a_next, c
 __attribute__((noinline)) TARGET static void add_products(long rows, const float *a, long a_row, const float *b,
                                                           long depth, const float *begin, long begin_row,
                                                           float *sums) {
-    long tiles = (rows + HEIGHT - 1) / HEIGHT; /* of about equal height: low ones waste multipliers */
+    long tiles = (rows + HEIGHT - 1) / HEIGHT; /* of about equal height, since low tiles waste multipliers */
     for (long k = 0; k < depth; k += DEPTH) {
         long now = depth - k < DEPTH ? depth - k : DEPTH;
         for (long i = 0, r = 0, next; i < tiles; i++, r = next) {

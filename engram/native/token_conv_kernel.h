@@ -1,19 +1,19 @@
-/* A convolution straight from tokens, for one kind of processor: each token adds its value times a column of the weights
- * to the few output cells whose window covers it. */
+/* A convolution of tokens, for one instruction set: each token adds its value times a column of the weights to the output
+ * cells whose window covers it. */
 
-#define SIDE 16 /* cells of a window at most: a location has four bits for each side */
+#define MAX_SIDE 16 /* cells a side of a window: a location has four bits for each */
 
-/* The weights, and their gradients, laid out [feature][kernel cell][channel], channels filled up to whole vectors. */
+/* Packed weights and gradients: [feature][kernel cell][channel], channels padded to whole vectors. */
 static long conv_columns(const struct token_conv *job) {
     return job->features * job->kernel_height * job->kernel_width;
 }
 
 static long conv_weights(const struct token_conv *job) { return conv_columns(job) * round_up(job->channels, LANES); }
 
-/* Of the gradients of weights, and of the bias. */
+/* Gradient sums of the weights and the bias. */
 static long conv_sums(const struct token_conv *job) { return conv_weights(job) + round_up(job->channels, LANES); }
 
-/* A row of output, and a bit for each cell and feature that was seen. */
+/* Scratch: a row of output, and one bit per cell and feature. */
 static long conv_scratch(const struct token_conv *job) {
     long bits = job->height * job->width * job->features;
     return (job->output_height * job->output_width + 1) * round_up(job->channels, LANES) + round_up(bits, 64) / 32;
@@ -28,31 +28,31 @@ static TARGET void conv_pack(const struct token_conv *job, long first, long last
                             job->channels - channel, last - column);
 }
 
-/* The output cells of one side whose window covers each cell: from `first` up to, without, `last`. */
+/* For each cell of one side, the output cells [first, last) whose window covers it. */
 struct span {
     long first, last;
 };
 
 static void spans(long cells, long kernel, long stride, long outputs, struct span *covering) {
-    for (long cell = 0; cell < cells && cell < SIDE; cell++) {
+    for (long cell = 0; cell < cells && cell < MAX_SIDE; cell++) {
         covering[cell].first = cell < kernel ? 0 : (cell - kernel) / stride + 1;
         covering[cell].last = cell / stride + 1 < outputs ? cell / stride + 1 : outputs;
     }
 }
 
-/* One row's tokens from the last to the first, since of several for one cell and feature the last counts. Forward, their
- * weights are added to `output`; backward, `output` holds its gradient, which is added to that of the weights. */
+/* One row's tokens from last to first, since the last token of a cell and feature counts. Forward, adds the tokens'
+ * weights to `output`; backward, `output` is its gradient, which is added to the weights' gradient. */
 INLINE void conv_row(const struct token_conv *job, long row, const int backward, const struct span *down,
                      const struct span *across, float *weights, float *output, unsigned *seen) {
     long padded = round_up(job->channels, LANES);
     memset(seen, 0, round_up(job->height * job->width * job->features, 64) / 8);
     for (long m = job->tokens - 1; m >= 0; m--) {
         const unsigned char *token = job->bytes + row * job->bytes_row + 3 * m;
-        long cell = job->cell_of_location[token[0]], feature = job->place_of_feature[token[1]];
+        long cell = job->cell_of_location[token[0]], feature = job->index_of_feature[token[1]];
         if (cell < 0 || feature < 0) continue;
-        long place = cell * job->features + feature;
-        if (seen[place / 32] >> place % 32 & 1) continue;
-        seen[place / 32] |= 1u << place % 32;
+        long bit = cell * job->features + feature;
+        if (seen[bit / 32] >> bit % 32 & 1) continue;
+        seen[bit / 32] |= 1u << bit % 32;
         vf value = splat(token[2] / job->normalizations[feature]);
         long y = cell / job->width, x = cell % job->width;
         for (long i = down[y].first; i < down[y].last; i++)
@@ -72,7 +72,7 @@ static TARGET void conv_forward_rows(const struct token_conv *job, const float *
                                      float *scratch) {
     long cells = job->output_height * job->output_width, C = job->channels, padded = round_up(C, LANES);
     unsigned *seen = (unsigned *)(scratch + (cells + 1) * padded);
-    struct span down[SIDE], across[SIDE];
+    struct span down[MAX_SIDE], across[MAX_SIDE];
     spans(job->height, job->kernel_height, job->stride_height, job->output_height, down);
     spans(job->width, job->kernel_width, job->stride_width, job->output_width, across);
     for (long row = first; row < last; row++) {
@@ -83,13 +83,13 @@ static TARGET void conv_forward_rows(const struct token_conv *job, const float *
     }
 }
 
-/* `d_weights` is this thread's; the gradient of the bias follows it. */
+/* `d_weights` belongs to this thread; the bias's gradient follows it. */
 static TARGET void conv_backward_rows(const struct token_conv *job, float *d_weights, long first, long last,
                                       float *scratch) {
     long cells = job->output_height * job->output_width, C = job->channels, padded = round_up(C, LANES);
     float *d_bias = d_weights + conv_weights(job);
     unsigned *seen = (unsigned *)(scratch + (cells + 1) * padded);
-    struct span down[SIDE], across[SIDE];
+    struct span down[MAX_SIDE], across[MAX_SIDE];
     spans(job->height, job->kernel_height, job->stride_height, job->output_height, down);
     spans(job->width, job->kernel_width, job->stride_width, job->output_width, across);
     memset(d_weights, 0, 4 * conv_sums(job));
@@ -104,8 +104,8 @@ static TARGET void conv_backward_rows(const struct token_conv *job, float *d_wei
     }
 }
 
-/* The threads' sums of some columns added up, in their order, and brought into the order of the weights. */
-static TARGET void conv_add_up(const struct token_conv *job, long first, long last, const float *sums) {
+/* Adds up the threads' sums of some columns, in thread order, and writes the gradients. */
+static TARGET void conv_sum(const struct token_conv *job, long first, long last, const float *sums) {
     long columns = conv_columns(job), padded = round_up(job->channels, LANES), each = conv_sums(job), threads = job->threads;
     for (long channel = 0; channel < job->channels; channel++)
         for (long column = first; column < last; column++) {

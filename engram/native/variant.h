@@ -1,4 +1,4 @@
-/* All code of one kind of processor. */
+/* All code for one instruction set. */
 
 #include "kernels.h"
 #include "lanes.h"
@@ -6,7 +6,6 @@
 #include "adam_kernel.h"
 #include "lstm_forward.h"
 #include "lstm_backward.h"
-#include "tanh.h"
 #include "token_conv_kernel.h"
 #include "layers_kernel.h"
 
@@ -26,15 +25,13 @@
         .backward_sum = backward_sum,                        \
         .squares_of = squares_of,                            \
         .adam_step = adam_step,                              \
-        .tanh_of = tanh_of,                                  \
-        .tanh_gradient = tanh_gradient,                      \
         .conv_columns = conv_columns,                        \
         .conv_sums = conv_sums,                              \
         .conv_scratch = conv_scratch,                        \
         .conv_pack = conv_pack,                              \
         .conv_forward_rows = conv_forward_rows,              \
         .conv_backward_rows = conv_backward_rows,            \
-        .conv_add_up = conv_add_up,                          \
+        .conv_sum = conv_sum,                                \
         .layers_panels = layers_panels,                      \
         .layers_groups = layers_groups,                      \
         .layers_weights = layers_weights,                    \

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
-from engram.agent.actions import Gaussian
+from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec
@@ -52,7 +52,7 @@ def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.de
     checkpoint = find_checkpoint(Path(settings.teacher), "trainer.kickstart.teacher")
     policy = _policy_of(checkpoint.path.parents[1] / "settings.yaml")
     agent = load_agent(checkpoint, policy, spec, training=False).to(device)
-    if isinstance(agent.action_space, Gaussian):
+    if isinstance(agent.action_space, GaussianActions):
         raise UserError("trainer.kickstart: continuous actions cannot be imitated, only discrete ones")
     agent.reserve_memory(rows)
     return Teacher(agent)

@@ -1,4 +1,4 @@
-"""What several tests of the kernels need."""
+"""Fixtures for tests of the kernels."""
 
 from collections.abc import Iterator
 
@@ -7,12 +7,12 @@ import pytest
 from engram.native import library
 
 
-@pytest.fixture(params=library.kinds())
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernels for each kind of processor that this one can stand in for."""
+@pytest.fixture(params=library.instruction_sets())
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Selects the kernels for each instruction set this processor supports, in turn."""
     kernels = library.kernels()
     assert kernels is not None
-    before = kernels.engram_kind().decode()
-    library.choose(kernels, request.param)
+    before = kernels.engram_instruction_set().decode()
+    library.select_instruction_set(kernels, request.param)
     yield request.param
-    library.choose(kernels, before)
+    library.select_instruction_set(kernels, before)

@@ -1,4 +1,4 @@
-"""Actions: what is sampled, how likely it was, and that both tell the same story."""
+"""Action spaces: samples, their log-probabilities and entropies."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from engram import EnvSpec
-from engram.agent.actions import ActionSpace, Flat, TypeAndParameter, make_actions
-from engram.agent.categorical import choose
+from engram.agent.actions import ActionSpace, CategoricalActions, TypeParameterActions, make_actions
 
 
 def actions_of(space: spaces.Space, max_params: tuple[int, ...] | None = None) -> ActionSpace:
@@ -36,7 +35,7 @@ def drawn(actions: ActionSpace, rows: int = 64, seed: int = 0) -> tuple[Tensor, 
 
 
 @pytest.mark.parametrize("actions", SPACES.values(), ids=SPACES.keys())
-def test_the_log_probability_of_what_was_sampled_is_the_one_it_was_sampled_with(actions: ActionSpace) -> None:
+def test_evaluating_a_sample_gives_the_log_probability_it_was_sampled_with(actions: ActionSpace) -> None:
     logits, noise = drawn(actions)
     sample = actions.sample(logits, noise)
     evaluation = actions.evaluate(logits, sample.actions)
@@ -53,14 +52,14 @@ def test_continuous_actions_far_from_zero_and_narrow_keep_their_log_probability(
 
 
 @pytest.mark.parametrize("actions", SPACES.values(), ids=SPACES.keys())
-def test_a_row_gets_the_same_action_in_whatever_batch_it_comes(actions: ActionSpace) -> None:
+def test_a_row_gets_the_same_action_in_any_batch(actions: ActionSpace) -> None:
     logits, noise = drawn(actions)
     together = actions.sample(logits, noise).actions
     alone = [actions.sample(logits[i : i + 1], noise[i : i + 1]).actions for i in range(64)]
     assert torch.equal(torch.cat(alone), together)
 
 
-def test_flat_numbers_are_those_of_torch() -> None:
+def test_categorical_actions_equal_those_of_torch() -> None:
     logits, noise = drawn(SPACES["discrete"])
     sample = SPACES["discrete"].sample(logits, noise)
     evaluation = SPACES["discrete"].evaluate(logits, sample.actions)
@@ -69,7 +68,7 @@ def test_flat_numbers_are_those_of_torch() -> None:
     torch.testing.assert_close(evaluation.entropy, reference.entropy())
 
 
-def test_factored_choices_add_up() -> None:
+def test_independent_categorical_variables_add_up() -> None:
     actions = SPACES["factored"]
     logits, noise = drawn(actions)
     sample = actions.sample(logits, noise)
@@ -79,7 +78,7 @@ def test_factored_choices_add_up() -> None:
     torch.testing.assert_close(actions.evaluate(logits, sample.actions).entropy, sum(part.entropy() for part in parts))
 
 
-def test_continuous_numbers_are_those_of_torch() -> None:
+def test_gaussian_actions_equal_those_of_torch() -> None:
     actions = SPACES["continuous"]
     logits, noise = drawn(actions)
     sample = actions.sample(logits, noise)
@@ -89,22 +88,9 @@ def test_continuous_numbers_are_those_of_torch() -> None:
     torch.testing.assert_close(actions.evaluate(logits, sample.actions).entropy, reference.entropy().sum(1))
 
 
-def test_actions_come_as_often_as_their_probabilities_say() -> None:
-    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
-    noise = (torch.arange(1000) / 1000).unsqueeze(1)
-    index = choose(probabilities.log().expand(1000, -1), noise).squeeze(1)
-    assert index.bincount(minlength=4).tolist() == [500, 0, 300, 200]
-
-
-def test_what_is_impossible_is_never_chosen() -> None:
-    impossible_ends = torch.tensor([[0.0, 1.0, 0.0]]).log()
-    for noise in (0.0, 0.5, 1 - 2**-24):
-        assert choose(impossible_ends, torch.tensor([[noise]])) == 1
-
-
-def test_the_flat_index_of_a_type_and_parameter_goes_both_ways() -> None:
+def test_type_and_parameter_convert_to_a_flat_index_and_back() -> None:
     actions = SPACES["type and parameter"]
-    assert isinstance(actions, TypeAndParameter)
+    assert isinstance(actions, TypeParameterActions)
     assert actions.logits == 6
     pairs = actions.to_action(torch.arange(6))
     assert pairs.tolist() == [[0, 0], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
@@ -112,7 +98,7 @@ def test_the_flat_index_of_a_type_and_parameter_goes_both_ways() -> None:
 
 
 @pytest.mark.parametrize("actions", SPACES.values(), ids=SPACES.keys())
-def test_the_greedy_action_is_the_likeliest(actions: ActionSpace) -> None:
+def test_the_greedy_action_is_the_most_likely(actions: ActionSpace) -> None:
     logits, _ = drawn(actions)
     sample = actions.sample(logits, torch.full((64, actions.noise), 0.5))
     greedy = actions.greedy(sample.full_log_probs, sample.actions)
@@ -123,18 +109,18 @@ def test_the_greedy_action_is_the_likeliest(actions: ActionSpace) -> None:
 
 
 def test_half_precision_logits_give_full_precision_log_probabilities() -> None:
-    actions = Flat(5)
+    actions = CategoricalActions(5)
     logits, noise = drawn(actions)
     assert actions.sample(logits.bfloat16(), noise).log_prob.dtype == torch.float32
     assert actions.evaluate(logits.double(), torch.zeros(64)).log_prob.dtype == torch.float64
 
 
-def test_a_space_that_no_policy_can_act_in_is_refused() -> None:
+def test_an_unsupported_action_space_is_an_error() -> None:
     with pytest.raises(ValueError, match="Discrete, MultiDiscrete or Box"):
         actions_of(spaces.MultiBinary(3))
 
 
-def test_log_probabilities_have_a_gradient_for_every_kind() -> None:
+def test_log_probabilities_have_a_gradient_in_every_space() -> None:
     for actions in SPACES.values():
         logits, noise = drawn(actions)
         logits.requires_grad_()

@@ -93,14 +93,14 @@ def test_a_block_computes_ordinary_attention():
     query, features, real = torch.randn(3, 6, 32), torch.randn(3, 20, 27), torch.rand(3, 20) < 0.5
     expected, _ = reference(query, features, features, key_padding_mask=~real)
     padded_features = torch.cat([features, torch.zeros(3, 20, 5)], dim=-1)
-    torch.testing.assert_close(block.look(query, padded_features, real), expected)
+    torch.testing.assert_close(block.attend(query, padded_features, real), expected)
 
 
 def test_nothing_is_gathered_where_nothing_is():
     block = CrossAttentionBlock(dim=32, feature_dim=24, heads=4)
     nn.init.ones_(block.value.bias)
     real = torch.tensor([[True, False], [False, False]])
-    gathered = block.look(torch.randn(2, 3, 32), torch.randn(2, 2, 24), real)
+    gathered = block.attend(torch.randn(2, 3, 32), torch.randn(2, 2, 24), real)
     assert gathered[0].all()
     assert not gathered[1].any()
 
@@ -177,7 +177,7 @@ def test_one_query_gives_a_vector_and_several_a_sequence():
 
 
 def test_heads_that_do_not_divide_the_dimensions_are_refused():
-    with pytest.raises(UserError, match="32 dimensions cannot be shared among 5 heads"):
+    with pytest.raises(UserError, match="32 dimensions cannot be split into 5 heads"):
         SelfAttention(32, layers=1, heads=5, out_dim=8)
 
 

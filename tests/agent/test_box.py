@@ -1,4 +1,4 @@
-"""Tokens drawn into a box: each in its place, none erased by padding, the same however it is computed."""
+"""Tokens drawn into a box: each at its cell, none erased by padding, the same eager and compiled."""
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ from engram.agent.encoders.box import (
     ObservationNormaliser,
     TokenConv2d,
     TokensToBox,
-    conv_shape,
     scatter_last,
 )
+from engram.agent.encoders.convolution import conv_shape
 from engram.agent.encoders.tokens import is_last
 from engram.env.spec import EnvSpec, Feature, box
 

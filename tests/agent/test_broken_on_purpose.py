@@ -22,10 +22,9 @@ from support.properties import (
 )
 
 from engram import Example, LSTMWrapper
-from engram.agent.actions import Flat
+from engram.agent.actions import CategoricalActions
 from engram.agent.encoders import tokens
-from engram.agent.policies import base
-from engram.agent.policies import policy as policy_module
+from engram.agent.policies import base, lstm_wrapper
 from engram.agent.policies.base import Policy
 from engram.agent.recurrent import memory_call as recurrence
 from engram.agent.recurrent.core import Core
@@ -66,7 +65,7 @@ FAULTS = {
         REPLAY,
     ),
     "reset one step late in acting": Fault(
-        base,
+        lstm_wrapper,
         "remember_and_run",
         "memory_BLS, starts_TB, room)\n",
         "memory_BLS, starts_TB & False)\n        memory_BLS = memory_BLS.masked_fill(starts_TB.view(-1, 1, 1), 0)\n",
@@ -105,22 +104,22 @@ FAULTS = {
         (check_values_are_fractions,),
     ),
     "log-probability of another action in learning": Fault(
-        Flat,
+        CategoricalActions,
         "evaluate",
         "actions.long().reshape(-1, 1)",
         "(actions.long().reshape(-1, 1) + 1) % self.logits",
         (check_log_probs, check_replay),
     ),
     "log-probability of another action in acting": Fault(
-        Flat,
+        CategoricalActions,
         "sample",
-        "return Sample(*sample_choice(precise(logits), noise))",
-        "right = Sample(*sample_choice(precise(logits), noise))\n"
+        "return ActionSample(*sample_categorical(at_least_float32(logits), noise))",
+        "right = ActionSample(*sample_categorical(at_least_float32(logits), noise))\n"
         "    return right._replace(actions=(right.actions + 1) % self.logits)",
         (check_log_probs, check_replay),
     ),
     "clipping left out": Fault(Policy, "clip_weights", "if self.clip_range > 0", "if False", (check_clipping,)),
-    "clipping that does nothing": Fault(policy_module, "clip_weights", "clip_range <= 0", "True", (check_clipping,)),
+    "clipping that does nothing": Fault(base, "clip_weights", "clip_range <= 0", "True", (check_clipping,)),
 }
 
 

@@ -10,8 +10,8 @@ from support.properties import ROWS, act, answers
 from torch import Tensor, nn
 
 from engram import MettaAgent
-from engram.agent.make import make_policy
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.cores import CORES
 from engram.agent.settings import POLICIES, PyAgent
 

@@ -12,7 +12,7 @@ from engram.agent.heads import (
     Critic,
     GaussianActor,
 )
-from engram.agent.initialisation import INITIALISATIONS, init_recurrent, initialise
+from engram.agent.initialisation import INITIALISATIONS, initialise
 
 
 def by_repeating(features, embeddings, weight_CIE):
@@ -123,10 +123,3 @@ def test_every_initialisation_fills_every_layer_and_clears_its_bias(name, layer)
 
 def test_max_0_01_means_it():
     assert initialise(nn.Linear(8, 4), "relu", "max_0_01").weight.abs().max().item() == pytest.approx(0.01)
-
-
-def test_recurrent_layers_begin_orthogonal_with_biases_of_one():
-    lstm = init_recurrent(nn.LSTM(8, 16, 2))
-    torch.testing.assert_close(lstm.weight_hh_l1.T @ lstm.weight_hh_l1, torch.eye(16), atol=1e-5, rtol=0)
-    assert (lstm.bias_ih_l0 == 1).all()
-    assert (lstm.bias_hh_l1 == 1).all()

@@ -1,12 +1,12 @@
-"""Layers as one operator: what they are one after the other, and gradients; the same bits however rows are batched."""
+"""Fused layers equal separate ones, with gradients, and give a row the same bits in any batch."""
 
 import pytest
 import torch
 from torch import nn
 
 from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
-from engram.agent.layers import ACTIVATIONS, linear_relu, linear_relu_op, two_layers, two_layers_op
-from engram.native.layers import MOST_OUTPUTS, one_forward, suits, two_forward
+from engram.agent.layers import ACTIVATIONS, two_layers, two_layers_op
+from engram.native import layers as native
 from engram.native.library import kernels, without_kernels
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
@@ -40,7 +40,7 @@ def assert_right(x, hidden, output, activation, way):
 @pytest.mark.parametrize("sizes", [*SIZES, (12, 40, 1, True)], ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("native", [True, False])
-def test_values_and_gradients_are_those_of_the_layers_one_by_one(rows, sizes, activation, native):
+def test_fused_layers_equal_separate_layers_in_values_and_gradients(rows, sizes, activation, native):
     hidden, output = layers(*sizes)
     x = torch.randn(rows, sizes[0])
 
@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_the_layers_one_by_one(rows, sizes, ac
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_kernels_of_every_kind_are_right(kind, threads, rows, sizes, activation):
+def test_the_kernels_of_every_instruction_set_are_right(instruction_set, threads, rows, sizes, activation):
     hidden, output = layers(*sizes)
     x, before = torch.randn(rows, sizes[0]), torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -76,15 +76,15 @@ def test_the_kernels_of_every_kind_are_right(kind, threads, rows, sizes, activat
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_row_has_the_same_bits_alone_and_among_others_acting_and_learning(kind, sizes, activation):
+def test_a_row_has_the_same_bits_in_any_batch_in_acting_and_learning(instruction_set, sizes, activation):
     hidden, output = layers(*sizes)
     x, rest = torch.randn(140, sizes[0]), (hidden.weight, hidden.bias, output.weight, output.bias, activation)
     learning = two_layers_op(x, *rest)[0].detach()
     for rows in (slice(None), slice(0, 1), slice(3, 10), slice(131, 133), slice(5, 140)):
-        assert torch.equal(two_forward(x[rows], *rest, keep=False)[0], learning[rows])
+        assert torch.equal(native.forward(x[rows], *rest, keep_hidden=False)[0], learning[rows])
 
 
-def test_rows_may_lie_apart_and_columns_too(kind):
+def test_inputs_may_be_strided(instruction_set):
     hidden, output = layers()
     x = torch.randn(30, 24)
     arguments = (hidden.weight, hidden.bias, output.weight, output.bias, "relu")
@@ -93,79 +93,32 @@ def test_rows_may_lie_apart_and_columns_too(kind):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_nan_stays_one(kind, activation):
+def test_nan_stays_nan(instruction_set, activation):
     hidden, output = layers()
     x = torch.randn(9, 12)
     x[4, 3] = torch.nan
     y, _ = two_layers_op(x, hidden.weight, hidden.bias, output.weight, output.bias, activation)
     assert y.isnan().squeeze(1).tolist() == [row == 4 for row in range(9)]
-    assert linear_relu_op(x, hidden.weight, hidden.bias)[4].isnan().all()
-
-
-def gradients_of_one(x, layer, way):
-    layer.zero_grad()
-    x = x.clone().requires_grad_()
-    y = way(x)
-    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
-    return [y.detach(), x.grad, layer.weight.grad, layer.bias.grad]
-
-
-def assert_one_is_right(x, layer, way):
-    found, layer = gradients_of_one(x, layer, way), layer.double()
-    expected = gradients_of_one(x.double(), layer, lambda x: layer(x).relu())
-    for got, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5 * max(1, len(x)) ** 0.5)
-
-
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("sizes", [(12, 64), (576, 64), (70, 192), (12, 40)], ids=str)
-@pytest.mark.parametrize("native", [True, False])
-def test_a_layer_with_relu_is_that(rows, sizes, native):
-    torch.manual_seed(0)
-    layer, x = nn.Linear(*sizes), torch.randn(rows, sizes[0])
-    if native:
-        assert_one_is_right(x, layer, lambda x: linear_relu(x, layer))
-    else:
-        with without_kernels():
-            assert_one_is_right(x, layer, lambda x: linear_relu(x, layer))
-
-
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("sizes", [(12, 64), (576, 64), (70, 192)], ids=str)
-def test_the_kernels_of_every_kind_are_right_for_one_layer_and_for_each_row_alone(kind, rows, sizes):
-    torch.manual_seed(0)
-    layer, x = nn.Linear(*sizes), torch.randn(rows, sizes[0])
-    together = linear_relu_op(x, layer.weight, layer.bias).detach()
-    for row in range(0, rows, 60):
-        assert torch.equal(one_forward(x[row : row + 1], layer.weight, layer.bias), together[row : row + 1])
-    assert_one_is_right(x, layer, lambda x: linear_relu_op(x, layer.weight, layer.bias))
-
-
-@needs_kernels
-def test_the_operator_of_one_layer_keeps_its_promises():
-    layer = nn.Linear(12, 64)
-    torch.library.opcheck(linear_relu_op.definition, (torch.randn(6, 12, requires_grad=True), layer.weight, layer.bias))
 
 
 @needs_kernels
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_operator_keeps_its_promises(activation, bias):
+def test_the_two_layers_operator_passes_opcheck(activation, bias):
     hidden, output = layers(bias=bias)
     arguments = (hidden.weight, hidden.bias, output.weight, output.bias, activation)
     torch.library.opcheck(two_layers_op.definition, (torch.randn(6, 12, requires_grad=True), *arguments))
 
 
-def test_the_heads_have_sizes_that_suit_the_kernels(kind):
+def test_the_kernels_support_the_sizes_of_the_heads(instruction_set):
     heads = (Critic(128).value, BilinearActor(128, 9).scores.query, BigBilinearScores().score)
     for output in heads:
-        assert suits(output.in_features, output.out_features) == (kind != "plain")
-    assert not suits(1000, 1)
-    assert not suits(1024, MOST_OUTPUTS + 1)
+        assert native.supports(output.in_features, output.out_features) == (instruction_set != "plain")
+    assert not native.supports(1000, 1)
+    assert not native.supports(1024, native.MAX_OUTPUTS + 1)
 
 
-def test_autocast_is_heeded():
+def test_autocast_is_respected():
     hidden, output = layers()
     with torch.autocast("cpu", torch.bfloat16):
         assert two_layers(torch.randn(5, 12), hidden, output, "relu").dtype == torch.bfloat16
-        assert linear_relu(torch.randn(5, 12), hidden).dtype == torch.bfloat16

@@ -167,7 +167,7 @@ def test_room_for_memory_and_precision_survive_growth() -> None:
 
 def test_a_policy_without_settings_cannot_grow_and_the_error_says_what_to_do() -> None:
     policy = Fast(HOME)
-    with pytest.raises(UserError, match=r"no room for lava.*with_room_for.*policy\.eval\(\)"):
+    with pytest.raises(UserError, match=r"does not know the features lava.*with_room_for.*policy\.eval\(\)"):
         MettaAgent(spec_of(*NAMES, "lava"), policy)
     assert MettaAgent(spec_of(*NAMES, "lava"), policy.eval()).feature_map is not None
 
@@ -213,20 +213,20 @@ def test_an_environment_may_have_another_number_of_tokens() -> None:
         ({"action_names": ("noop", "south", "north", "west", "east")}, "action 1 is north to the policy and south to"),
         (
             {"single_action_space": spaces.Discrete(6), "action_names": ()},
-            "it has 5 actions, the environment 6 actions",
+            "the policy has 5 actions, the environment 6 actions",
         ),
         (
             {"single_action_space": spaces.MultiDiscrete([2, 3])},
-            "it has 5 actions, the environment choices among 2 x 3",
+            "the policy has 5 actions, the environment choices among 2 x 3",
         ),
-        ({"window": (7, 7)}, "it sees 5 x 5, and would see 7 x 7"),
+        ({"window": (7, 7)}, "reads observations of 5 x 5, the environment gives 7 x 7"),
     ],
 )
 def test_what_a_policy_cannot_do_in_an_environment_is_an_error_that_names_it(changes: dict, message: str) -> None:
     agent = agent_at_home()
     with pytest.raises(UserError, match=message):
         agent.bind(replace(HOME, **changes))
-    with pytest.raises(UserError, match="it reads tokens and would see vectors"):
+    with pytest.raises(UserError, match="the policy reads tokens, the environment gives vectors"):
         agent.bind(vector_env(actions=spaces.Discrete(5)))
 
 
@@ -250,7 +250,7 @@ def test_a_flat_index_is_the_action_where_actions_are_discrete() -> None:
     for wrong in (5, -1):
         with pytest.raises(ValueError, match="from 0 to 4"):
             agent.convert_index_to_action(wrong)
-        with pytest.raises(ValueError, match="no such action"):
+        with pytest.raises(ValueError, match="is not an action of"):
             agent.convert_action_to_index(wrong)
 
 
@@ -264,9 +264,9 @@ def test_a_flat_index_counts_the_parameters_of_each_type_of_action() -> None:
     assert torch.equal(agent.convert_action_to_index(actions), index)
     assert agent.convert_action_to_index((1, 2)) == 3
     for wrong in ((0, 1), (2, 2), (3, 0), (-1, 0), (1, -1)):
-        with pytest.raises(ValueError, match="no such action"):
+        with pytest.raises(ValueError, match="is not an action of"):
             agent.convert_action_to_index(wrong)
-    with pytest.raises(UserError, match=r"parameters up to 0, 3, 1, the environment types .* up to 0, 2, 1"):
+    with pytest.raises(UserError, match=r"parameters up to 0, 3, 1, the environment action types .* up to 0, 2, 1"):
         agent.initialize_to_environment((), ("a", "b", "c"), (0, 2, 1))
 
 

@@ -1,4 +1,4 @@
-"""A convolution straight from tokens: that of their box, by kernels and in pure PyTorch, row by row the same bits."""
+"""The token convolution equals the convolution of the box, with and without kernels, and is bitwise stable per row."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -9,22 +9,23 @@ import torch
 from support.playing import random_observations, token_spec
 from torch import Tensor
 
-from engram.agent.encoders.box import TokenConv2d, conv_shape
+from engram.agent.encoders.box import TokenConv2d
+from engram.agent.encoders.convolution import conv_shape
 from engram.native import library
 
-WAYS = [*library.kinds(), "pure"]
+WAYS = [*library.instruction_sets(), "pure"]
 
 
 @pytest.fixture(params=WAYS, autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernels for each kind of processor that this one can stand in for, and none."""
+    """The kernels for each supported instruction set, and PyTorch without them."""
     kernels = library.kernels()
     if kernels is not None and request.param != "pure":
-        library.choose(kernels, request.param)
+        library.select_instruction_set(kernels, request.param)
     with library.without_kernels() if request.param == "pure" else nullcontext():
         yield request.param
     if kernels is not None:
-        library.choose(kernels)
+        library.select_instruction_set(kernels)
 
 
 def convolution(window: int = 11, features: int = 6, channels: int = 20) -> TokenConv2d:

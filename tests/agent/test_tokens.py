@@ -25,7 +25,7 @@ def decode(*tokens, spec=SPEC, **options):
 def test_the_row_is_in_the_high_nibble_and_the_column_in_the_low_one():
     tokens = decode((0x00, 3, 1), (0x46, 3, 1), (0x12, 3, 1))
     assert tokens.cells.tolist() == [[0, 4 * 7 + 6, 1 * 7 + 2]]
-    assert tokens.real.all()
+    assert tokens.valid.all()
 
 
 def test_ids_with_gaps_become_places_without():
@@ -35,7 +35,7 @@ def test_ids_with_gaps_become_places_without():
 def test_a_global_token_lies_on_the_agents_own_cell():
     tokens = decode((0xFE, 3, 1), (0x23, 3, 1))
     assert tokens.cells[0, 0] == tokens.cells[0, 1]
-    assert tokens.real.all()
+    assert tokens.valid.all()
 
 
 def test_values_are_divided_as_floats():
@@ -46,7 +46,7 @@ def test_values_are_divided_as_floats():
 
 def test_padding_unknown_features_and_places_outside_the_window_are_not_real():
     tokens = decode((0xFF, 0xFF, 0xFF), (0xFF, 3, 9), (0x00, 4, 1), (0x50, 3, 1), (0x07, 3, 1), (0x00, 3, 1))
-    assert tokens.real.tolist() == [[False, False, False, False, False, True]]
+    assert tokens.valid.tolist() == [[False, False, False, False, False, True]]
 
 
 def test_no_byte_is_out_of_range():

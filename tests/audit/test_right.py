@@ -14,7 +14,7 @@ from support.playing import image_env, token_spec, vector_env
 from torch import nn
 
 from engram import ComponentPolicy, Fast, LSTMWrapper
-from engram.agent.make import find_class
+from engram.agent.policy_factory import find_class
 from engram.agent.recurrent.cores import CORES
 from engram.agent.settings import POLICIES, Agent
 from engram.audit import run_audit

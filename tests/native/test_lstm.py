@@ -43,7 +43,7 @@ def assert_right(core: LSTM, inputs: Tensor, state: State, starts: Tensor) -> No
 
 
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
-def test_outputs_and_all_gradients_are_those_of_a_plain_loop(kind: str, starts: Tensor) -> None:
+def test_outputs_and_all_gradients_are_those_of_a_plain_loop(instruction_set: str, starts: Tensor) -> None:
     core, inputs, state = case(*starts.shape, inputs=6, hidden=20)
     assert usable(inputs)
     assert_right(core, inputs, state, starts)
@@ -51,7 +51,7 @@ def test_outputs_and_all_gradients_are_those_of_a_plain_loop(kind: str, starts: 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 150])
 @pytest.mark.parametrize("hidden", [1, 7, 33, 100])
-def test_any_size_is_right(kind: str, hidden: int, rows: int) -> None:
+def test_any_size_is_right(instruction_set: str, hidden: int, rows: int) -> None:
     core, inputs, state = case(4, rows, 2 * hidden + 1, hidden)
     assert_right(core, inputs, state, torch.rand(4, rows) < 0.2)
 
@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(kind: str, layout) -> None:
+def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(instruction_set: str, layout) -> None:
     core, inputs, state = case(5, 9, 24, 20)
     starts, moved = torch.rand(5, 9) < 0.2, layout(inputs)
     weight = torch.randn(5, 9, 20)
@@ -79,7 +79,9 @@ def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(kind: str, lay
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("hidden", [33, 128, 260])  # threads share the weights of the last
-def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, hidden: int, threads: int) -> None:
+def test_acting_has_the_bits_of_learning_for_any_rows_and_threads(
+    instruction_set: str, hidden: int, threads: int
+) -> None:
     steps, rows = 6, 151
     core, inputs, state = case(steps, rows, 40, hidden)
     starts = torch.rand(steps, rows) < 0.2
@@ -105,7 +107,7 @@ def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(kind: str, h
 
 
 @pytest.mark.parametrize("hidden", [24, 260])  # threads share the weights of the last
-def test_the_same_threads_give_the_same_gradients(kind: str, hidden: int) -> None:
+def test_the_same_threads_give_the_same_gradients(instruction_set: str, hidden: int) -> None:
     core, inputs, state = case(5, 40, 30, hidden)
     starts = torch.rand(5, 40) < 0.2
     before = torch.get_num_threads()
@@ -122,7 +124,7 @@ def test_the_same_threads_give_the_same_gradients(kind: str, hidden: int) -> Non
         torch.testing.assert_close(mine, one, rtol=1e-4, atol=1e-4)  # sums are added up in another order
 
 
-def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(kind: str) -> None:
+def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(instruction_set: str) -> None:
     core, inputs, state = case(5, 7, 9, 10)
     inputs[1, 2] = torch.nan
     state.h[:, 4], state.c[:, 4] = torch.nan, torch.nan
@@ -135,7 +137,7 @@ def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(kind: str) -> N
     assert last.c.isfinite().all()
 
 
-def test_no_gradient_crosses_an_episode_start(kind: str) -> None:
+def test_no_gradient_crosses_an_episode_start(instruction_set: str) -> None:
     core, inputs, state = case(6, 5, 9, 10)
     starts = torch.zeros(6, 5, dtype=torch.bool)
     starts[3, 2] = True
@@ -146,7 +148,7 @@ def test_no_gradient_crosses_an_episode_start(kind: str) -> None:
     assert (gradient[3, 2] != 0).any()
 
 
-def test_steps_and_rows_may_lie_in_any_order(kind: str) -> None:
+def test_steps_and_rows_may_lie_in_any_order(instruction_set: str) -> None:
     core, inputs, state = case(5, 7, 9, 10)
     starts = torch.rand(5, 7) < 0.3
     plain = results(core, core, inputs, state, starts)
@@ -180,7 +182,7 @@ def test_both_ways_agree() -> None:
 
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_memory_may_be_written_over_by_what_it_becomes(kind, steps, layers):
+def test_memory_may_be_written_over_by_what_it_becomes(instruction_set, steps, layers):
     core = LSTM(12, 20, layers)
     x, starts = torch.randn(steps, 140, 12), torch.rand(steps, 140) < 0.3
     everybody = torch.randn(150, layers, 40)
@@ -195,7 +197,7 @@ def test_memory_may_be_written_over_by_what_it_becomes(kind, steps, layers):
     assert torch.equal(everybody[143:], untouched[143:])
 
 
-def test_room_that_does_not_suit_is_left_alone(kind):
+def test_room_that_does_not_suit_is_left_alone(instruction_set):
     core, memory = LSTM(12, 20), torch.randn(4, 1, 40)
     x, starts = torch.randn(1, 4, 12), torch.zeros(1, 4, dtype=torch.bool)
     for room in (torch.zeros(4, 1, 40, dtype=torch.float64), torch.zeros(3, 1, 40)):

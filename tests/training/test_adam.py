@@ -13,7 +13,7 @@ SHAPES = [(), (1,), (3, 5), (7,), (130, 65), (513,), (300, 300)]
 OPTIONS = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-5, "weight_decay": 0.1, "fused": True}
 
 
-@pytest.fixture(params=[*library.kinds(), "pure"])
+@pytest.fixture(params=[*library.instruction_sets(), "pure"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels for each kind of processor that this one can stand in for, and PyTorch without them."""
     kernels = library.kernels()
@@ -22,9 +22,9 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.param
         return
     assert kernels is not None
-    library.choose(kernels, request.param)
+    library.select_instruction_set(kernels, request.param)
     yield request.param
-    library.choose(kernels)
+    library.select_instruction_set(kernels)
 
 
 def parameters() -> list[nn.Parameter]:

@@ -11,7 +11,7 @@ from support import running
 from tensordict import TensorDict
 
 from engram import LSTMWrapper
-from engram.agent.actions import Gaussian
+from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent
 from engram.env.block import Episodes
@@ -118,7 +118,7 @@ class Leaning(LSTMWrapper):
 
     def __init__(self, env: object, **kwargs) -> None:
         super().__init__(env, input_size=3, hidden_size=4, **kwargs)
-        continuous = isinstance(self.action_space, Gaussian)
+        continuous = isinstance(self.action_space, GaussianActions)
         self.logits = torch.tensor([0.25, 0.0] if continuous else [0.0, 0.1])
 
     def encode_observations(self, observations):

@@ -23,7 +23,7 @@ from engram.agent.components.component import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from engram.agent.encoders.box import Convolution
+    from engram.agent.encoders.convolution import Convolution
 
 
 class LinearComponent(LayerComponent):
@@ -68,7 +68,7 @@ class Conv2dComponent(LayerComponent):
         return initialise(layer, self.nonlinearity, self.initialisation)
 
     def _fit(self, height: int, width: int) -> Convolution:
-        from engram.agent.encoders.box import fit_convolution
+        from engram.agent.encoders.convolution import fit_convolution
 
         return fit_convolution((height, width), self.kernel, self.stride, self.leave)
 

@@ -20,12 +20,11 @@ from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.memory_call import remember_and_run
 from engram.agent.recurrent.store import MemoryStore
-from engram.agent.recurrent.tanh import tanh
 from engram.agent.settings import Agent
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError
 
-NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": tanh}
+NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": torch.tanh}
 
 
 class ComponentPolicy(Policy):

@@ -1,4 +1,4 @@
-"""Encoders: from one row's observation to the features its memory is fed with."""
+"""Encoders: from observations to the inputs of the recurrent core."""
 
 import math
 from collections.abc import Callable
@@ -20,12 +20,12 @@ TOKEN_ENCODERS: dict[str, Callable[[EnvSpec, int], nn.Module]] = {
 
 
 def make_encoder(spec: EnvSpec, kind: str, output_size: int = 128) -> nn.Module:
-    """The encoder of this kind of policy for an environment's observations [N, …], giving [N, output_size].
+    """An encoder from an environment's observations [N, …] to features [N, output_size].
 
-    The kinds differ in how they read tokens; vectors and images have one encoder each.
+    `kind` selects the encoder of tokens; vectors and images have one encoder each.
     """
     if kind not in TOKEN_ENCODERS:
-        raise UserError(f"encoder: there is no kind '{kind}'; choose one of {', '.join(TOKEN_ENCODERS)}")
+        raise UserError(f"encoder: no kind '{kind}': choose one of {', '.join(TOKEN_ENCODERS)}")
     shape = spec.single_observation_space.shape
     if spec.observation_kind == "tokens":
         return TOKEN_ENCODERS[kind](spec, output_size)

@@ -1,4 +1,4 @@
-"""Tokens read by attention: embedded one by one, gathered by a few learned queries, related by self-attention."""
+"""Attention over tokens: embedding, cross-attention by a few learned queries, self-attention among them."""
 
 # N rows, M tokens, F features of an embedded token, Q queries, D their size, E heads, S = D / E
 
@@ -17,30 +17,32 @@ from engram.settings import UserError
 
 class EmbeddedTokens(NamedTuple):
     features: Tensor  # [N, M, F]
-    real: Tensor  # [N, M] bool: the others are not to be looked at
+    valid: Tensor  # [N, M] bool: the others are masked
 
 
 class FourierEmbedding(nn.Module):
-    """A learned vector for the feature, cos and sin of x and of y at the frequencies 1, 2, 4, …, and the value."""
+    """A learned vector per feature, cos and sin of x and y at the frequencies 1, 2, 4, …, and the value."""
 
-    waves_of_cell: Tensor
+    fourier_of_cell: Tensor
 
     def __init__(self, spec: EnvSpec, embed_dim: int, num_freqs: int) -> None:
         super().__init__()
         self.feature_dim = embed_dim + 4 * num_freqs + 1
         self.embedding = nn.Embedding(len(spec.features), embed_dim)
-        # Vectors of length about 1, however many features there are.
+        # Scaled so that vectors have length about 1, whatever the number of features.
         orthogonal_(self.embedding.weight, max(1.0, math.sqrt(len(spec.features) / embed_dim)))
-        self.register_buffer("waves_of_cell", fourier_table(spec.window, num_freqs), persistent=False)
+        self.register_buffer("fourier_of_cell", fourier_table(spec.window, num_freqs), persistent=False)
 
     def forward(self, tokens: Tokens) -> EmbeddedTokens:
-        parts = [self.embedding(tokens.features), self.waves_of_cell[tokens.cells], tokens.values.unsqueeze(-1)]
-        return EmbeddedTokens(torch.cat(parts, dim=-1), tokens.real)
+        parts = [self.embedding(tokens.features), self.fourier_of_cell[tokens.cells], tokens.values.unsqueeze(-1)]
+        return EmbeddedTokens(torch.cat(parts, dim=-1), tokens.valid)
 
 
 class LatentCrossAttention(nn.Module):
-    """Learned queries that look at the tokens, in layers. Gives [N, Q, out_dim], or [N, out_dim] for a single query;
-    without `out_dim` the queries stay as they are, as input for `SelfAttention`."""
+    """Learned queries attend to the tokens, in layers. Returns [N, Q, out_dim], or [N, out_dim] for one query.
+
+    Without `out_dim` there is no output layer, and the size is that of the queries: input for `SelfAttention`.
+    """
 
     def __init__(
         self, feature_dim: int, query_tokens: int, query_dim: int, layers: int, heads: int, out_dim: int | None = None
@@ -54,15 +56,15 @@ class LatentCrossAttention(nn.Module):
 
     def forward(self, tokens: EmbeddedTokens) -> Tensor:
         features = pad_to_lanes(self.norm(tokens.features))
-        x = self.queries.unsqueeze(0)  # alike for all rows until they have looked at something
+        x = self.queries.unsqueeze(0)  # shared by all rows until the first block
         for block in self.blocks:
-            x = block(x, features, tokens.real)
+            x = block(x, features, tokens.valid)
         x = self.output(self.output_norm(x))
         return x.squeeze(1) if x.shape[1] == 1 else x
 
 
 class SelfAttention(nn.Module):
-    """A class token that joins a sequence [N, Q, D] and, after layers of attention, speaks for it: [N, out_dim]."""
+    """Self-attention over a sequence [N, Q, D] and a class token, whose output is returned: [N, out_dim]."""
 
     def __init__(self, dim: int, layers: int, heads: int, out_dim: int) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class SelfAttention(nn.Module):
 
 
 class AttentionSizes(NamedTuple):
-    """The sizes of an attention encoder; without self-attention there is one query, and it is the result."""
+    """Sizes of an attention encoder. Without self-attention there is one query, which gives the result."""
 
     embed_dim: int
     num_freqs: int
@@ -128,10 +130,10 @@ class AttentionEncoder(nn.Module):
 
 
 class CrossAttentionBlock(nn.Module):
-    """Queries look at tokens, then think: pre-norm, residual, GELU network of 4 times the width.
+    """Cross-attention and an MLP: pre-norm, residual, GELU, four times the width.
 
-    Tokens are many and queries few, so the key weights are applied to the queries and the value weights to what was
-    gathered: the same sums in another order, and no key or value per token is ever computed or stored.
+    Tokens are many and queries few. So the key weights are applied to the queries, and the value weights to the
+    attended features: the same sums in another order, with no key or value per token.
     """
 
     def __init__(self, dim: int, feature_dim: int, heads: int) -> None:
@@ -142,33 +144,33 @@ class CrossAttentionBlock(nn.Module):
         self.key = initialise(nn.Linear(feature_dim, dim, bias=False))  # a bias would cancel in the softmax
         self.value = initialise(nn.Linear(feature_dim, dim))
         self.merge = initialise(nn.Linear(dim, dim))
-        self.think = think(dim)
+        self.think = mlp(dim)
 
-    def forward(self, x_NQD: Tensor, features_NMF: Tensor, real_NM: Tensor) -> Tensor:
-        x = x_NQD + self.merge(self.look(self.query(self.norm(x_NQD)), features_NMF, real_NM))
+    def forward(self, x_NQD: Tensor, features_NMF: Tensor, valid_NM: Tensor) -> Tensor:
+        x = x_NQD + self.merge(self.attend(self.query(self.norm(x_NQD)), features_NMF, valid_NM))
         return x + self.think(x)
 
-    def look(self, query_NQD: Tensor, features_NMF: Tensor, real_NM: Tensor) -> Tensor:
-        """What the queries gather [N, Q, D]: nothing, that is zeros, in a row without tokens."""
+    def attend(self, query_NQD: Tensor, features_NMF: Tensor, valid_NM: Tensor) -> Tensor:
+        """The attended values [N, Q, D]; zeros in a row without tokens."""
         query = query_NQD.unflatten(-1, (self.heads, -1))
         key, value = (pad_to_lanes(linear.weight).unflatten(0, (self.heads, -1)) for linear in (self.key, self.value))
-        asked = torch.einsum("nqes,esf->neqf", query, key).flatten(1, 2)
-        some = real_NM.any(dim=1)
-        mask = real_NM | ~some.unsqueeze(1)  # a softmax over nothing would be NaN
-        gathered = F.scaled_dot_product_attention(
-            asked.expand(features_NMF.shape[0], -1, -1).unsqueeze(1),
+        query_features = torch.einsum("nqes,esf->neqf", query, key).flatten(1, 2)
+        any_valid = valid_NM.any(dim=1)
+        mask = valid_NM | ~any_valid.unsqueeze(1)  # a softmax over no tokens would be NaN
+        attended = F.scaled_dot_product_attention(
+            query_features.expand(features_NMF.shape[0], -1, -1).unsqueeze(1),
             features_NMF.unsqueeze(1),
             features_NMF.unsqueeze(1),
             attn_mask=mask[:, None, None],
             scale=self.scale,
         )
-        gathered = gathered.squeeze(1).unflatten(1, (self.heads, -1))  # [N, E, Q, F]
-        answer = torch.einsum("neqf,esf->nqes", gathered, value).flatten(2) + self.value.bias
-        return torch.where(some[:, None, None], answer, 0)
+        attended = attended.squeeze(1).unflatten(1, (self.heads, -1))  # [N, E, Q, F]
+        values = torch.einsum("neqf,esf->nqes", attended, value).flatten(2) + self.value.bias
+        return torch.where(any_valid[:, None, None], values, 0)
 
 
 class SelfAttentionBlock(nn.Module):
-    """Every token of a sequence [N, Q, D] looks at every other, then thinks."""
+    """Self-attention over a sequence [N, Q, D], and an MLP."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -176,7 +178,7 @@ class SelfAttentionBlock(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.query, self.value, self.merge = (initialise(nn.Linear(dim, dim)) for _ in range(3))
         self.key = initialise(nn.Linear(dim, dim, bias=False))  # a bias would cancel in the softmax
-        self.think = think(dim)
+        self.think = mlp(dim)
 
     def forward(self, x_NQD: Tensor) -> Tensor:
         normed = self.norm(x_NQD)
@@ -184,25 +186,25 @@ class SelfAttentionBlock(nn.Module):
             project(normed).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        seen = F.scaled_dot_product_attention(query, key, value, scale=self.scale).transpose(1, 2).flatten(2)
-        x = x_NQD + self.merge(seen)
+        attended = F.scaled_dot_product_attention(query, key, value, scale=self.scale).transpose(1, 2).flatten(2)
+        x = x_NQD + self.merge(attended)
         return x + self.think(x)
 
 
-def think(dim: int) -> nn.Sequential:
-    """The network of a block, pre-norm."""
+def mlp(dim: int) -> nn.Sequential:
+    """The MLP of a block, pre-norm."""
     wide, narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
     return nn.Sequential(nn.LayerNorm(dim), initialise(wide, "gelu"), nn.GELU(), initialise(narrow))
 
 
 def head_size(dim: int, heads: int) -> int:
     if heads < 1 or dim % heads:
-        raise UserError(f"attention: {dim} dimensions cannot be shared among {heads} heads: heads must divide them")
+        raise UserError(f"attention: {dim} dimensions cannot be split into {heads} heads: choose a divisor of {dim}")
     return dim // heads
 
 
 def pad_to_lanes(features: Tensor) -> Tensor:
-    """The last dimension filled with zeros to a multiple of 8, as attention kernels want it; sums do not change."""
+    """The last dimension zero-padded to a multiple of 8, which attention kernels need; sums do not change."""
     return F.pad(features, (0, -features.shape[-1] % 8))
 
 

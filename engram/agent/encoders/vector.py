@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from engram.agent.encoders.box import fit_convolution
+from engram.agent.encoders.convolution import fit_convolution
 from engram.agent.initialisation import initialise
-from engram.agent.layers import linear_relu
 
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 
@@ -23,14 +22,15 @@ class VectorEncoder(nn.Module):
         self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
 
     def forward(self, vectors: Tensor) -> Tensor:
-        return linear_relu(linear_relu(vectors.to(self.linear1.weight.dtype), self.linear1), self.linear2)
+        x = vectors.to(self.linear1.weight.dtype)
+        return self.linear2(self.linear1(x).relu_()).relu_()
 
 
 class ImageEncoder(nn.Module):
     """An image [N, H, W, C] to features [N, output_size]: three convolutions and a linear layer, ReLU after each.
 
-    Bytes are divided by 255, other numbers taken as they are. In small images kernels and strides shrink until each
-    convolution leaves 3 cells a side, by the rule of `fit_convolution`.
+    Bytes are divided by 255, other dtypes are not scaled. In small images kernels and strides shrink until each
+    convolution leaves 3 cells a side (`fit_convolution`).
     """
 
     def __init__(self, shape: tuple[int, int, int], output_size: int = 128) -> None:

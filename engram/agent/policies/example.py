@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from engram import LSTMWrapper
-from engram.agent.encoders.box import TokensToBox, conv_shape
+from engram.agent.encoders.box import TokensToBox
+from engram.agent.encoders.convolution import conv_shape
 from engram.settings import UserError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engram.agent.binding import describe_actions
+from engram.agent.actions import describe_actions
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 

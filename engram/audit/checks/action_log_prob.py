@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from engram.agent.actions import Factored, Flat, make_actions
+from engram.agent.actions import CategoricalActions, MultiCategoricalActions, make_actions
 from engram.audit.adapters.base import PolicyOutput
 from engram.audit.context import AuditContext, max_difference, tolerance
 from engram.audit.result import Check, Verdict
@@ -58,10 +58,15 @@ def _of_the_action(audit: AuditContext, answer: PolicyOutput) -> tuple[float, li
     if not _possible(audit, actions):
         problems.append(f"actions are not in {audit.spec.single_action_space}")
     space = make_actions(audit.spec)
-    if full is None or not isinstance(space, Flat | Factored) or full.shape[-1] != space.logits or problems:
+    if (
+        full is None
+        or not isinstance(space, CategoricalActions | MultiCategoricalActions)
+        or full.shape[-1] != space.logits
+        or problems
+    ):
         return 0.0, problems
     rows = full.reshape(-1, space.logits)
-    parts = rows.split(space.sizes, -1) if isinstance(space, Factored) else [rows]
+    parts = rows.split(space.sizes, -1) if isinstance(space, MultiCategoricalActions) else [rows]
     total = max(max_difference(part.exp().sum(-1), torch.ones(len(rows))) for part in parts)
     if total > 1e-3:
         problems.append(f"probabilities of all actions add up to something {total:.2g} away from 1")
@@ -96,7 +101,7 @@ def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
             yield "the same continuous action is drawn every time"
         return
     space = make_actions(audit.spec)
-    if not isinstance(space, Flat) or any(answer.full is None for answer in acted):
+    if not isinstance(space, CategoricalActions) or any(answer.full is None for answer in acted):
         return
     probabilities = torch.cat([answer.full.exp() for answer in acted if answer.full is not None])
     if probabilities.shape[-1] != space.logits:

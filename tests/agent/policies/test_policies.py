@@ -15,8 +15,8 @@ from support.properties import (
 )
 
 from engram import EnvSpec
-from engram.agent.make import make_policy
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.cores import CORES
 from engram.agent.settings import POLICIES, PyAgent
 

@@ -17,8 +17,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from engram import EnvSpec, LSTMWrapper
-from engram.agent.make import make_policy
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.cores import CORES
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.settings import PyAgent

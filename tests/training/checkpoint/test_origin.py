@@ -75,7 +75,7 @@ def test_weights_that_do_not_fit_are_one_error_that_names_them(tmp_path, source)
 
 
 def test_an_environment_with_other_actions_is_refused(tmp_path, source) -> None:
-    with pytest.raises(UserError, match="a policy made for recall cannot play recall: it sees 6, and would see 7"):
+    with pytest.raises(UserError, match="made for recall cannot act in recall: the policy reads observations of 6"):
         running.run(tmp_path, f"init_from={source / 'recall'}", "env.cues=5")
 
 

@@ -9,8 +9,8 @@ import torch
 from support.playing import play, replay_difference, token_spec, vector_env
 
 from engram import EnvSpec, MettaAgent
-from engram.agent.make import find_class, make_policy
 from engram.agent.policies.base import Policy
+from engram.agent.policy_factory import find_class, make_policy
 from engram.agent.settings import POLICIES, PyAgent
 from engram.settings import UserError
 
@@ -145,14 +145,14 @@ def test_two_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
     assert (first.hidden_size, second.hidden_size) == (16, 20)
 
 
-def test_what_cannot_be_found_is_said_with_what_can(tmp_path: Path) -> None:
+def test_an_unknown_policy_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     path = written(tmp_path, ENCODES_AND_DECODES)
     broken = written(tmp_path, "import nothing_of_this_name", "broken.py")
     plain = written(tmp_path, "class Plain:\n    pass", "plain.py")
     for name, message in (
         ("fasst", "did you mean fast"),
-        ("nothing like it", "there are fast, latent_attn_tiny"),
-        (f"{tmp_path / 'gone.py'}:Mine", r"there is no file .*gone\.py"),
+        ("nothing like it", "choose from fast, latent_attn_tiny"),
+        (f"{tmp_path / 'gone.py'}:Mine", r"no such file: .*gone\.py"),
         (f"{path}:Mime", "has no class Mime; did you mean Mine"),
         (f"{broken}:Mine", r"broken\.py could not be loaded: ModuleNotFoundError"),
         (f"{plain}:Plain", "must be a subclass of engram.LSTMWrapper"),

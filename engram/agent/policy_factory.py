@@ -1,4 +1,4 @@
-"""Policies from settings: ours by name, the user's by `file.py:Class` or `module:Class`, or a graph from YAML."""
+"""Makes policies from settings: bundled ones by name, your own by `file.py:Class` or `module:Class`, or from YAML."""
 
 import importlib
 import importlib.util
@@ -16,7 +16,7 @@ from engram.settings import UserError
 
 
 def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
-    """The policy these settings describe, sized for this environment."""
+    """The policy described by these settings, sized for this environment."""
     if isinstance(settings, Agent):
         from engram.agent.components.policy import ComponentPolicy
 
@@ -27,29 +27,29 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
 
 
 def find_class(name: str) -> type[Policy]:
-    """The class behind a name. Running a user's file is what the user asked for by naming it."""
-    place, _, class_name = POLICIES.get(name, name).rpartition(":")
-    if not place:
-        hint = suggestion(name, POLICIES, otherwise=f"; there are {', '.join(POLICIES)}.")
+    """The policy class of this name. Naming a file runs it."""
+    location, _, class_name = POLICIES.get(name, name).rpartition(":")
+    if not location:
+        hint = suggestion(name, POLICIES, otherwise=f"; choose from {', '.join(POLICIES)}.")
         raise UserError(f"py_agent: no policy is called {name}{hint} Your own: py_agent=path/to/file.py:ClassName")
-    module = load_module(place)
+    module = load_module(location)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         hint = suggestion(class_name, classes, otherwise=f"; it has {', '.join(classes[:5]) or 'none'}")
-        raise UserError(f"py_agent: {place} has no class {class_name}{hint}")
+        raise UserError(f"py_agent: {location} has no class {class_name}{hint}")
     if not issubclass(found, Policy):
-        raise UserError(f"py_agent: {class_name} in {place} must be a subclass of engram.LSTMWrapper to be trained")
+        raise UserError(f"py_agent: {class_name} in {location} must be a subclass of engram.LSTMWrapper to be trained")
     return found
 
 
-def load_module(place: str) -> ModuleType:
-    """The module at `path/to/file.py`, or called `package.module`."""
-    return _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+def load_module(location: str) -> ModuleType:
+    """The module at `path/to/file.py`, or named `package.module`."""
+    return _from_file(Path(location)) if location.endswith(".py") else _from_package(location)
 
 
 def _construct(policy_class: type[Policy], spec: EnvSpec, settings: PyAgent) -> Policy:
-    """The policy with its options. A class without `**kwargs` gets those it names, and those every policy has."""
+    """The policy with its options. A class without `**kwargs` gets only the options it names."""
     arguments, parameters = settings.arguments, inspect.signature(policy_class).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return policy_class(spec, **arguments)
@@ -67,7 +67,7 @@ def _construct(policy_class: type[Policy], spec: EnvSpec, settings: PyAgent) -> 
 def _from_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
-        raise UserError(f"py_agent: there is no file {path}")
+        raise UserError(f"py_agent: no such file: {path}")
     name = f"engram_user_{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None

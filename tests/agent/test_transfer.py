@@ -1,4 +1,4 @@
-"""Growth: room for new features, and weights that find their place by name."""
+"""Transfer: new features get new weights, and old weights keep theirs by name."""
 
 from dataclasses import replace
 
@@ -8,8 +8,7 @@ from support.playing import token_spec
 from torch import nn
 
 from engram import Fast, LSTMWrapper
-from engram.agent.feature_map import read_features
-from engram.agent.growth import load_weights, with_room_for
+from engram.agent.transfer import load_weights, read_features, with_room_for
 from engram.env.spec import Feature
 from engram.settings import UserError
 
@@ -23,7 +22,7 @@ def test_old_features_keep_ids_and_normalisations_and_new_ones_take_what_is_free
 
 def test_a_byte_has_room_for_255_features() -> None:
     full = OLD.with_features(tuple(Feature(i, f"feature_{i}", 1.0) for i in range(255)))
-    with pytest.raises(UserError, match="no id is left for lava"):
+    with pytest.raises(UserError, match="no id is free for lava"):
         with_room_for(full, [Feature(0, "lava", 1.0)])
 
 
@@ -70,7 +69,7 @@ def test_what_features_do_not_explain_is_refused_by_name() -> None:
     [
         ({"wall": {"id": 255}}, "wall has the id 255"),
         ({"wall": {"id": 1}, "mine": {"id": 1}}, "wall and mine have the same id, 1"),
-        ([Feature(0, "wall", 1.0), Feature(1, "wall", 1.0)], "two of the name wall"),
+        ([Feature(0, "wall", 1.0), Feature(1, "wall", 1.0)], "two are named wall"),
     ],
 )
 def test_features_that_cannot_be_told_apart_are_refused(features, message: str) -> None:

@@ -1,4 +1,4 @@
-"""No tensor of a wrong shape or kind gets to the kernels, which would read and write beside it: it is an error."""
+"""Tensors of a wrong shape or dtype raise before they reach the kernels, which would access memory out of bounds."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engram.agent.layers import linear_relu, two_layers
-from engram.native import adam, choice, layers, library, lstm, ppo, tanh, token_conv
+from engram.agent.layers import two_layers
+from engram.native import adam, layers, library, lstm, ppo, token_conv
 
 if library.kernels() is None:
-    pytest.skip("there is no compiler, or the kernels are switched off", allow_module_level=True)
+    pytest.skip("no compiler, or kernels switched off", allow_module_level=True)
 
 STEPS, ROWS, INPUTS, HIDDEN, OUTPUTS, LAYERS = 3, 4, 5, 64, 2, 2
-SIZES = token_conv.Geometry((5, 5), (3, 3), (1, 1))
+SIZES = token_conv.ConvGeometry((5, 5), (3, 3), (1, 1))
 
 
 class Call(NamedTuple):
-    """A kernel with tensors that fit; and what of them may be of another size, or of another kind."""
+    """A kernel with valid tensors; and which sizes and dtypes of them are free."""
 
     run: Callable[..., Any]
     tensors: dict[str, Tensor]
@@ -38,7 +38,6 @@ LSTM = tensors(x=(STEPS, ROWS, INPUTS), h0=(ROWS, HIDDEN), c0=(ROWS, HIDDEN)) | 
 GRADIENTS = tensors(d_outputs=SEQUENCE, d_cells=SEQUENCE)
 KEPT = tensors(outputs=SEQUENCE, cells=SEQUENCE, gates=(STEPS, ROWS, 4 * HIDDEN))
 PAIR = tensors(w_KI=WEIGHT, b_K=(HIDDEN,), w_OK=(OUTPUTS, HIDDEN), b_O=(OUTPUTS,))
-INDEX = {"index": torch.zeros(ROWS, 1, dtype=torch.long)}
 TOKENS = {
     "tokens": torch.zeros(ROWS, 7, 3, dtype=torch.uint8),
     "cells": torch.full((256,), -1),
@@ -73,7 +72,7 @@ def loss(*inputs: Tensor) -> object:
 
 
 def two(activation: str, *, keep: bool) -> Callable[..., Any]:
-    return lambda *tensors: layers.two_forward(*tensors, activation, keep=keep)
+    return lambda *tensors: layers.forward(*tensors, activation, keep_hidden=keep)
 
 
 ANY = frozenset({"starts"})
@@ -89,48 +88,27 @@ CALLS = {
         {**GRADIENTS, **LSTM, "w_ih": WEIGHTS["w_ih"], "w_hh": WEIGHTS["w_hh"], **KEPT},
         of_any_dtype=ANY,
     ),
-    "one layer": Call(
-        layers.one_forward,
-        tensors(x=(ROWS, INPUTS), w_KI=WEIGHT, b_K=(HIDDEN,)),
-        frozenset({("x", 0)}),
-    ),
-    "one layer's gradient": Call(
-        lambda *tensors: layers.one_backward(*tensors, of_x=True),
-        tensors(d_y=(ROWS, HIDDEN), x=(ROWS, INPUTS), w_KI=WEIGHT, y=(ROWS, HIDDEN)),
-    ),
     "two layers": Call(two("tanh", keep=False), tensors(x=(ROWS, INPUTS)) | PAIR, frozenset({("x", 0)})),
-    "two layers, kept": Call(two("relu", keep=True), tensors(x=(ROWS, INPUTS)) | PAIR, frozenset({("x", 0)})),
+    "two layers, hidden kept": Call(two("relu", keep=True), tensors(x=(ROWS, INPUTS)) | PAIR, frozenset({("x", 0)})),
     "two layers' gradient": Call(
-        lambda *tensors: layers.two_backward(*tensors, "tanh"),
+        lambda *tensors: layers.backward(*tensors, "tanh"),
         tensors(
-            d_y=(ROWS, OUTPUTS), x=(ROWS, INPUTS), w_KI=WEIGHT, w_OK=(OUTPUTS, HIDDEN), between=(ROWS, HIDDEN)
+            d_y=(ROWS, OUTPUTS), x=(ROWS, INPUTS), w_KI=WEIGHT, w_OK=(OUTPUTS, HIDDEN), hidden=(ROWS, HIDDEN)
         ),
     ),
-    "a convolution of tokens": Call(convolve, TOKENS | tensors(bias=(8,)), frozenset({("tokens", 0), ("tokens", 1)})),
-    "its gradient": Call(convolve_backward, TOKENS | tensors(d_output=(ROWS, 8, 3, 3)), frozenset({("tokens", 1)})),
-    "tanh": Call(tanh.forward, tensors(x=(ROWS,)), frozenset({("x", 0), ("x", -1)})),
-    "the gradient of tanh": Call(tanh.backward, tensors(y=(ROWS, 3), d_y=(ROWS, 3))),
-    "choices": Call(choice.evaluate, tensors(logits=(ROWS, 3)) | INDEX, frozenset({("logits", 1), ("index", -1)})),
-    "choices by noise": Call(
-        choice.sample,
-        tensors(logits=(ROWS, 3), noise=(ROWS, 1)),
-        frozenset({("logits", 1), ("noise", -1)}),
-        frozenset({"noise"}),
-    ),
-    "the gradient of choices": Call(
-        choice.backward,
-        INDEX | tensors(entropy=(ROWS,), log_probs=(ROWS, 3), probs=(ROWS, 3), d_log_prob=(ROWS,), d_entropy=(ROWS,)),
-        frozenset({("index", -1)}),
+    "token convolution": Call(convolve, TOKENS | tensors(bias=(8,)), frozenset({("tokens", 0), ("tokens", 1)})),
+    "token convolution's gradient": Call(
+        convolve_backward, TOKENS | tensors(d_output=(ROWS, 8, 3, 3)), frozenset({("tokens", 1)})
     ),
     "Adam": Call(adam_step, ADAM),
-    "the loss of PPO": Call(
+    "PPO loss": Call(
         loss, tensors(**dict.fromkeys(ppo.INPUTS, (ROWS, STEPS))), of_any_dtype=frozenset(ppo.INPUTS)
     ),
 }  # fmt: skip
 
 
-def others(name: str, tensor: Tensor, call: Call) -> list[Tensor]:
-    """The tensor with one number more and one less a side, with a dimension more, of another kind and elsewhere."""
+def invalid_versions(name: str, tensor: Tensor, call: Call) -> list[Tensor]:
+    """The tensor one element larger and smaller a side, with an extra dimension, of other dtypes and devices."""
     found = [torch.zeros_like(tensor, device="meta")]
     for side in range(tensor.dim()):
         if (name, side) not in call.free:
@@ -143,7 +121,7 @@ def others(name: str, tensor: Tensor, call: Call) -> list[Tensor]:
     return found
 
 
-def is_refused(call: Call, tensors: dict[str, Tensor]) -> bool:
+def raises(call: Call, tensors: dict[str, Tensor]) -> bool:
     try:
         call.run(*tensors.values())
     except (ValueError, RuntimeError):
@@ -152,26 +130,26 @@ def is_refused(call: Call, tensors: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_what_does_not_fit_is_an_error(kind: str, call: Call) -> None:
-    assert not is_refused(call, call.tensors)
+def test_wrong_shapes_and_dtypes_are_errors(instruction_set: str, call: Call) -> None:
+    assert not raises(call, call.tensors)
     for name, tensor in call.tensors.items():
-        for other in others(name, tensor, call):
-            assert is_refused(call, call.tensors | {name: other}), (name, other.shape, other.dtype, other.device)
+        for other in invalid_versions(name, tensor, call):
+            assert raises(call, call.tensors | {name: other}), (name, other.shape, other.dtype, other.device)
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_the_error_names_the_tensor_and_both_shapes() -> None:
     call = CALLS["an LSTM's layer"]
     with pytest.raises(ValueError, match=r"LSTM: w_ih must be \[256, 6\] .*, got \[256, 5\] of torch.float32 on cpu"):
         call.run(torch.rand(STEPS, ROWS, INPUTS + 1), *list(call.tensors.values())[1:])
 
 
 @pytest.mark.parametrize(
-    ("hidden", "outputs"), [(65, 2), (64, layers.MOST_OUTPUTS + 1)], ids=["part of a panel", "too many outputs"]
+    ("hidden", "outputs"), [(65, 2), (64, layers.MAX_OUTPUTS + 1)], ids=["part of a panel", "too many outputs"]
 )
-def test_layers_of_a_size_that_is_not_for_the_kernels_are_an_error(kind: str, hidden: int, outputs: int) -> None:
+def test_unsupported_layer_sizes_are_an_error(instruction_set: str, hidden: int, outputs: int) -> None:
     sizes = tensors(x=(ROWS, INPUTS), w_KI=(hidden, INPUTS), b_K=(hidden,), w_OK=(outputs, hidden), b_O=(outputs,))
-    with pytest.raises(ValueError, match="sizes"):
-        layers.two_forward(*sizes.values(), "relu", keep=False)
+    with pytest.raises(ValueError, match="expected a multiple of 64 units"):
+        layers.forward(*sizes.values(), "relu", keep_hidden=False)
 
 
 @pytest.mark.parametrize(
@@ -179,19 +157,14 @@ def test_layers_of_a_size_that_is_not_for_the_kernels_are_an_error(kind: str, hi
     [((17, 5), (3, 3), (1, 1)), ((5, 5), (6, 3), (1, 1)), ((5, 5), (3, 2), (1, 1))],
     ids=["a wide window", "a kernel beyond the window", "another kernel"],
 )
-def test_a_convolution_that_there_cannot_be_is_an_error(sizes) -> None:
+def test_an_impossible_convolution_is_an_error(sizes) -> None:
     tokens, *tables, weight = TOKENS.values()
     weight = weight if sizes[1] == (3, 2) else torch.rand(8, 6, *sizes[1])
-    with pytest.raises(ValueError, match="convolution of tokens"):
-        token_conv.forward(tokens, tuple(tables), weight, torch.rand(8), token_conv.Geometry(*sizes))
+    with pytest.raises(ValueError, match="token convolution"):
+        token_conv.forward(tokens, tuple(tables), weight, torch.rand(8), token_conv.ConvGeometry(*sizes))
 
 
-def test_choices_among_nothing_are_an_error() -> None:
-    with pytest.raises(ValueError, match="a logit at least"):
-        choice.sample(torch.zeros(ROWS, 0), torch.rand(ROWS, 1))
-
-
-def test_gradients_may_lie_in_memory_in_any_order() -> None:
+def test_gradients_may_have_any_memory_layout() -> None:
     tokens, cells, places, *rest = TOKENS.values()
     tokens, cells, places = torch.ones_like(tokens), torch.zeros_like(cells), torch.zeros_like(places)
     d_output = torch.rand(ROWS, 8, 3, 3)
@@ -202,12 +175,13 @@ def test_gradients_may_lie_in_memory_in_any_order() -> None:
     assert torch.equal(found, expected)
 
 
-def test_results_are_of_float32_whatever_is_usual() -> None:
-    expected = [CALLS[name].run(*CALLS[name].tensors.values()) for name in ("the loss of PPO", "choices by noise")]
+def test_results_are_float32_whatever_the_default_dtype() -> None:
+    call = CALLS["PPO loss"]
+    expected = call.run(*call.tensors.values())
     norms = adam_step(*(each.clone() for each in ADAM.values()))
     torch.set_default_dtype(torch.float64)
     try:
-        found = [CALLS[name].run(*CALLS[name].tensors.values()) for name in ("the loss of PPO", "choices by noise")]
+        found = call.run(*call.tensors.values())
         found_norms = adam_step(*(each.clone() for each in ADAM.values()))
     finally:
         torch.set_default_dtype(torch.float32)
@@ -216,17 +190,16 @@ def test_results_are_of_float32_whatever_is_usual() -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_layers_without_bias_and_rows_of_rows_are_done_by_pytorch(grad: bool) -> None:
+def test_layers_without_bias_and_3d_inputs_fall_back_to_pytorch(grad: bool) -> None:
     torch.manual_seed(0)
     for bias, shape in ((False, (ROWS, INPUTS)), (True, (STEPS, ROWS, INPUTS))):
         hidden, output, x = nn.Linear(INPUTS, HIDDEN, bias=bias), nn.Linear(HIDDEN, OUTPUTS), torch.rand(shape)
         with torch.set_grad_enabled(grad):
-            torch.testing.assert_close(linear_relu(x, hidden), hidden(x).relu())
             torch.testing.assert_close(two_layers(x, hidden, output, "relu"), output(hidden(x).relu()))
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_layers_of_another_width_are_an_error(grad: bool) -> None:
+def test_layers_of_the_wrong_input_size_are_an_error(grad: bool) -> None:
     hidden, output = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, OUTPUTS)
     for width in (INPUTS - 1, INPUTS + 1):
         with torch.set_grad_enabled(grad), pytest.raises((ValueError, RuntimeError)):
