@@ -133,7 +133,7 @@ def test_heads_made_for_another_size_say_so(grad: bool, size: int) -> None:
     for head in (Critic(128), make_actor(spec.action_space, 128), make_actor(continuous.action_space, 128)):
         with (
             torch.set_grad_enabled(grad),
-            pytest.raises(UserError, match=rf"\[N, 128\] and got \[5, {size}\]"),
+            pytest.raises(UserError, match=rf"got features \[5, {size}\], expected \[N, 128\]"),
         ):
             head(torch.rand(5, size))
 
