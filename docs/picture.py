@@ -15,7 +15,7 @@ from engram.display.panel import run_panel
 from engram.display.progress import RunProgress
 from engram.display.summary import summary
 from engram.env.registry import make_spec
-from engram.training.run import Plan, Result, choose_device
+from engram.training.run import RunPlan, RunResult, choose_device
 from engram.training.sizes import resolve_sizes
 
 WIDTH, HEIGHT = 96, 32
@@ -37,10 +37,10 @@ def main(directory: Path, picture: Path) -> None:
     picture.write_text(svg, encoding="utf-8")
 
 
-def plan_of(directory: Path) -> Plan:
+def plan_of(directory: Path) -> RunPlan:
     settings = load_run(directory)
     spec, device = make_spec(settings.env), choose_device(settings.device).type
-    return Plan(
+    return RunPlan(
         run=settings.run,
         policy=settings.policy.name,
         env=spec,
@@ -52,10 +52,10 @@ def plan_of(directory: Path) -> Plan:
     )
 
 
-def result_of(directory: Path, progress: RunProgress) -> Result:
+def result_of(directory: Path, progress: RunProgress) -> RunResult:
     checkpoint = Path("runs", progress.plan.run, "checkpoints", max((directory / "checkpoints").iterdir()).name)
     mean_return = progress.value("return")
-    return Result(
+    return RunResult(
         progress.plan.run, directory, checkpoint, progress.plan.env, progress.steps, progress.seconds, mean_return
     )
 

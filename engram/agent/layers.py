@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor, nn
 
-from engram.agent.recurrent.operator import Operator
+from engram.agent.operator import Operator
 from engram.native import layers as native
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}

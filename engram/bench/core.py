@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import nn
 
-from engram.agent.recurrent.core import State
 from engram.agent.recurrent.lstm import LSTM
 from engram.bench.options import Options
 from engram.bench.race import Contestant, Race, Step, in_process, run_race
@@ -57,8 +56,9 @@ def _race(options: Options, rows: int, acting: bool, progress: Callable[[str], N
 def _torch_lstm(options: Options, steps: int, rows: int, acting: bool) -> Iterator[Step]:
     torch.manual_seed(0)
     lstm = nn.LSTM(options.hidden, options.hidden, options.layers)
-    inputs, state = _inputs(options, steps, rows)
-    yield _step(lambda x: lstm(x, (state.h, state.c))[0], lstm, inputs, acting)
+    inputs = torch.randn(steps, rows, options.hidden)
+    h, c = torch.randn(2, options.layers, rows, options.hidden)
+    yield _step(lambda x: lstm(x, (h, c))[0], lstm, inputs, acting)
 
 
 @contextmanager
@@ -71,22 +71,16 @@ def _engram_lstm(
 ) -> Iterator[Step]:
     torch.manual_seed(0)
     core = LSTM(options.hidden, options.hidden, options.layers)
-    inputs, state = _inputs(options, steps, rows)
+    inputs, memory = torch.randn(steps, rows, options.hidden), torch.randn(rows, *core.memory_shape)
     starts = torch.rand(steps, rows) < options.resets
-    memory = core.pack(state) if acting else state  # as the rows' memory is stored, and written over by acting
-    room = memory if acting else None
-    step = _step(lambda x: core(x, memory, starts, room)[0], core, inputs, acting)
+    out = memory if acting else None
+    step = _step(lambda x: core(x, memory, starts, out)[0], core, inputs, acting)
 
     def in_mode() -> float:
         with mode():
             return step()
 
     yield in_mode
-
-
-def _inputs(options: Options, steps: int, rows: int) -> tuple[torch.Tensor, State]:
-    inputs = torch.randn(steps, rows, options.hidden)
-    return inputs, State(*torch.randn(2, options.layers, rows, options.hidden))
 
 
 def _step(run: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: torch.Tensor, acting: bool) -> Step:

@@ -57,7 +57,7 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
 
     world = meet(process, choose_device(settings.device, process), settings.trainer.peer_timeout)
     try:
-        if changed := differences(world.share(settings), settings, "for the first process"):
+        if changed := differences(world.broadcast(settings), settings, "for the first process"):
             raise SettingsError(changed)
         train(world)
         world.leave()

@@ -20,7 +20,7 @@ from engram.nearest import suggestion
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import place
-from engram.training.sizes import SIZE_NAMES, of_each_process, resolve_sizes
+from engram.training.sizes import SIZE_NAMES, of_one_rank, resolve_sizes
 
 SETTINGS_FILE = "settings.yaml"
 POLICY_GROUPS = {"agent", "py_agent"}
@@ -167,7 +167,7 @@ def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
     process = place()
     each = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
-        trainer = of_each_process(settings.trainer, process.size)
+        trainer = of_one_rank(settings.trainer, process.size)
     except SettingsError as found:
         problems.extend(found.lines)
         return

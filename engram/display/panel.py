@@ -15,7 +15,7 @@ from engram.display.progress import RunProgress
 from engram.display.summary import memory_threshold
 
 if TYPE_CHECKING:
-    from engram.training.run import Plan
+    from engram.training.run import RunPlan
 
 WIDEST = 120
 CHART_ROWS = 5
@@ -72,7 +72,7 @@ def _title(progress: RunProgress) -> Text:
     return Text.assemble("engram ", (progress.plan.run, "bold not dim"), endings[progress.ending])
 
 
-def _header(plan: "Plan", width: int) -> list[Text]:
+def _header(plan: "RunPlan", width: int) -> list[Text]:
     sizes, agents = plan.sizes, plan.env.agents
     envs = plural(sizes.num_envs, "environment") + (f" of {agents} agents" if agents > 1 else "")
     segments = f"{plural(sizes.segments, 'segment')} of {plural(sizes.horizon, 'step')}"

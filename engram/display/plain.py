@@ -10,7 +10,7 @@ from engram.display.progress import PHASES, Record, RunProgress
 from engram.display.summary import NextSteps, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
-    from engram.training.run import Plan, Result
+    from engram.training.run import RunPlan, RunResult
 
 SECONDS_BETWEEN_LINES = 5.0
 METRICS = {  # word of the line -> key of the record
@@ -48,7 +48,7 @@ class PlainDisplay:
         if not isinstance(error, BrokenPipeError):
             self._print_epoch()
 
-    def start(self, plan: "Plan") -> None:
+    def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan, self._clock)
         sizes = plan.sizes
         envs, agents = plural(sizes.num_envs, "environment"), plural(plan.env.agents, "agent")
@@ -71,7 +71,7 @@ class PlainDisplay:
         self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         self._stream.flush()
 
-    def finish(self, result: "Result") -> None:
+    def finish(self, result: "RunResult") -> None:
         trained = self._progress is not None and bool(self._progress.record)
         self._print_epoch()
         for line in (*summary(result, trained), *offer(self._next_steps(result.steps))):

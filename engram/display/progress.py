@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from engram.training.run import Plan
+    from engram.training.run import RunPlan
 
 Record = Mapping[str, Any]  # the metrics of an epoch
 Ending = Literal["done", "stopped"]
@@ -34,7 +34,7 @@ class ReturnCurve:
 class RunProgress:
     """Follows a run from record to record; `clock` measures the time between two of them."""
 
-    def __init__(self, plan: "Plan", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, plan: "RunPlan", clock: Callable[[], float] = time.monotonic) -> None:
         self.plan = plan
         self.record: Record = {}
         self.curve = ReturnCurve()

@@ -7,7 +7,7 @@ from engram.display.formatting import clock, count, score
 from engram.env.spec import EnvSpec
 
 if TYPE_CHECKING:
-    from engram.training.run import Result
+    from engram.training.run import RunResult
 
 NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
 
@@ -15,7 +15,7 @@ NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands t
 NOISE = 0.2
 
 
-def summary(result: "Result", trained: bool) -> list[str]:
+def summary(result: "RunResult", trained: bool) -> list[str]:
     """The lines about a result; `trained` is false if the run was complete before it was started."""
     lines = [_length(result, trained), verdict(result.mean_return, result.env)]
     return lines if result.checkpoint is None else [*lines, f"Checkpoint: {result.checkpoint}"]
@@ -56,7 +56,7 @@ def verdict(mean_return: float | None, env: EnvSpec) -> str:
     return f"Return {score(mean_return)}: {comparison}{at_best}"
 
 
-def _length(result: "Result", trained: bool) -> str:
+def _length(result: "RunResult", trained: bool) -> str:
     if not trained:
         return f"Nothing left to train: all {count(result.steps)} steps of {result.run} were done before."
     speed = f", {count(result.steps / result.seconds)} steps/s" if result.seconds > 0 else ""

@@ -18,7 +18,7 @@ from engram.display.progress import Ending, Record, RunProgress
 from engram.display.summary import NextSteps, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
-    from engram.training.run import Plan, Result
+    from engram.training.run import RunPlan, RunResult
 
 REFRESHES_PER_SECOND = 2  # faster changes cannot be read
 
@@ -62,7 +62,7 @@ class LiveDisplay:
         """Leave the last panel on the screen and restore the cursor, however the run ended."""
         self._stop("stopped")
 
-    def start(self, plan: "Plan") -> None:
+    def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan)
         self._live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=REFRESHES_PER_SECOND)
         self._live.start(refresh=True)
@@ -75,7 +75,7 @@ class LiveDisplay:
     def message(self, text: str) -> None:
         self._console.print(Text(text, "yellow"))
 
-    def finish(self, result: "Result") -> None:
+    def finish(self, result: "RunResult") -> None:
         trained = self._progress is not None and bool(self._progress.record)
         self._stop("done")
         for line in summary(result, trained):

@@ -64,14 +64,14 @@ def forward(
 def advance(
     x: Tensor, memory_BLS: Tensor, starts: Tensor, weights: Sequence[Sequence[Tensor]], out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All layers: outputs [T, B, H] and the memory [B, L, 2H] after the last step, h and c side by side.
+    """All layers without gradients: outputs [T, B, H] and the memory [B, L, 2H] after the last step, h beside c.
 
-    The memory is written to `out` if that fits. `out` may be `memory_BLS`: rows are read before they are written.
+    The memory is written to `out` if given, which may be `memory_BLS`: a row is read before it is written.
     """
     memory, starts, hidden = _rows_contiguous(memory_BLS), starts.bool(), weights[0][1].shape[1]
     check_tensors("LSTM", {"memory": memory}, {"memory": (x.shape[1], len(weights), 2 * hidden)})
-    fits = out is not None and library.usable(out) and out.shape == memory.shape and out.stride(-1) == 1
-    after = out if out is not None and fits else memory.new_empty(memory.shape)
+    in_place = out is not None and library.usable(out) and out.shape == memory.shape and out.stride(-1) == 1
+    after = out if out is not None and in_place else memory.new_empty(memory.shape)
     before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
     for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
         x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
@@ -82,7 +82,7 @@ def advance(
         call.h0_row, call.h_end_row = call.c0_row, call.c_end_row = memory.stride(0), after.stride(0)
         _run("forward", call)
         x = outputs
-    return x, after
+    return x, after if out is None or in_place else out.copy_(after)
 
 
 def backward(

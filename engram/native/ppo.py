@@ -1,16 +1,53 @@
-"""The PPO loss kernel: the loss and its gradient in one pass, float32 on the CPU."""
+"""The PPO loss and its gradient in one pass: float32 on the CPU."""
 
 import ctypes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from engram.native.call import check_tensors, integers, pointers, run
+from engram.native.library import usable
 
 INPUTS = ("log_prob", "entropy", "value", "old_log_prob", "old_value", "advantages", "returns", "weights")
 OPTIONS = ("clip", "vf_clip", "value_unit", "vf_coef", "ent_coef")
 GRADIENTS = ("d_log_prob", "d_entropy", "d_value")
 FLOAT = 4  # bytes
+
+
+def ppo_kernel_usable(*tensors: Tensor) -> bool:
+    """Whether `fused_ppo_loss` takes these: all of one shape, float32 on the CPU."""
+    return all(each.shape == tensors[0].shape for each in tensors) and usable(tensors[0])
+
+
+def fused_ppo_loss(*arguments: Any) -> tuple[Tensor, ...]:
+    """Total, policy loss, value loss, entropy, KL and clip fraction.
+
+    Arguments: the tensors named in INPUTS, then value_unit, clip_coef, vf_clip_coef, vf_coef, ent_coef.
+    """
+    return _PPOLoss.apply(*arguments)
+
+
+class _PPOLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        value_unit, clip, vf_clip, vf_coef, ent_coef = arguments[len(INPUTS) :]
+        losses, gradients = loss_and_gradient(
+            *arguments[: len(INPUTS)],
+            clip=clip,
+            vf_clip=-1.0 if vf_clip is None else vf_clip,
+            value_unit=value_unit,
+            vf_coef=vf_coef,
+            ent_coef=ent_coef,
+        )
+        ctx.save_for_backward(gradients)
+        total, *others = losses.unbind()
+        ctx.mark_non_differentiable(*others)
+        return total, *others
+
+    @staticmethod
+    def backward(ctx: Any, *d_losses: Any) -> Any:
+        return *(ctx.saved_tensors[0] * d_losses[0]).unbind(), *[None] * (len(INPUTS) + len(OPTIONS) - len(GRADIENTS))
 
 
 class PPOCall(ctypes.Structure):

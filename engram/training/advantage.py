@@ -1,16 +1,45 @@
-"""Advantages: generalised advantage estimation with V-trace clipping, as a pure function."""
+"""Advantages: generalised advantage estimation with V-trace clipping."""
 
-# R rows, T steps
+# R rows, S segments, T steps
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from engram.training.distributed import ALONE, World
+from engram.training.experience import Experience
+from engram.training.settings import PPO
+
 
 class Advantages(NamedTuple):
-    advantages: Tensor  # [R, T]
-    returns: Tensor  # [R, T]: what the value should have been
+    """[S, T] each, or [R, T]."""
+
+    advantages: Tensor
+    returns: Tensor  # targets of the values
+    value_unit: Tensor | float = 1.0  # the value loss measures errors in this unit
+
+
+def compute_advantages(experience: Experience, settings: PPO, world: World = ALONE) -> Advantages:
+    """Advantages, normalised if the settings say so, and returns of every step of a rollout."""
+    following = experience.following_steps()
+    advantages, returns, _ = vtrace(
+        experience.by_row("values"),
+        torch.where(following.ends, following.final_values, following.values),
+        following.rewards,
+        following.ends,
+        experience.by_row("ratio"),
+        settings.gamma,
+        settings.gae_lambda,
+        settings.rho_clip,
+        settings.c_clip,
+    )
+    advantages, returns = experience.by_segment(advantages), experience.store_returns(returns)
+    alive = experience.buffer["alive"]
+    unit = root_mean_square(returns, alive, world)
+    if settings.norm_adv:
+        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * unit)
+    return Advantages(advantages, returns, unit if settings.norm_returns else 1.0)
 
 
 def vtrace(
@@ -24,25 +53,43 @@ def vtrace(
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
 ) -> Advantages:
-    """Advantage of every step.
+    """Advantages and returns of every step, [R, T].
 
-    `rewards[t]` and `ends[t]` are those of the action at t. `next_values[t]` is the value of what came of it: the next
-    observation's; after a truncation that of the true final observation; after a termination zero. `ratio` is the
-    likelihood of the action now over that when it was taken; 1 gives plain GAE.
+    `rewards[t]` and `ends[t]` belong to the action at t. `next_values[t]` is the value of the next observation; after
+    a truncation that of the true final observation; after a termination 0. `ratio` is the probability of the action
+    under the current policy divided by that under the policy that took it; 1 gives plain GAE.
     """
     rho = ratio_RT.clamp(max=rho_clip)
-    carry = gamma * gae_lambda * ratio_RT.clamp(max=c_clip) * (~ends_RT)
+    discount = gamma * gae_lambda * ratio_RT.clamp(max=c_clip) * (~ends_RT)
     delta = rho * (rewards_RT + gamma * next_values_RT - values_RT)
-    advantages = sum_ahead(delta, carry)
+    advantages = reverse_scan(delta, discount)
     return Advantages(advantages, advantages + values_RT)
 
 
-def sum_ahead(x_RT: Tensor, carry_RT: Tensor) -> Tensor:
-    """y[t] = x[t] + carry[t] * y[t + 1], of all rows, in rounds that each look twice as far ahead as the last."""
-    y, carry = x_RT.t().contiguous(), carry_RT.t().contiguous()
-    ahead = 1
-    while ahead < len(y):
-        y[:-ahead] = torch.addcmul(y[:-ahead], carry[:-ahead], y[ahead:])
-        carry[:-ahead] = carry[:-ahead] * carry[ahead:]
-        ahead *= 2
+def reverse_scan(x_RT: Tensor, discount_RT: Tensor) -> Tensor:
+    """y[t] = x[t] + discount[t] * y[t + 1] for all rows, in log2(T) passes."""
+    y, discount = x_RT.t().contiguous(), discount_RT.t().contiguous()
+    span = 1
+    while span < len(y):
+        y[:-span] = torch.addcmul(y[:-span], discount[:-span], y[span:])
+        discount[:-span] = discount[:-span] * discount[span:]
+        span *= 2
     return y.t().contiguous()
+
+
+def normalize(advantages: Tensor, mask: Tensor, world: World = ALONE, minimum: Tensor | float = 0.0) -> Tensor:
+    """Zero mean and unit variance over the masked steps of all ranks. A spread below `minimum` is not scaled up to 1.
+
+    On a solved task, advantages are only the error of the values. Scaled up, they would drive the policy on.
+    """
+    count = world.sum(mask.sum()).clamp(min=2)
+    mean = world.sum((advantages * mask).sum()) / count
+    centred = (advantages - mean) * mask
+    spread = (world.sum(centred.square().sum()) / (count - 1)).sqrt()
+    return centred / spread.clamp(min=1e-8).clamp(min=minimum)
+
+
+def root_mean_square(returns: Tensor, mask: Tensor, world: World = ALONE) -> Tensor:
+    """Of the masked steps of all ranks. As the unit of values it makes the value loss independent of reward scale."""
+    count = world.sum(mask.sum()).clamp(min=1)
+    return (world.sum((returns.square() * mask).sum()) / count).sqrt().clamp(min=1e-3)

@@ -1,9 +1,13 @@
-"""The device that a process computes on."""
+"""The device that a rank computes on, and the precision it computes in."""
+
+from typing import Literal
 
 import torch
 
 from engram.settings import UserError
 from engram.training.launch import Place
+
+Precision = Literal["float32", "bfloat16"]
 
 
 def choose_device(name: str, here: Place | None = None) -> torch.device:
@@ -31,3 +35,11 @@ def choose_device(name: str, here: Place | None = None) -> torch.device:
             "for each, with torchrun --nproc-per-node=gpu"
         )
     return torch.device("cuda", here.local_rank)
+
+
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    """bfloat16 for the matrix products of encoders and heads; weights, memory and the loss stay in float32.
+
+    Acting and learning must use the same precision, or the replay differs from the rollout.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

@@ -44,10 +44,10 @@ class World:
     def sum(self, tensor: Tensor) -> Tensor:
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
-    def largest(self, tensor: Tensor) -> Tensor:
+    def max(self, tensor: Tensor) -> Tensor:
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
-    def add_up(self, parameters: Iterable[nn.Parameter], others: Sums) -> Sums:
+    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter], others: Sums) -> Sums:
         """Sum the gradients over all processes where they are, and a named tuple of scalars too, all in one message."""
         if self.size == 1:
             return others
@@ -61,12 +61,12 @@ class World:
         totals: list[Any] = [None if value is None else next(rest) for value in others]
         return type(others)(*totals)
 
-    def give_weights(self, module: nn.Module) -> None:
+    def broadcast_weights(self, module: nn.Module) -> None:
         """Let every process have the weights of the first."""
         if self.size > 1:
-            module.load_state_dict(self.share({name: tensor.cpu() for name, tensor in module.state_dict().items()}))
+            module.load_state_dict(self.broadcast({name: tensor.cpu() for name, tensor in module.state_dict().items()}))
 
-    def share(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """The first process's value, for all."""
         if self.size == 1:
             return value
@@ -75,7 +75,7 @@ class World:
             dist.broadcast_object_list(box, 0)
         return box[0]  # type: ignore[return-value]
 
-    def deal(self, values: Sequence[Value] | None) -> Value:
+    def scatter(self, values: Sequence[Value] | None) -> Value:
         """Each process its own of the first one's values, which has one for every process."""
         box: list[Any] = [None]
         if self.size == 1:

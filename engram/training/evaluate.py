@@ -1,10 +1,10 @@
-"""Evaluation: whole episodes of a policy, with a memory of its own, and what came of them.
+"""Evaluation: plays whole episodes with a copy of the agent and its own memory.
 
-How many episodes each environment plays is fixed before the first step. To take the first so many that end anywhere
-would favour short episodes, which often are the bad ones, or the good.
+The number of episodes per environment is fixed in advance. Taking the first N episodes that end anywhere would favour
+short episodes.
 """
 
-# R rows of all environments, B rows of a batch, D random numbers that an action takes
+# B rows of a batch, D random numbers per action
 
 import copy
 from typing import Any
@@ -22,9 +22,9 @@ from engram.training.evaluation import Evaluation, Tally
 from engram.training.settings import EVALUATION_SEED
 from engram.training.threads import Threads
 
-PATIENCE = 100_000  # steps in which no episode ends, after which none is expected to
+MAX_STEPS_WITHOUT_END = 100_000  # then no episode is expected to end at all
 
-_ACTIONS = 0x41637473  # what the random numbers are for; environments draw from the same generator
+_ACTIONS = 0x41637473  # keeps action noise apart from what environments draw with the same hash
 
 
 @torch.no_grad()
@@ -40,11 +40,10 @@ def evaluate(
     memory: str = "carry",
     step_timeout: float = 20.0,
 ) -> Evaluation:
-    """Play `episodes` whole episodes, shared out evenly over the environments, and leave the agent as it was.
+    """Play `episodes` whole episodes, spread evenly over the environments. The agent is not changed.
 
-    The same agent, seed and number of environments give the same episodes, whatever the number of workers. `greedy`
-    takes the most likely action, otherwise actions are drawn. Memory is kept for as long as an episode lasts, whatever
-    `memory` says of training, unless that is `off`.
+    The same agent, seed and number of environments give the same episodes, for any number of workers. `greedy` takes
+    the most likely action; otherwise actions are sampled. Memory lasts for an episode, unless `memory` is "off".
     """
     num_envs = min(num_envs, episodes)
     quota = np.full(num_envs, episodes // num_envs)
@@ -55,21 +54,21 @@ def evaluate(
         VectorEnv(env_settings, num_envs, min(num_workers, num_envs), seed, step_timeout=step_timeout) as env,
         Threads(num_workers, env.rows, len(env.batches)).while_acting(),
     ):
-        torch.manual_seed(seed)  # for policies that draw without being asked to
-        player = with_memory_of_its_own(agent)
+        torch.manual_seed(seed)  # for policies that draw random numbers themselves
+        player = copy_with_own_memory(agent)
         player.bind(env.spec)
         return _play(Player(player, device, greedy, memory == "off", seed), env, Tally(quota, env.spec.agents))
 
 
-def with_memory_of_its_own(agent: MettaAgent) -> MettaAgent:
-    """A copy for evaluation: the same weights, not equal ones, and an empty memory."""
+def copy_with_own_memory(agent: MettaAgent) -> MettaAgent:
+    """A copy for evaluation that shares the weights and has an empty memory."""
     shared = {id(parameter): parameter for parameter in agent.parameters()}
     try:
         player = copy.deepcopy(agent, shared)
     except (TypeError, RuntimeError) as error:
         raise UserError(
-            f"evaluation plays with a copy of the policy, so that training's memory stays as it is, and "
-            f"{type(agent.policy).__name__} cannot be copied ({error}): keep what cannot be out of its attributes"
+            f"evaluation plays with a copy of the policy, and {type(agent.policy).__name__} cannot be copied "
+            f"({error}): do not keep objects that cannot be copied in its attributes"
         ) from error
     player.eval()
     player.reset_memory()
@@ -77,18 +76,19 @@ def with_memory_of_its_own(agent: MettaAgent) -> MettaAgent:
 
 
 class Player:
-    """Chooses actions, by random numbers of a row's own: they do not depend on how rows are batched."""
+    """Chooses actions with noise that depends on row and step only, not on how rows are batched."""
 
-    def __init__(self, agent: MettaAgent, device: torch.device, greedy: bool, forgetful: bool, seed: int) -> None:
-        self.agent, self.device, self.greedy, self.forgetful = agent, device, greedy, forgetful
+    def __init__(self, agent: MettaAgent, device: torch.device, greedy: bool, memory_off: bool, seed: int) -> None:
+        self.agent, self.device, self.greedy, self.memory_off = agent, device, greedy, memory_off
         self._key = fold(fold(np.zeros(1, np.uint64), _ACTIONS), seed)
 
     def act(self, batch: Batch, step: int) -> np.ndarray:
         count = batch.rows.stop - batch.rows.start
         fields = {
             "env_obs": batch.buffers.observations,
-            "dones": batch.buffers.terminals | self.forgetful,
+            "dones": batch.buffers.terminals,
             "truncateds": batch.buffers.truncations,
+            "starts": batch.buffers.starts | self.memory_off,
         }
         tensors = {name: torch.from_numpy(field).to(self.device) for name, field in fields.items()}
         tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)
@@ -100,7 +100,7 @@ class Player:
         return actions.cpu().numpy()
 
     def _noise(self, rows: slice, step: int) -> Tensor:
-        """Uniform numbers [B, D]; in the middle for greedy actions, where continuous ones are at their mean."""
+        """Uniform numbers [B, D]; 0.5 for greedy actions, which gives the mean of continuous ones."""
         size = self.agent.action_space.noise
         if self.greedy:
             return torch.full((rows.stop - rows.start, size), 0.5, device=self.device)
@@ -113,16 +113,16 @@ def _play(player: Player, env: VectorEnv, tally: Tally) -> Evaluation:
     player.agent.reserve_memory(env.rows)
     env.reset()
     steps = dict.fromkeys((rows.start for rows in env.batches), 0)
-    quiet = 0  # batches received since an episode ended
+    since_end = 0  # batches received since the last episode ended
     while not tally.complete:
         batch = env.recv()
         first = batch.rows.start
         if steps[first]:
-            quiet = 0 if tally.add(batch, env.drain_episodes()) else quiet + 1
-        if quiet > PATIENCE * len(env.batches):
+            since_end = 0 if tally.add(batch, env.drain_episodes()) else since_end + 1
+        if since_end > MAX_STEPS_WITHOUT_END * len(env.batches):
             raise UserError(
-                f"evaluation: no episode of {env.spec.name} ended within {PATIENCE:,} steps: limit their length "
-                "(env.max_steps, where the environment has it)"
+                f"evaluation: no episode of {env.spec.name} ended within {MAX_STEPS_WITHOUT_END:,} steps: limit their "
+                "length (env.max_steps, if the environment has it)"
             )
         env.send(batch, player.act(batch, steps[first]))
         steps[first] += 1

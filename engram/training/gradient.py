@@ -1,4 +1,4 @@
-"""The gradient of one minibatch: replay it, take the loss, go backward; in parts where it does not fit."""
+"""The gradient of one minibatch: replay, loss, backward; in several parts if it does not fit into memory."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,40 +7,40 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
+from engram.training.device import autocast
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Minibatch
-from engram.training.kickstart import with_imitation
-from engram.training.ppo import Losses, add_losses, ppo_loss
-from engram.training.precision import autocast
+from engram.training.kickstart import add_imitation
+from engram.training.ppo import Losses, ppo_loss, sum_losses
 from engram.training.replay import replay
 from engram.training.settings import Trainer
 from engram.training.trace import Trace
 
 
-class Learned(NamedTuple):
-    """What came of a minibatch, beside the gradients that the parameters have now."""
+class Gradient(NamedTuple):
+    """Results of a minibatch; the gradient itself is in the parameters."""
 
-    replayed: Mapping[str, Tensor]  # [B, T]: act_log_prob and value, without a graph, of this process's own part
+    replayed: Mapping[str, Tensor]  # [B, T]: act_log_prob and value of this rank's minibatch, detached
     losses: Losses
 
 
 def compute_gradient(
     agent: MettaAgent, minibatch: Minibatch, settings: Trainer, trace: Trace, world: World = ALONE
-) -> Learned:
-    """Leaves the gradient of the minibatch's loss in the parameters, whatever the number of parts and of processes.
+) -> Gradient:
+    """Leaves the gradient of the minibatch's mean loss in the parameters.
 
-    The minibatches of all processes are parts of one: losses and gradients are sums over all of its steps, divided by
-    their number.
+    The minibatches of all ranks count as one: losses and gradients are sums over all its steps, divided by their
+    number. So the result does not depend on the number of parts or ranks.
     """
     for parameter in agent.parameters():
         parameter.grad = None
-    size, parts = world.sum(minibatch.size), minibatch.parts(settings.accumulate)
+    size, parts = world.sum(minibatch.size), minibatch.split(settings.accumulate)
     replays: list[dict[str, Tensor]] = []
     losses: list[Losses] = []
     for part in parts:
         trace("minibatch", part.data, memory=part.memory, advantages=part.advantages, weights=part.weights)
         with autocast(settings.precision, part.weights.device):
-            replayed = replay(agent, part, settings.memory)
+            replayed = replay(agent, part)
         trace("replay", replayed)
         loss = ppo_loss(
             log_prob=replayed["act_log_prob"],
@@ -56,14 +56,14 @@ def compute_gradient(
             value_unit=part.value_unit,
         )
         if settings.ppo.l2_init_coef > 0:
-            distance = agent.l2_init_loss() / (len(parts) * world.size)  # every part bears its share
+            distance = agent.l2_init_loss() / (len(parts) * world.size)  # each part adds its share
             loss = loss._replace(total=loss.total + settings.ppo.l2_init_coef * distance, l2_init=distance)
         if settings.kickstart is not None and settings.teaching:
-            loss = with_imitation(loss, replayed, part, size, settings.kickstart)
+            loss = add_imitation(loss, replayed, part, size, settings.kickstart)
         loss.total.backward()
         replays.append({name: replayed[name].detach() for name in ("act_log_prob", "value")})
         losses.append(loss)
-    total = world.add_up(agent.parameters(), add_losses(losses))
+    total = world.all_reduce_gradients(agent.parameters(), sum_losses(losses))
     if len(parts) == 1:
-        return Learned(replays[0], total)
-    return Learned({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)
+        return Gradient(replays[0], total)
+    return Gradient({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)

@@ -1,4 +1,4 @@
-"""Kickstarting: a policy that is trained already lives alongside, and the one that learns begins by imitating it."""
+"""Kickstarting: the policy starts by imitating a trained one, the teacher, which sees the same observations."""
 
 # B rows or segments, T steps, W log-probabilities
 
@@ -24,14 +24,14 @@ from engram.training.settings import Kickstart, Trainer
 
 
 class Imitation(NamedTuple):
-    """How far a policy is from its teacher."""
+    """Distance of a policy from its teacher."""
 
-    action: Tensor  # cross-entropy of its probabilities, as the teacher's see them
+    action: Tensor  # cross-entropy with the teacher's action probabilities
     value: Tensor  # mean squared difference of values
 
 
 class Teacher:
-    """Sees what the learning policy sees, row by row, with memory of its own, and says what it would do."""
+    """A trained policy that sees what the learning one sees, with its own memory of every row."""
 
     def __init__(self, agent: MettaAgent) -> None:
         self.agent = agent.eval().requires_grad_(False)
@@ -39,16 +39,16 @@ class Teacher:
             {"teacher_log_probs": torch.zeros(agent.action_space.logits), "teacher_values": torch.zeros(())}
         )
 
-    def judge(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """What it says of an acting td [B], which is left as it is: the fields that experience keeps."""
-        seen = td.select("env_obs", "dones", "truncateds", "training_env_id_start").copy()
+    def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
+        seen = td.select("env_obs", "dones", "truncateds", "starts", "training_env_id_start").copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
-        said = self.agent(seen.set("action_noise", noise))  # what it would do is not done: nothing random is drawn
-        return {"teacher_log_probs": said["full_log_probs"], "teacher_values": said["values"]}
+        seen = self.agent(seen.set("action_noise", noise))  # its actions are not taken: no random numbers are drawn
+        return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}
 
 
 def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.device) -> Teacher:
-    """The policy of a run's directory, or of one of its checkpoints, in the environment of `spec`."""
+    """The policy of a run, or of one of its checkpoints, bound to the environment of `spec`."""
     checkpoint = find_checkpoint(Path(settings.teacher), "trainer.kickstart.teacher")
     policy = _policy_of(checkpoint.path.parents[1] / "settings.yaml")
     agent = load_agent(checkpoint, policy, spec, training=False).to(device)
@@ -59,7 +59,7 @@ def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.de
 
 
 def annealing(settings: Trainer) -> dict[str, Ramp]:
-    """The schedules by which the teacher counts less and less."""
+    """Schedules that anneal the teacher's coefficients to 0."""
     if settings.kickstart is None:
         return {}
     steps = settings.kickstart.anneal_steps or settings.total_timesteps
@@ -67,10 +67,10 @@ def annealing(settings: Trainer) -> dict[str, Ramp]:
     return {"kickstart.action_coef": ramp, "kickstart.value_coef": ramp}
 
 
-def with_imitation(
+def add_imitation(
     losses: Losses, replayed: TensorDictBase, minibatch: Minibatch, size: Tensor, settings: Kickstart
 ) -> Losses:
-    """The losses with the distance from the teacher among them, for a replayed minibatch or a part of one."""
+    """Add the distance from the teacher to the losses of a minibatch or a part of one."""
     data = minibatch.data
     distance = imitation(
         replayed["full_log_probs"],
@@ -92,18 +92,16 @@ def imitation(
     weights_BT: Tensor,
     size: Tensor,
 ) -> Imitation:
-    """Means over the `size` steps that count; `weights` are zero where nothing does."""
+    """Weighted means over `size` steps."""
     cross_entropy_BT = -(teacher_BTW.exp() * log_probs_BTW).sum(-1)
     error_BT = (value_BT - teacher_value_BT).square()
     return Imitation((cross_entropy_BT * weights_BT).sum() / size, (error_BT * weights_BT).sum() / size)
 
 
 def _policy_of(path: Path) -> PyAgent | Agent:
-    """What the settings that are stored with a run say of its policy."""
+    """The policy settings stored with a run."""
     try:
         stored = safe_load(path.read_text(encoding="utf-8"))
         return Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
     except (OSError, YAMLError, TypeError, KeyError, ValidationError) as error:
-        raise UserError(
-            f"trainer.kickstart.teacher: {path} does not say which policy the teacher is: {error}"
-        ) from error
+        raise UserError(f"trainer.kickstart.teacher: {path} does not describe the teacher's policy: {error}") from error

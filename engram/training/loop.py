@@ -1,27 +1,27 @@
-"""The whole of training: live, judge, learn, report, save; again."""
+"""The training loop: collect experience, compute advantages, update, report, save."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import VectorEnv
+from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience, Minibatch
+from engram.training.experience import Experience
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import (
     Averages,
-    EpisodeLog,
     Record,
+    ReturnTracker,
     Timers,
     explained_variance,
-    in_turn,
+    interleave_ranks,
     process_megabytes,
     weight_record,
 )
-from engram.training.optimizer import Optimise, set_options
-from engram.training.ppo import normalise, typical_size
+from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
 from engram.training.rollout import Rollout
@@ -33,15 +33,14 @@ from engram.training.watchdog import ExplosionGuard, check_health
 
 @dataclass
 class Training:
-    """Everything that changes while training, and so everything a checkpoint holds; and who trains."""
+    """Everything that changes during training, and so everything that a checkpoint saves."""
 
     agent: MettaAgent
     env: VectorEnv
-    experience: Experience
     rollout: Rollout
     optimizer: torch.optim.Optimizer
-    generator: torch.Generator
-    episodes: EpisodeLog
+    generator: torch.Generator  # draws the order of minibatches
+    returns: ReturnTracker
     progress: Progress
     schedules: Schedules
     explosion: ExplosionGuard
@@ -57,42 +56,28 @@ def train(
     evaluate: Callable[[], Record],
     audit: Callable[[MettaAgent], None] | None = None,
 ) -> None:
-    """Train until the steps are done. `report` is called once an epoch, `save` at checkpoints and at the end."""
-    agent, experience, progress, world = training.agent, training.experience, training.progress, training.world
-    optimise = Optimise(agent, training.optimizer)
+    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end."""
+    agent, progress, world = training.agent, training.progress, training.world
     timers, averages, record = Timers(), Averages(), Record()
-    batch_size = experience.batch_size * world.size
     while progress.steps < settings.total_timesteps:
-        now = training.schedules.now(settings, progress.share(batch_size, settings.total_timesteps))
-        set_options(training.optimizer, now.optimizer)
-        training.rollout.collect(timers, now.teaching)
-
+        now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
+        experience = training.rollout.collect(timers, now.teaching)
         with timers("learning"):
-            for number, minibatch in enumerate(minibatches(training, now)):
-                replayed, losses = compute_gradient(agent, minibatch, now, training.trace, world)
-                if number == 0:
-                    averages.add("memory", replay_error(replayed, minibatch, world))
-                norms = optimise(now.optimizer)
-                experience.update_ratio(minibatch, replayed["act_log_prob"])
-                averages.add("loss", losses)
-                averages.add("gradient", norms)
-                if now.ppo.target_kl is not None and float(losses.kl) > now.ppo.target_kl:
-                    break
+            advantages = learn(training, experience, now, averages)
 
-        progress.advance(batch_size)
-        episodes = in_turn(world.gather(training.env.drain_episodes()))
-        record = progress.record() | training.episodes.add(episodes) | averages.take()
-        values, returns = experience.buffer["values"], experience.buffer["returns"]
-        record["value/explained_variance"] = explained_variance(values, returns, world)
+        progress.advance(training.rollout.batch_size)
+        record = progress.record() | averages.take()
+        record |= training.returns.add(interleave_ranks(world.gather(training.env.drain_episodes())))
+        record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
         record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
         record |= training.schedules.record(now) | weight_record(agent, progress.epoch)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
                 record |= evaluate()
-        record |= progress.timing(timers.take(), batch_size)
+        record |= progress.timing(timers.take(), training.rollout.batch_size)
         record["process/megabytes"] = process_megabytes()
-        record = world.share(record)  # all decide by the same figures
+        record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
         check_health(record, agent, settings)
         training.explosion.check(record, agent, settings)
@@ -105,16 +90,22 @@ def train(
     save(record)
 
 
-def minibatches(training: Training, settings: Trainer) -> Iterator[Minibatch]:
-    """All of an epoch's minibatches: each pass over the experience judges it anew, by what the policy has become."""
-    experience, prioritized = training.experience, settings.prioritized
+def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
+    """All updates from one rollout. Each pass computes advantages anew, with the ratios of the current policy."""
+    agent, world, prioritized = training.agent, training.world, settings.prioritized
+    step = OptimizerStep(agent, training.optimizer)
+    set_options(training.optimizer, settings.optimizer)
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
-    for _ in range(settings.update_epochs or 1):
-        advantages, returns = experience.advantages(settings.ppo)
-        alive = experience.buffer["alive"]
-        size = typical_size(returns, alive, training.world)
-        if settings.ppo.norm_adv:
-            advantages = normalise(advantages, alive, training.world, least=settings.ppo.adv_floor * size)
-        value_unit = size if settings.ppo.norm_returns else 1.0
-        for minibatch in experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta):
-            yield minibatch._replace(value_unit=value_unit)
+    for update_epoch in range(settings.update_epochs or 1):
+        advantages = compute_advantages(experience, settings.ppo, world)
+        minibatches = experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)
+        for number, minibatch in enumerate(minibatches):
+            replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)
+            if update_epoch == number == 0:
+                averages.add("memory", replay_error(replayed, minibatch, world))
+            averages.add("loss", losses)
+            averages.add("gradient", step(settings.optimizer))
+            experience.update_ratio(minibatch, replayed["act_log_prob"])
+            if settings.ppo.target_kl is not None and float(losses.kl) > settings.ppo.target_kl:
+                return advantages
+    return advantages

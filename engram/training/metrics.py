@@ -60,7 +60,7 @@ class Averages:
         return dict(zip(values, means, strict=True))
 
 
-class EpisodeLog:
+class ReturnTracker:
     """Finished episodes: the means of an epoch, and the mean return over the most recent ones."""
 
     def __init__(self, recent: int = 200) -> None:
@@ -109,7 +109,7 @@ class MetricsFile:
         os.truncate(path, sum(map(len, kept)))  # at a stroke: the epochs before are never at risk
 
 
-def in_turn(parts: Sequence[Episodes]) -> Episodes:
+def interleave_ranks(parts: Sequence[Episodes]) -> Episodes:
     """The episodes of several processes as if they had ended in turn: nobody's are the most recent ones."""
     if len(parts) == 1:
         return parts[0]

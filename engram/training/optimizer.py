@@ -72,7 +72,7 @@ class Norms(NamedTuple):
     norm_recurrent: Tensor
 
 
-class Optimise:
+class OptimizerStep:
     """One gradient step: the gradient is clipped, and the weights are kept in range after it."""
 
     def __init__(self, agent: MettaAgent, optimizer: torch.optim.Optimizer) -> None:

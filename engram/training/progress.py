@@ -22,7 +22,7 @@ class Progress:
         """From the one to the other over the run."""
         return first + (last - first) * min(self.steps / total_timesteps, 1.0)
 
-    def share(self, batch_size: int, total_timesteps: int) -> float:
+    def fraction(self, batch_size: int, total_timesteps: int) -> float:
         """The share of the run that is behind in the middle of the epoch that begins: never 0, never 1.
 
         The last epoch goes on until its batch is full: with the asked-for steps alone it could lie beyond the end.

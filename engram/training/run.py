@@ -1,7 +1,6 @@
-"""A run from settings: build everything, go on from the last checkpoint if there is one, and train."""
+"""A run from settings: builds everything, resumes from the last checkpoint if there is one, and trains."""
 
 import logging
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,27 +17,28 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
+from engram.training.allocator import keep_freed_memory
+from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import begin_from, latest_checkpoint, load_agent
-from engram.training.checkpoint.ranks import cut
+from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
-from engram.training.checkpoint.retention import Archive
 from engram.training.device import choose_device
 from engram.training.distributed import ALONE, World
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
-from engram.training.heap import keep_freed_memory
 from engram.training.kickstart import annealing, load_teacher
+from engram.training.log import log_to
 from engram.training.loop import Training, train
-from engram.training.metrics import EpisodeLog, MetricsFile, Record
+from engram.training.metrics import MetricsFile, Record, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.progress import Progress
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
-from engram.training.seeding import number, stream
+from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
-from engram.training.sizes import Sizes, of_all_processes
+from engram.training.sizes import Sizes, of_all_ranks
 from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
@@ -69,19 +69,19 @@ class RunSettings(Protocol):
 
 
 class Display(Protocol):
-    """Where a person watches."""
+    """Shows a run to a person."""
 
-    def start(self, plan: "Plan") -> None: ...
+    def start(self, plan: "RunPlan") -> None: ...
 
     def update(self, record: Record) -> None: ...
 
     def message(self, text: str) -> None: ...
 
-    def finish(self, result: "Result") -> None: ...
+    def finish(self, result: "RunResult") -> None: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What is about to be trained."""
 
     run: str
@@ -95,9 +95,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of it."""
-
+class RunResult:
     run: str
     directory: Path
     checkpoint: Path | None
@@ -112,34 +110,34 @@ def start(
     display: Display,
     world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
-) -> Result:
-    """Train as the settings say, in the run's directory; of several processes only the first touches it."""
+) -> RunResult:
+    """Train as the settings say. Only rank 0 writes to the run's directory."""
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
     directory = settings.directory
-    _log_to(directory / "log.txt" if world.main else None, display)
+    log_to(directory / "log.txt" if world.main else None, display.message)
     device = choose_device(settings.device, world.place)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
-    checkpoint = world.deal(cut(latest_checkpoint(directory), world.size) if world.main else None)
+    checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = _agent(settings, spec, checkpoint).to(device)
-    world.give_weights(agent)
+    world.broadcast_weights(agent)
     if not world.main:
-        torch.manual_seed(number(settings.seed, "policy", world.rank))  # for policies that draw by themselves
+        torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     with _environments(settings, sizes, world) as env:
         trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
         _resume(training, directory, checkpoint)
-        archive = Archive(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
+        checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-        _train(training, trainer, settings, archive, display, audit)
-    progress, mean_return = training.progress, training.episodes.mean_return
-    result = Result(settings.run, directory, archive.last, spec, progress.steps, progress.seconds, mean_return)
+        _train(training, trainer, settings, checkpoints, display, audit)
+    progress, mean_return = training.progress, training.returns.mean_return
+    result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
@@ -149,11 +147,11 @@ def _train(
     training: Training,
     trainer: Trainer,
     settings: RunSettings,
-    archive: Archive,
+    checkpoints: Checkpoints,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
 ) -> None:
-    """The loop, with all that listens to it."""
+    """Run the loop with its metrics, checkpoints and display."""
     world = training.world
     sinks = _sinks(settings, training) if world.main else []
 
@@ -163,7 +161,7 @@ def _train(
         display.update(record)
 
     def save(record: Record) -> None:
-        archive.save(training, record)
+        checkpoints.save(training, record)
 
     def evaluate_now() -> Record:
         if not world.main:
@@ -173,21 +171,22 @@ def _train(
     try:
         train(training, trainer, report, save, evaluate_now, audit)
     except KeyboardInterrupt as stop:
-        raise type(stop)(_stopped(training.progress.epoch, archive.epoch, trainer.checkpoint.interval)) from None
+        message = _stopped(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
+        raise type(stop)(message) from None
     finally:
         for sink in sinks:
             sink.close()
 
 
 def _stopped(epoch: int, saved: int, interval: int) -> str:
-    """What is left of a run that was stopped after this epoch."""
+    """The message of a run that was interrupted after this epoch."""
     if not saved:
         every = f"trainer.checkpoint.interval is {_epochs(interval)}"
-        return f"stopped before the first checkpoint ({every}): the same command begins anew"
+        return f"stopped before the first checkpoint ({every}): the same command starts from the beginning"
     lost = epoch - saved
     which = f"{_epochs(lost)} since the last checkpoint {'is' if lost == 1 else 'are'} lost"
     loss = f"{which} (trainer.checkpoint.interval): " if lost else ""
-    return f"stopped; {loss}run again with the same command to go on from epoch {saved}"
+    return f"stopped; {loss}run the same command again to resume from epoch {saved}"
 
 
 def _epochs(number: int) -> str:
@@ -204,7 +203,7 @@ def build(
     trace: Trace,
     world: World = ALONE,
 ) -> Training:
-    """All the parts of training, empty and ready."""
+    """All parts of training in their initial state."""
     agent.reserve_memory(sizes.rows)
     agent.set_burn_in(settings.burn_in)
     spec = agent.get_agent_experience_spec()
@@ -225,15 +224,14 @@ def build(
         device=device,
         burn_in=settings.burn_in,
     )
-    actions, threads = stream(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows, len(env.batches))
+    actions, threads = generator(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows, len(env.batches))
     return Training(
         agent=agent,
         env=env,
-        experience=experience,
         rollout=Rollout(agent, env, experience, settings, actions, threads, trace, teacher, world),
         optimizer=make_optimizer(agent, settings.optimizer),
-        generator=stream(device, seed, "segments", world.rank),
-        episodes=EpisodeLog(),
+        generator=generator(device, seed, "segments", world.rank),
+        returns=ReturnTracker(),
         progress=Progress(),
         schedules=Schedules({**settings.schedule, **annealing(settings)}),
         explosion=ExplosionGuard(),
@@ -245,10 +243,10 @@ def build(
 def _sizes(
     settings: RunSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
 ) -> Sizes:
-    """Those of the first process for all, but for how many workers this machine can do with."""
+    """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
     cores = max(1, available_cores() // world.place.local_size)
     here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
-    sizes = world.share(here)
+    sizes = world.broadcast(here)
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
 
 
@@ -264,14 +262,14 @@ def _environments(settings: RunSettings, sizes: Sizes, world: World) -> VectorEn
     )
 
 
-def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> Plan:
-    processes = training.world.size
-    return Plan(
+def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
+    ranks = training.world.size
+    return RunPlan(
         run=settings.run,
         policy=settings.policy.name,
         env=training.agent.env_spec,
-        sizes=of_all_processes(sizes, processes),
-        device=device.type if processes == 1 else f"{processes} x {device.type}",
+        sizes=of_all_ranks(sizes, ranks),
+        device=device.type if ranks == 1 else f"{ranks} x {device.type}",
         parameters=sum(p.numel() for p in training.agent.parameters()),
         total_timesteps=settings.trainer.total_timesteps,
         steps_done=training.progress.steps,
@@ -285,7 +283,7 @@ def _sinks(settings: RunSettings, training: Training) -> list[Sink]:
 
 
 def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
-    """The run's own, or one that begins: anew, or with the weights of another run."""
+    """From the run's checkpoint, from another run's weights, or new."""
     if checkpoint is not None:
         return load_agent(checkpoint, settings.policy, spec, training=True)
     if settings.init_from is not None:
@@ -294,38 +292,12 @@ def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) 
 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
-    """Go on from a checkpoint, or begin."""
+    """Restore a checkpoint, or reset the environments for a new run."""
     world = training.world
     if world.main:
         MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
     if checkpoint is None:
         training.env.reset()
         return
-    for said in dict.fromkeys(world.gather(restore(training, checkpoint))):
-        log.log(logging.INFO if said == EXACT else logging.WARNING, "%s, from %s", said, checkpoint.path)
-
-
-def _log_to(path: Path | None, display: Display) -> None:
-    """The log file gets everything; warnings are also shown. Without one nothing is: another process says the same."""
-    for handler in list(log.handlers):
-        log.removeHandler(handler)
-        handler.close()
-    if path is None:
-        log.addHandler(logging.NullHandler())
-    else:
-        to_file = logging.FileHandler(path, encoding="utf-8")
-        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(to_file)
-        log.addHandler(_ShowWarnings(display))
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    warnings.showwarning = lambda message, *_args, **_kwargs: log.warning("%s", message)
-
-
-class _ShowWarnings(logging.Handler):
-    def __init__(self, display: Display) -> None:
-        super().__init__(logging.WARNING)
-        self._display = display
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._display.message(record.getMessage())
+    for message in dict.fromkeys(world.gather(restore(training, checkpoint))):
+        log.log(logging.INFO if message == EXACT else logging.WARNING, "%s, from %s", message, checkpoint.path)

@@ -1,15 +1,14 @@
-"""The random numbers of a run: streams for each purpose, all made of the run's seed."""
+"""Seeds and generators for the separate purposes of a run, all derived from its seed."""
 
 import hashlib
 
 import torch
 
 
-def stream(device: torch.device | str, seed: int, *purpose: str | int) -> torch.Generator:
-    """A generator that is like no other purpose's."""
-    return torch.Generator(device).manual_seed(number(seed, *purpose))
+def generator(device: torch.device | str, seed: int, *purpose: str | int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(derive_seed(seed, *purpose))
 
 
-def number(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed."""
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed, different for every purpose."""
     return int.from_bytes(hashlib.sha256(repr((seed, *purpose)).encode()).digest()[:8], "big") >> 1

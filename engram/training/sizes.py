@@ -55,7 +55,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
     )
 
 
-def of_each_process(trainer: Trainer, processes: int) -> Trainer:
+def of_one_rank(trainer: Trainer, processes: int) -> Trainer:
     """The settings of one of the processes that train together: its share of the sizes, where they are of all."""
     if processes == 1 or not trainer.scale_batches_by_world_size:
         return trainer
@@ -70,7 +70,7 @@ def of_each_process(trainer: Trainer, processes: int) -> Trainer:
     return trainer.model_copy(update={name: size // processes for name, size in given.items()})
 
 
-def of_all_processes(sizes: Sizes, processes: int) -> Sizes:
+def of_all_ranks(sizes: Sizes, processes: int) -> Sizes:
     """What is trained together, for a person to see."""
     alike = ("horizon", "update_epochs")
     return sizes._replace(**{name: n * processes for name, n in sizes._asdict().items() if name not in alike})

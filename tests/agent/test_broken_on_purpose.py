@@ -46,34 +46,35 @@ class Fault(NamedTuple):
     checks: tuple[Callable[[Policy], None], ...]
 
 
-STARTS = "(flags[0] if len(flags) == 1 else flags[0] | flags[1]).t()"
+STARTS = "(found[0] if len(found) == 1 else found[0] | found[1]).t()"
 RESETS = (check_boundaries,)
 REPLAY = (check_replay,)
 
 FAULTS = {
     "detach removed": Fault(MemoryStore, "write", ".detach()", "", (check_no_graph,)),
-    "reset ignored": Fault(recurrence, "starts_of", STARTS, f"{STARTS} & False", RESETS),
-    "truncation ignored": Fault(recurrence, "starts_of", "flags[0] | flags[1]", "flags[0]", RESETS),
+    "reset ignored": Fault(recurrence, "episode_starts", STARTS, f"{STARTS} & False", RESETS),
+    "truncation ignored": Fault(recurrence, "episode_starts", "found[0] | found[1]", "found[0]", RESETS),
     "reset ignored inside segments": Fault(
-        recurrence, "starts_of", STARTS, f"{STARTS} & (torch.arange(steps) == 0).unsqueeze(1)", REPLAY
+        recurrence, "episode_starts", STARTS, f"{STARTS} & (torch.arange(steps) == 0).unsqueeze(1)", REPLAY
     ),
     "reset one step late in learning": Fault(
         recurrence,
-        "starts_of",
+        "episode_starts",
         STARTS,
         f"torch.nn.functional.pad({STARTS}, (0, 0, min(1, steps - 1), 0))[:steps]",
         REPLAY,
     ),
     "reset one step late in acting": Fault(
         lstm_wrapper,
-        "remember_and_run",
-        "memory_BLS, starts_TB, room)\n",
-        "memory_BLS, starts_TB & False)\n        memory_BLS = memory_BLS.masked_fill(starts_TB.view(-1, 1, 1), 0)\n",
+        "run_with_memory",
+        "memory_BLS, starts_TB, out)\n",
+        "memory_BLS, starts_TB & False)\n    out = None\n"
+        "    memory_BLS = memory_BLS.masked_fill(starts_TB[0].view(-1, 1, 1), 0)\n",
         (check_boundaries, check_replay),
     ),
     "reset of all rows when one ends": Fault(
         recurrence,
-        "starts_of",
+        "episode_starts",
         STARTS,
         f"{STARTS}.any(dim=1, keepdim=True).expand(steps, rows)",
         (check_boundaries, check_replay),
@@ -92,9 +93,9 @@ FAULTS = {
         "slice(0, rows)",
         (check_rows_are_apart, check_replay),
     ),
-    "segment replayed from zero": Fault(recurrence, "recall", "[:, 0], None", "[:, 0] * 0, None", REPLAY),
+    "segment replayed from zero": Fault(recurrence, "read_memory", "[:, 0], None", "[:, 0] * 0, None", REPLAY),
     "segment replayed from another's memory": Fault(
-        recurrence, "recall", "given is not None", "given is not None and steps == 1", REPLAY
+        recurrence, "read_memory", "given is not None", "given is not None and steps == 1", REPLAY
     ),
     "normalisation in bytes": Fault(
         tokens,
@@ -153,8 +154,8 @@ def test_a_fault_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, check: C
 def test_a_core_that_takes_no_notice_of_starts_is_noticed(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     right = Core.forward
 
-    def forward(self, inputs, state, starts, room=None):
-        return right(self, inputs, state, starts & False, room)
+    def forward(self, inputs, memory, starts, out=None):
+        return right(self, inputs, memory, starts & False, out)
 
     monkeypatch.setattr(Core, "forward", forward)
     with pytest.raises(AssertionError):
@@ -180,7 +181,7 @@ class OwnForward(Example):
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        (Fault(LSTMWrapper, "_manage_lstm_state", "self.lstm.expect(starts)", "pass", ()), check_replay),
+        (Fault(LSTMWrapper, "_manage_lstm_state", "self.lstm.pending_starts = starts", "pass", ()), check_replay),
         (Fault(LSTMWrapper, "_store_lstm_state", "self.memory.write", "(lambda *_: None)", ()), check_boundaries),
         (FAULTS["detach removed"], check_no_graph),
     ],
@@ -222,8 +223,8 @@ def train(directory) -> None:
         Fault(
             Experience,
             "_minibatch",
-            "_some(segments, self.memory)",
-            "_some((segments - self.rows) % self.segments, self.memory)",
+            "_select(self.memory, segments)",
+            "_select(self.memory, (segments - self.rows) % self.segments)",
             (),
         ),
         FAULTS["segment replayed from zero"],

@@ -5,7 +5,6 @@ import torch
 from support.plain_loop import STARTS, reference
 from torch import Tensor
 
-from engram.agent.recurrent.core import State
 from engram.agent.recurrent.lstm import LSTM
 from engram.native import library
 from engram.native.lstm import usable
@@ -14,28 +13,28 @@ if library.kernels() is None:
     pytest.skip("there is no compiler, or the kernels are switched off", allow_module_level=True)
 
 
-def case(steps: int, rows: int, inputs: int, hidden: int, layers: int = 2) -> tuple[LSTM, Tensor, State]:
+def case(steps: int, rows: int, inputs: int, hidden: int, layers: int = 2) -> tuple[LSTM, Tensor, Tensor]:
     torch.manual_seed(0)
     core = LSTM(inputs, hidden, layers)
     for name, parameter in core.named_parameters():
         torch.nn.init.normal_(parameter, std=0.5 if "bias" in name else hidden**-0.5)
-    return core, torch.randn(steps, rows, inputs), State(*torch.randn(2, layers, rows, hidden))
+    return core, torch.randn(steps, rows, inputs), torch.randn(rows, layers, 2 * hidden)
 
 
-def results(run, core: LSTM, inputs: Tensor, state: State, starts: Tensor) -> list[Tensor]:
+def results(run, core: LSTM, inputs: Tensor, memory: Tensor, starts: Tensor) -> list[Tensor]:
     """Outputs, last memory and all gradients of a loss of them."""
-    leaves = [inputs.clone().requires_grad_(), *(part.clone().requires_grad_() for part in state)]
-    outputs, last = run(leaves[0], State(*leaves[1:]), starts)
+    leaves = [inputs.clone().requires_grad_(), memory.clone().requires_grad_()]
+    outputs, last = run(*leaves, starts)
     weight = torch.linspace(-1, 1, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
-    loss = (outputs * weight).sum() + last.h.square().sum() + last.c.pow(3).sum()
-    return [outputs, *last, *torch.autograd.grad(loss, [*leaves, *core.parameters()])]
+    loss = (outputs * weight).sum() + last.pow(3).sum()
+    return [outputs, last, *torch.autograd.grad(loss, [*leaves, *core.parameters()])]
 
 
-def assert_right(core: LSTM, inputs: Tensor, state: State, starts: Tensor) -> None:
-    ours = results(core, core, inputs, state, starts)
+def assert_right(core: LSTM, inputs: Tensor, memory: Tensor, starts: Tensor) -> None:
+    ours = results(core, core, inputs, memory, starts)
     precise = LSTM(core.input_size, core.hidden_size, core.num_layers).double()
     precise.load_state_dict(core.state_dict())
-    doubles = (inputs.double(), State(*(part.double() for part in state)))
+    doubles = (inputs.double(), memory.double())
     theirs = results(lambda *arguments: reference(precise, *arguments), precise, *doubles, starts)
     for mine, other in zip(ours, theirs, strict=True):
         scale = other.abs().max().clamp(min=1).item()
@@ -44,16 +43,16 @@ def assert_right(core: LSTM, inputs: Tensor, state: State, starts: Tensor) -> No
 
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
 def test_outputs_and_all_gradients_are_those_of_a_plain_loop(instruction_set: str, starts: Tensor) -> None:
-    core, inputs, state = case(*starts.shape, inputs=6, hidden=20)
+    core, inputs, memory = case(*starts.shape, inputs=6, hidden=20)
     assert usable(inputs)
-    assert_right(core, inputs, state, starts)
+    assert_right(core, inputs, memory, starts)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 150])
 @pytest.mark.parametrize("hidden", [1, 7, 33, 100])
 def test_any_size_is_right(instruction_set: str, hidden: int, rows: int) -> None:
-    core, inputs, state = case(4, rows, 2 * hidden + 1, hidden)
-    assert_right(core, inputs, state, torch.rand(4, rows) < 0.2)
+    core, inputs, memory = case(4, rows, 2 * hidden + 1, hidden)
+    assert_right(core, inputs, memory, torch.rand(4, rows) < 0.2)
 
 
 LAYOUTS = {
@@ -66,56 +65,48 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(instruction_set: str, layout) -> None:
-    core, inputs, state = case(5, 9, 24, 20)
+    core, inputs, memory = case(5, 9, 24, 20)
     starts, moved = torch.rand(5, 9) < 0.2, layout(inputs)
     weight = torch.randn(5, 9, 20)
     found = []
     for x in (moved.contiguous(), moved):
         x = x.detach().requires_grad_()
-        outputs, _ = core(x, state, starts)
+        outputs, _ = core(x, memory, starts)
         found.append((outputs.detach(), *torch.autograd.grad((outputs * weight).sum(), [x, *core.parameters()])))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("hidden", [33, 128, 260])  # threads share the weights of the last
-def test_acting_has_the_bits_of_learning_for_any_rows_and_threads(
-    instruction_set: str, hidden: int, threads: int
-) -> None:
+def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(instruction_set: str, hidden: int, threads: int) -> None:
     steps, rows = 6, 151
-    core, inputs, state = case(steps, rows, 40, hidden)
+    core, inputs, memory = case(steps, rows, 40, hidden)
     starts = torch.rand(steps, rows) < 0.2
-    outputs, last = core(inputs, state, starts)
+    outputs, last = core(inputs, memory, starts)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         for part in (slice(0, 1), slice(1, 3), slice(3, 20), slice(20, 151), slice(0, 151, 7)):
-            memory = State(state.h[:, part], state.c[:, part])
-            stored = core.pack(state)[part]
+            now = memory[part]
             with torch.no_grad():
                 for t in range(steps):
-                    now = inputs[t : t + 1, part], starts[t : t + 1, part]
-                    output, memory = core(now[0], memory, now[1])
+                    output, now = core(inputs[t : t + 1, part], now, starts[t : t + 1, part])
                     assert torch.equal(output[0], outputs[t, part])
-                    output, stored = core(now[0], stored, now[1])
-                    assert torch.equal(output[0], outputs[t, part])
-            assert torch.equal(memory.h, last.h[:, part])
-            assert torch.equal(memory.c, last.c[:, part])
-            assert torch.equal(stored, core.pack(last)[part])
+            assert torch.equal(now, last[part])
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("hidden", [24, 260])  # threads share the weights of the last
 def test_the_same_threads_give_the_same_gradients(instruction_set: str, hidden: int) -> None:
-    core, inputs, state = case(5, 40, 30, hidden)
+    core, inputs, memory = case(5, 40, 30, hidden)
     starts = torch.rand(5, 40) < 0.2
     before = torch.get_num_threads()
     found = []
     try:
         for threads in (2, 2, 1):
             torch.set_num_threads(threads)
-            found.append(results(core, core, inputs, state, starts))
+            found.append(results(core, core, inputs, memory, starts))
     finally:
         torch.set_num_threads(before)
     first, second, alone = found
@@ -125,40 +116,40 @@ def test_the_same_threads_give_the_same_gradients(instruction_set: str, hidden: 
 
 
 def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(instruction_set: str) -> None:
-    core, inputs, state = case(5, 7, 9, 10)
+    core, inputs, memory = case(5, 7, 9, 10)
     inputs[1, 2] = torch.nan
-    state.h[:, 4], state.c[:, 4] = torch.nan, torch.nan
+    memory[4] = torch.nan
     starts = torch.zeros(5, 7, dtype=torch.bool)
     starts[3, 2] = starts[0, 4] = True
-    outputs, last = core(inputs, state, starts)
+    outputs, last = core(inputs, memory, starts)
     assert outputs[1:3, 2].isnan().all()
     assert outputs[:, [0, 1, 3, 4, 5, 6]].isfinite().all()
     assert outputs[3:, 2].isfinite().all()
-    assert last.c.isfinite().all()
+    assert last.isfinite().all()
 
 
 def test_no_gradient_crosses_an_episode_start(instruction_set: str) -> None:
-    core, inputs, state = case(6, 5, 9, 10)
+    core, inputs, memory = case(6, 5, 9, 10)
     starts = torch.zeros(6, 5, dtype=torch.bool)
     starts[3, 2] = True
     inputs.requires_grad_()
-    outputs, _ = core(inputs, state, starts)
+    outputs, _ = core(inputs, memory, starts)
     (gradient,) = torch.autograd.grad(outputs[3:, 2].sum(), inputs)
     assert (gradient[:3] == 0).all()
     assert (gradient[3, 2] != 0).any()
 
 
 def test_steps_and_rows_may_lie_in_any_order(instruction_set: str) -> None:
-    core, inputs, state = case(5, 7, 9, 10)
+    core, inputs, memory = case(5, 7, 9, 10)
     starts = torch.rand(5, 7) < 0.3
-    plain = results(core, core, inputs, state, starts)
+    plain = results(core, core, inputs, memory, starts)
     by_rows = inputs.transpose(0, 1).contiguous().transpose(0, 1)
     starts = starts.t().contiguous().t()
-    outputs, _ = core(by_rows, state, starts)
+    outputs, _ = core(by_rows, memory, starts)
     assert torch.equal(outputs, plain[0])
     (gradient,) = torch.autograd.grad(outputs.sum(), [core.weight_hh_l0])  # of an expanded one
     with library.without_kernels():
-        (expected,) = torch.autograd.grad(core(inputs, state, starts)[0].sum(), [core.weight_hh_l0])
+        (expected,) = torch.autograd.grad(core(inputs, memory, starts)[0].sum(), [core.weight_hh_l0])
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -171,11 +162,11 @@ def test_pure_pytorch_takes_over_where_kernels_are_not_made_for_it() -> None:
 
 
 def test_both_ways_agree() -> None:
-    core, inputs, state = case(20, 30, 16, 40)
+    core, inputs, memory = case(20, 30, 16, 40)
     starts = torch.rand(20, 30) < 0.05
-    native = results(core, core, inputs, state, starts)
+    native = results(core, core, inputs, memory, starts)
     with library.without_kernels():
-        pure = results(core, core, inputs, state, starts)
+        pure = results(core, core, inputs, memory, starts)
     for mine, other in zip(native, pure, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5 * other.abs().max().clamp(min=1).item())
 
@@ -195,13 +186,3 @@ def test_memory_may_be_written_over_by_what_it_becomes(instruction_set, steps, l
     assert torch.equal(memory, after)
     assert torch.equal(everybody[:3], untouched[:3])
     assert torch.equal(everybody[143:], untouched[143:])
-
-
-def test_room_that_does_not_suit_is_left_alone(instruction_set):
-    core, memory = LSTM(12, 20), torch.randn(4, 1, 40)
-    x, starts = torch.randn(1, 4, 12), torch.zeros(1, 4, dtype=torch.bool)
-    for room in (torch.zeros(4, 1, 40, dtype=torch.float64), torch.zeros(3, 1, 40)):
-        with torch.no_grad():
-            _, after = core(x, memory, starts, room)
-        assert after is not room
-        assert not room.any()

@@ -1,44 +1,30 @@
-"""The recurrent cores written out as a plain loop over steps, and places where episodes start, to compare with."""
+"""Recurrent cores as a plain loop over steps, and patterns of episode starts to compare them on."""
 
 import torch
 from torch import Tensor
 
-from engram.agent.recurrent.core import Core, State
-from engram.agent.recurrent.lstm import LSTM
+from engram.agent.recurrent.core import Core
 
 STEPS, ROWS = 9, 5
 
 
-def cell(core: Core, layer: int, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of one layer, written out."""
-    weights = core._weights(layer)
-    if isinstance(core, LSTM):
-        w_ih, w_hh, b_ih, b_hh = weights
-        i, f, g, o = (x @ w_ih.T + b_ih + h @ w_hh.T + b_hh).chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
-    if len(weights) == 4:
-        w_ih, w_hh, b_ih, b_hh = weights
-        (xr, xz, xn), (hr, hz, hn) = (x @ w_ih.T + b_ih).chunk(3, -1), (h @ w_hh.T + b_hh).chunk(3, -1)
-        r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
-        return (1 - z) * (xn + r * hn).tanh() + z * h, c
-    w, b = weights
-    z, n = (x @ w.T + b).chunk(2, -1)
-    return (1 - z.sigmoid()) * h + z.sigmoid() * n.tanh(), c
-
-
-def reference(core: Core, inputs: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
-    x, last_h, last_c = inputs, [], []
+def reference(core: Core, inputs: Tensor, memory: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """What the core computes, one row and one step at a time, by the definition of its layer."""
+    x, last = inputs, []
     for layer in range(core.num_layers):
-        h, c, outputs = state.h[layer], state.c[layer], []
-        for t in range(inputs.shape[0]):
-            keep = (~starts[t]).to(x.dtype).unsqueeze(-1)
-            h, c = cell(core, layer, x[t], h * keep, c * keep)
-            outputs.append(h)
-        x = torch.stack(outputs)
-        last_h.append(h)
-        last_c.append(c)
-    return x, State(torch.stack(last_h), torch.stack(last_c))
+        rows, after = [], []
+        for row in range(inputs.shape[1]):
+            m, outputs = memory[row : row + 1, layer], []
+            for t in range(inputs.shape[0]):
+                m = m.masked_fill(starts[t, row], 0)
+                never = torch.zeros(1, 1, dtype=torch.bool)
+                output, m = type(core).layer(x[t : t + 1, row : row + 1], m, never, *core._weights(layer))
+                outputs.append(output)
+            rows.append(torch.cat(outputs))
+            after.append(m)
+        x = torch.cat(rows, dim=1)
+        last.append(torch.cat(after))
+    return x, torch.stack(last, dim=1)
 
 
 def starts_at(*places: tuple[int | slice, int | slice]) -> Tensor:

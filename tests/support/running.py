@@ -6,7 +6,7 @@ from typing import Any
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
-from engram.training.run import Result, start
+from engram.training.run import RunResult, start
 
 BATCH = 96
 RECALL = ("env=recall", "env.delay=2")
@@ -38,7 +38,7 @@ class Silent:
     def finish(self, result: Any) -> None: ...
 
 
-def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display: Silent | None = None) -> Result:
+def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display: Silent | None = None) -> RunResult:
     steps = f"trainer.total_timesteps={epochs * BATCH}"
     env = () if any(word.startswith("env=") for word in words) else RECALL
     settings = load([*env, *SMALL, steps, *words, f"run={name}", f"runs_dir={directory}"])

@@ -13,7 +13,7 @@ from support.several import PATIENCE, Ended, Job, environment, in_two_processes
 
 from engram.training import distributed
 from engram.training.checkpoint.files import load_latest
-from engram.training.checkpoint.ranks import Part, joined
+from engram.training.checkpoint.ranks import RankState, join_ranks
 from engram.training.distributed import World
 from engram.training.launch import Place
 from engram.training.watchdog import TrainingStoppedError
@@ -139,9 +139,9 @@ def test_when_all_goes_well_nothing_is_said(runs) -> None:
 
 
 def test_processes_whose_weights_have_come_apart_are_stopped() -> None:
-    parts = [Part({}, {}, "same"), Part({}, {}, "same"), Part({}, {}, "other")]
+    parts = [RankState({}, {}, "same"), RankState({}, {}, "same"), RankState({}, {}, "other")]
     with pytest.raises(TrainingStoppedError, match="process 2 of 3 has other weights than the first"):
-        joined({}, parts)
+        join_ranks({}, parts)
 
 
 def test_a_killed_process_is_started_again_and_the_run_ends_as_if_it_had_not_been(runs, tmp_path) -> None:

@@ -20,7 +20,7 @@ from engram.env.settings import Gym, Recall
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
 from engram.training import evaluate as module
-from engram.training.evaluate import evaluate, with_memory_of_its_own
+from engram.training.evaluate import copy_with_own_memory, evaluate
 from engram.training.evaluation import Tally
 
 RECALL = Recall(delay=3, delay_jitter=2)
@@ -86,7 +86,7 @@ def test_the_agent_is_left_as_it_was() -> None:
 def test_the_copy_that_plays_has_the_same_weights_and_a_memory_of_its_own() -> None:
     agent = make_agent()
     agent.policy.stores()["lstm"].write(torch.arange(2), torch.ones(2, 1, 16))
-    copy = with_memory_of_its_own(agent)
+    copy = copy_with_own_memory(agent)
     assert all(a is b for a, b in zip(agent.parameters(), copy.parameters(), strict=True))
     assert not copy.training
     assert not copy.stored_memory()["lstm.memory"].any()
@@ -180,7 +180,7 @@ def test_each_agent_and_each_statistic_has_figures_of_its_own() -> None:
 
 
 def test_an_environment_whose_episodes_never_end_is_said_to(monkeypatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 20)
+    monkeypatch.setattr(module, "MAX_STEPS_WITHOUT_END", 20)
     with pytest.raises(UserError, match=r"no episode of recall ended within 20 steps"):
         evaluate(make_agent(), Recall(delay=100), 2)
 

@@ -5,6 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from engram import Experience
+from engram.training.advantage import Advantages, compute_advantages
 from engram.training.settings import PPO
 
 ROWS, HORIZON = 4, 3
@@ -21,6 +22,10 @@ def make(segments_per_row: int = 2, minibatch_segments: int = 2, burn_in: int = 
         memory_shapes={"lstm": (2, 5)},
         burn_in=burn_in,
     )
+
+
+def judged(advantages: torch.Tensor) -> Advantages:
+    return Advantages(advantages, torch.zeros_like(advantages))
 
 
 def step_td(rows: slice, step: int, **fields: float) -> TensorDict:
@@ -52,13 +57,13 @@ def fill(experience: Experience, parts: list[slice]) -> None:
                 ids = torch.arange(rows.start, rows.stop).float()
                 experience.store_memory({"lstm": (ids + 100 * step).view(-1, 1, 1).expand(-1, 2, 5)}, rows)
             experience.store(step_td(rows, step), rows)
-        experience.store_tail(step_td(rows, experience.steps_per_row), rows)
+        experience.store_bootstrap(step_td(rows, experience.steps_per_row), rows)
 
 
 def test_steps_that_only_warm_memory_up_have_no_weight() -> None:
     experience = make(burn_in=2)
     fill(experience, [slice(0, ROWS)])
-    for minibatch in experience.minibatches(torch.zeros(experience.segments, HORIZON), torch.Generator()):
+    for minibatch in experience.minibatches(judged(torch.zeros(experience.segments, HORIZON)), torch.Generator()):
         assert minibatch.weights.tolist() == [[0, 0, 1], [0, 0, 1]]
         assert minibatch.size == 2
 
@@ -67,8 +72,8 @@ def test_steps_that_only_warm_memory_up_have_no_weight() -> None:
 def test_a_minibatch_is_cut_into_parts_that_are_all_of_it(parts: int, sizes: list[int]) -> None:
     experience = make(5, 5)
     fill(experience, [slice(0, ROWS)])
-    minibatch = next(experience.minibatches(torch.rand(experience.segments, HORIZON), torch.Generator()))
-    cut = minibatch.parts(parts)
+    minibatch = next(experience.minibatches(judged(torch.rand(experience.segments, HORIZON)), torch.Generator()))
+    cut = minibatch.split(parts)
     assert [len(part.segments) for part in cut] == sizes
     assert torch.equal(torch.cat([part.advantages for part in cut]), minibatch.advantages)
     assert torch.equal(torch.cat([part.memory["lstm"] for part in cut]), minibatch.memory["lstm"])
@@ -107,14 +112,14 @@ def test_it_is_full_when_what_followed_the_last_step_is_known() -> None:
     assert not experience.full
     with pytest.raises(ValueError, match="full"):
         experience.store(step_td(slice(0, 4), 9), slice(0, 4))
-    experience.store_tail(step_td(slice(0, 4), HORIZON), slice(0, 4))
+    experience.store_bootstrap(step_td(slice(0, 4), HORIZON), slice(0, 4))
     assert experience.full
 
 
 def test_a_step_is_judged_by_the_reward_that_arrived_with_the_next_observation() -> None:
     experience = make()
     fill(experience, [slice(0, 4)])
-    result = experience.advantages(PPO(gamma=0.5, gae_lambda=0.0))
+    result = compute_advantages(experience, PPO(gamma=0.5, gae_lambda=0.0, norm_adv=False))
     # row 2: value 2 everywhere, so delta[t] = reward[t + 1] + 0.5 * 2 - 2 = t + 1 - 1
     assert result.advantages[2].tolist() == [0, 1, 2]
     assert result.advantages[ROWS + 2].tolist() == [3, 4, 5]
@@ -128,8 +133,10 @@ def test_termination_stops_the_bootstrap_and_truncation_uses_the_final_value() -
         experience.begin()
         for step in range(HORIZON):
             experience.store(step_td(slice(0, 4), step, **(fields if step == 1 else {})), slice(0, 4))
-        experience.store_tail(step_td(slice(0, 4), HORIZON), slice(0, 4))
-        results[name] = experience.advantages(PPO(gamma=0.5, gae_lambda=0.9)).advantages[2, 0].item()
+        experience.store_bootstrap(step_td(slice(0, 4), HORIZON), slice(0, 4))
+        results[name] = (
+            compute_advantages(experience, PPO(gamma=0.5, gae_lambda=0.9, norm_adv=False)).advantages[2, 0].item()
+        )
     assert results["terminated"] == 1 - 2
     assert results["truncated"] == 1 + 0.5 * 8 - 2
 
@@ -137,7 +144,7 @@ def test_termination_stops_the_bootstrap_and_truncation_uses_the_final_value() -
 def test_without_priorities_every_segment_comes_once_a_pass() -> None:
     experience = make()
     fill(experience, [slice(0, 4)])
-    seen = torch.cat([m.segments for m in experience.minibatches(torch.ones(8, HORIZON), torch.Generator())])
+    seen = torch.cat([m.segments for m in experience.minibatches(judged(torch.ones(8, HORIZON)), torch.Generator())])
     assert sorted(seen.tolist()) == list(range(8))
 
 
@@ -145,7 +152,7 @@ def test_minibatches_carry_the_data_and_memory_of_their_segments() -> None:
     experience = make()
     fill(experience, [slice(0, 4)])
     advantages = torch.arange(8.0).unsqueeze(1).expand(8, HORIZON)
-    for minibatch in experience.minibatches(advantages, torch.Generator()):
+    for minibatch in experience.minibatches(judged(advantages), torch.Generator()):
         rows = minibatch.segments % ROWS
         assert torch.equal(minibatch.data["env_obs"][:, 0, 0], rows.float())
         assert torch.equal(minibatch.memory["lstm"][:, 0, 0] % 100, rows.float())
@@ -158,12 +165,12 @@ def test_priorities_prefer_large_advantages_and_weights_make_up_for_it() -> None
     advantages = torch.full((8, HORIZON), 0.1)
     advantages[5] = 10.0
     generator = torch.Generator().manual_seed(0)
-    drawn = [m for _ in range(50) for m in experience.minibatches(advantages, generator, 1.0, 1.0)]
+    drawn = [m for _ in range(50) for m in experience.minibatches(judged(advantages), generator, 1.0, 1.0)]
     share = sum(m.segments.item() == 5 for m in drawn) / len(drawn)
     assert share > 0.8
     wide = make(minibatch_segments=4)
     fill(wide, [slice(0, 4)])
-    minibatch = next(iter(wide.minibatches(advantages, generator, 1.0, 1.0)))
+    minibatch = next(iter(wide.minibatches(judged(advantages), generator, 1.0, 1.0)))
     is_five = minibatch.segments == 5
     assert (minibatch.weights[is_five] < minibatch.weights[~is_five].min()).all()
     assert minibatch.weights.max() == 1

@@ -10,7 +10,7 @@ from engram.agent.settings import PyAgent
 from engram.env.registry import make_spec
 from engram.env.settings import TMaze
 from engram.training.muon import Float32Muon, orthogonalised
-from engram.training.optimizer import Optimise, hidden_matrices, make_optimizer, set_options
+from engram.training.optimizer import OptimizerStep, hidden_matrices, make_optimizer, set_options
 from engram.training.settings import Optimizer
 
 TYPES = ("adam", "adamw", "muon")
@@ -89,7 +89,7 @@ def test_what_muon_adds_has_singular_values_near_one() -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_norms_are_those_before_clipping_of_all_and_of_the_recurrent_weights(agent, kind: str) -> None:
-    optimise = Optimise(agent, make_optimizer(agent, Optimizer(type=kind)))
+    optimise = OptimizerStep(agent, make_optimizer(agent, Optimizer(type=kind)))
     for _ in range(2):  # the first step makes the state, the second may take another way
         for parameter in agent.parameters():
             parameter.grad = torch.randn_like(parameter)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from engram.native.library import kernels, without_kernels
-from engram.training.ppo import normalise, ppo_loss, typical_size
+from engram.training.advantage import normalize, root_mean_square
+from engram.training.ppo import ppo_loss
 from engram.training.settings import PPO
 
 
@@ -57,7 +58,7 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts
     advantages = torch.randn(8, 16) * 3 + 2
     there = torch.rand(8, 16) < 0.7
     advantages[~there] = 1e9
-    result = normalise(advantages, there)[there]
+    result = normalize(advantages, there)[there]
     assert result.mean().item() == pytest.approx(0, abs=1e-5)
     assert result.std().item() == pytest.approx(1, abs=1e-5)
 
@@ -66,7 +67,7 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts
 def test_in_the_unit_of_returns_the_losses_do_not_depend_on_the_size_of_rewards(size: float) -> None:
     values, old_values, returns = torch.randn(3, 8, 16)
     there = torch.rand(8, 16) < 0.7
-    unit = typical_size(returns, there)
+    unit = root_mean_square(returns, there)
     expected, found = (
         ppo_loss(
             *torch.zeros(2, 8, 16), values * k, torch.zeros(8, 16), old_values * k, values, returns * k, there.float(),
@@ -75,49 +76,21 @@ def test_in_the_unit_of_returns_the_losses_do_not_depend_on_the_size_of_rewards(
         for k in (1.0, size)
     )  # fmt: skip
     assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
-    assert typical_size(returns * size, there).item() == pytest.approx(unit.item() * size)
+    assert root_mean_square(returns * size, there).item() == pytest.approx(unit.item() * size)
 
 
 def test_the_unit_of_returns_is_their_root_mean_square_over_what_counts() -> None:
     returns, there = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
-    assert typical_size(returns, there).item() == pytest.approx(math.sqrt(12.5))
-    assert typical_size(torch.zeros(1, 3), there).item() > 0
+    assert root_mean_square(returns, there).item() == pytest.approx(math.sqrt(12.5))
+    assert root_mean_square(torch.zeros(1, 3), there).item() > 0
 
 
 def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None:
     advantages, there = torch.randn(8, 16) * 0.01, torch.ones(8, 16, dtype=torch.bool)
     spread = advantages.std()
-    assert normalise(advantages, there, least=0.5).std().item() == pytest.approx(spread.item() / 0.5, rel=1e-4)
-    torch.testing.assert_close(normalise(advantages, there, least=spread / 2), normalise(advantages, there))
-    assert normalise(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)).abs().max().item() == 0
-
-
-def plain_total(log_prob, entropy, value, old_log_prob, old_value, advantages, returns, weights, settings, unit):
-    """The total as a formula, for autograd."""
-    steps = (weights > 0).sum()
-    ratio = (log_prob - old_log_prob).exp()
-    clipped = ratio.clamp(1 - settings.clip_coef, 1 + settings.clip_coef)
-    error = ((value - returns) / unit).square()
-    if settings.vf_clip_coef is not None:
-        moved = ((value - old_value) / unit).clamp(-settings.vf_clip_coef, settings.vf_clip_coef)
-        error = torch.maximum(error, ((old_value - returns) / unit + moved).square())
-    terms = -torch.minimum(ratio * advantages, clipped * advantages) + settings.vf_coef * 0.5 * error
-    return ((terms - settings.ent_coef * entropy) * weights).sum() / steps
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
-@pytest.mark.parametrize("unit", [1.0, 4.0])
-def test_the_gradient_is_that_of_the_formula(vf_clip_coef: float | None, unit: float, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    settings = PPO(clip_coef=0.2, vf_clip_coef=vf_clip_coef, vf_coef=0.7, ent_coef=0.05)
-    now = [(torch.randn(16, 64, dtype=dtype) * 0.4).requires_grad_() for _ in range(3)]
-    stored = [torch.randn(16, 64, dtype=dtype) * size for size in (0.4, 0.4, 2.0, 1.0)]
-    weights = torch.rand(16, 64, dtype=dtype) * (torch.rand(16, 64) < 0.8)
-    expected = plain_total(*now, *stored, weights, settings, unit)
-    found = ppo_loss(*now, *stored, weights, settings, value_unit=unit).total
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(3 * found, now), torch.autograd.grad(3 * expected, now))
+    assert normalize(advantages, there, minimum=0.5).std().item() == pytest.approx(spread.item() / 0.5, rel=1e-4)
+    torch.testing.assert_close(normalize(advantages, there, minimum=spread / 2), normalize(advantages, there))
+    assert normalize(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)).abs().max().item() == 0
 
 
 @pytest.mark.skipif(kernels() is None, reason="there is no compiler, or the kernels are switched off")

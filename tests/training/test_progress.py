@@ -9,7 +9,7 @@ def shares(batch_size, total_timesteps):
     """What every epoch of a run is told."""
     progress, told = Progress(), []
     while progress.steps < total_timesteps:
-        told.append(progress.share(batch_size, total_timesteps))
+        told.append(progress.fraction(batch_size, total_timesteps))
         progress.advance(batch_size)
     return told
 
@@ -21,4 +21,4 @@ def test_every_epoch_is_told_its_middle_though_the_last_one_ends_later_than_aske
 
 
 def test_a_run_that_goes_on_for_longer_is_told_of_the_whole():
-    assert Progress(steps=4096, epoch=1).share(4096, 10_000) == pytest.approx(0.5)
+    assert Progress(steps=4096, epoch=1).fraction(4096, 10_000) == pytest.approx(0.5)

@@ -13,9 +13,10 @@ from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training import gradient
+from engram.training.advantage import normalize
 from engram.training.checkpoint.files import load_latest
 from engram.training.device import choose_device
-from engram.training.ppo import normalise, ppo_loss
+from engram.training.ppo import ppo_loss
 from engram.training.run import start
 
 ENVIRONMENTS = {
@@ -165,7 +166,7 @@ def test_a_run_that_is_interrupted_while_it_saves_does_not_count_on_it(tmp_path,
         raise KeyboardInterrupt
 
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=2)
-    monkeypatch.setattr("engram.training.checkpoint.retention.save_checkpoint", interrupt)
+    monkeypatch.setattr("engram.training.checkpoint.checkpoints.save_checkpoint", interrupt)
     with pytest.raises(KeyboardInterrupt, match=r"^stopped; 1 epoch since the last .* from epoch 2$"):
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
 
@@ -246,12 +247,12 @@ def test_values_are_learned_in_units_of_what_returns_are_unless_told_otherwise(t
 def test_the_floor_of_advantages_is_a_share_of_what_returns_are(tmp_path, monkeypatch) -> None:
     floors: list[float] = []
 
-    def recording(advantages, there, world, least):
-        floors.append(float(least))
-        return normalise(advantages, there, world, least)
+    def recording(advantages, mask, world, minimum):
+        floors.append(float(minimum))
+        return normalize(advantages, mask, world, minimum)
 
-    monkeypatch.setattr("engram.training.loop.normalise", recording)
-    monkeypatch.setattr("engram.training.loop.typical_size", lambda *_: torch.tensor(3.0))
+    monkeypatch.setattr("engram.training.advantage.normalize", recording)
+    monkeypatch.setattr("engram.training.advantage.root_mean_square", lambda *_: torch.tensor(3.0))
     run(tmp_path, *ENVIRONMENTS["recall"], "trainer.ppo.adv_floor=0.5", epochs=1)
     assert floors
     assert set(floors) == {1.5}

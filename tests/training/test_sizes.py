@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engram.settings import SettingsError
 from engram.training.settings import Trainer
-from engram.training.sizes import Sizes, of_each_process, resolve_sizes
+from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 
 
 def resolve(agents: int = 1, device: str = "cpu", cores: int = 2, **given) -> Sizes:
@@ -130,15 +130,15 @@ def test_sizes_that_do_not_divide_name_sizes_that_do(given, said):
 
 def test_sizes_of_all_processes_are_shared_out_if_that_is_asked_for() -> None:
     trainer = Trainer(num_envs=12, batch_size=768, scale_batches_by_world_size=True)
-    each = of_each_process(trainer, 3)
+    each = of_one_rank(trainer, 3)
     assert (each.num_envs, each.batch_size, each.minibatch_size) == (4, 256, None)
-    assert of_each_process(trainer.model_copy(update={"scale_batches_by_world_size": False}), 3).num_envs == 12
+    assert of_one_rank(trainer.model_copy(update={"scale_batches_by_world_size": False}), 3).num_envs == 12
 
 
 def test_sizes_that_cannot_be_shared_out_are_refused_with_the_nearest_that_can() -> None:
     trainer = Trainer(num_envs=10, batch_size=770, scale_batches_by_world_size=True)
     with pytest.raises(SettingsError) as error:
-        of_each_process(trainer, 4)
+        of_one_rank(trainer, 4)
     assert [line.partition(" cannot")[0] for line in error.value.lines] == [
         "trainer.num_envs: 10",
         "trainer.batch_size: 770",

@@ -8,7 +8,7 @@ from support.running import metrics, run
 from torch import nn
 
 from engram.settings import UserError
-from engram.training.optimizer import Optimise
+from engram.training.optimizer import OptimizerStep
 from engram.training.settings import Trainer
 from engram.training.watchdog import ENOUGH, PATIENCE, ExplosionGuard, TrainingStoppedError, check_health
 
@@ -81,14 +81,14 @@ def test_a_replay_may_differ_by_what_rounding_does(precision: str, bound: float)
 
 
 def test_a_run_whose_gradient_explodes_is_stopped_and_goes_on_with_another_bound(tmp_path, monkeypatch) -> None:
-    right = Optimise.__call__
+    right = OptimizerStep.__call__
 
     def explodes(self, settings):
         norms = right(self, settings)
         epochs = len(metrics(tmp_path))
         return norms._replace(norm=norms.norm * 1e6) if epochs >= ENOUGH else norms
 
-    monkeypatch.setattr(Optimise, "__call__", explodes)
+    monkeypatch.setattr(OptimizerStep, "__call__", explodes)
     words = ("trainer.update_epochs=1", "trainer.checkpoint.interval=5")
     with pytest.raises(UserError, match=r"The largest gradient is in policy\."):
         run(tmp_path, *words, epochs=30)

@@ -18,7 +18,7 @@ from engram.agent.components.plan import make_plan
 from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.memory_call import remember_and_run
+from engram.agent.recurrent.memory_call import run_with_memory
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.settings import Agent
 from engram.agent.weights import WeightOptions
@@ -69,14 +69,13 @@ class ComponentPolicy(Policy):
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
-        self.set_shape_fields(td, rows, steps)
         stores = self.stores()
         outputs: dict[str, Any] = {OBSERVATION: self._observations(td)}  # tensors, or tuples of them
         for step in self.plan:
             inputs = [take(outputs[source.name], source) for source in step.sources]
             module = self.components[step.name]
             if isinstance(module, Core):
-                output = remember_and_run(module, stores[step.name], step.name, inputs[0], td, rows, steps)
+                output = run_with_memory(module, stores[step.name], step.name, inputs[0], td, rows, steps)
             else:
                 output = module(*inputs)
             outputs[step.name] = activate(step.component, output)
@@ -108,7 +107,7 @@ class ComponentPolicy(Policy):
     def _add(self, name: str, component: Component, module: nn.Module) -> None:
         self.components[name] = module
         if isinstance(module, Core):
-            self.memories[name] = MemoryStore(*module.state_shape)
+            self.memories[name] = MemoryStore(*module.memory_shape)
         if isinstance(component, WeightedComponent):
             self.weight_options[f"components.{name}"] = WeightOptions(
                 clip_scale=component.clip_scale,

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from engram.agent.recurrent.operator import Operator
+from engram.agent.operator import Operator
 from engram.native import token_conv as native
 from engram.native.token_conv import ConvGeometry, Tables
 

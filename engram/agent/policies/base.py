@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
-from engram.agent.policies.shapes import check_outputs
+from engram.agent.policies.shape_checks import check_outputs
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
@@ -109,7 +109,9 @@ class Policy(nn.Module):
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td: what to do, how likely it was, and the value."""
-        self._check(logits, value, td.batch_size.numel(), 1)
+        rows = td.batch_size.numel()
+        self._check(logits, value, rows, 1)
+        self.set_shape_fields(td, rows, 1)
         noise = td.get("action_noise", None)
         if noise is None:
             noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
@@ -127,6 +129,7 @@ class Policy(nn.Module):
         evaluation = self.action_space.evaluate(logits, action)
         if td.batch_dims != 2:
             td = td.reshape(rows, steps)
+        self.set_shape_fields(td, rows, steps)
         td["act_log_prob"] = evaluation.log_prob.view(rows, steps)
         td["entropy"] = evaluation.entropy.view(rows, steps)
         td["value"] = value.reshape(rows, steps).to(evaluation.log_prob.dtype)

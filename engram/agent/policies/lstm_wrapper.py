@@ -1,6 +1,6 @@
-"""LSTMWrapper: the base of recurrent policies. A subclass says how to encode and decode; memory is handled here."""
+"""LSTMWrapper: the base class of recurrent policies. A subclass encodes and decodes; memory is handled here."""
 
-# B rows, T steps, N = B * T, L layers, H hidden size, C cell size
+# B rows, T steps, N = B * T, I input size, L layers, H hidden size
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,15 +10,15 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
-from engram.agent.policies.shapes import check_features, check_pair
-from engram.agent.recurrent.core import Core, State
+from engram.agent.policies.shape_checks import check_features, check_pair
+from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.cores import CORES
 from engram.agent.recurrent.lstm import LSTM
-from engram.agent.recurrent.memory_call import recall, remember_and_run, starts_of
+from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore
 from engram.settings import UserError
 
-Memory = tuple[dict[int, Tensor], dict[int, Tensor]]
+Memory = tuple[dict[int, Tensor], dict[int, Tensor]]  # h [L, H] and c [L, H], by environment id
 
 
 class LSTMWrapper(Policy):
@@ -41,13 +41,14 @@ class LSTMWrapper(Policy):
     >>> policy = Small(gymnasium.make_vec("CartPole-v1"))
     """
 
-    lstm: Core
+    core: Core
     memory: MemoryStore
+    lstm: "TorchStyleCore"
 
     def __init__(
         self,
         env: object,
-        policy: Any = None,
+        policy: nn.Module | None = None,
         input_size: int = 128,
         hidden_size: int = 128,
         num_layers: int = 2,
@@ -59,61 +60,27 @@ class LSTMWrapper(Policy):
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.lstm = CORES[core](input_size, hidden_size, num_layers)
+        self._set_core(CORES[core](input_size, hidden_size, num_layers))
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
     def encode_observations(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] to features [N, input_size]."""
-        return self._of_policy("encode_observations")(observations)
+        return self._method_of_policy("encode_observations")(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The core's outputs [N, hidden_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
-        return self._of_policy("decode_actions")(hidden)
+        return self._method_of_policy("decode_actions")(hidden)
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
-        self.set_shape_fields(td, rows, steps)
         features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
-        check_features(type(self).__name__, features, rows * steps, self.lstm.input_size)
-        hidden = remember_and_run(self.lstm, self.memory, "lstm", features, td, rows, steps)
+        check_features(type(self).__name__, features, rows * steps, self.core.input_size)
+        hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
         if action is None:
             return self.forward_inference(td, logits, value)
         return self.forward_training(td, action, logits, value)
-
-    def _of_policy(self, method: str) -> Callable[[Tensor], Any]:
-        found = getattr(self.policy, method, None)
-        if found is None:
-            owner = self if self.policy is None else self.policy
-            raise UserError(f"{type(owner).__name__} must define {method}, as engram/agent/policies/example.py does")
-        return found
-
-    # For policies that write their own forward.
-
-    def _manage_lstm_state(
-        self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """h [L, B, H], c [L, B, C] and the ids to store the next ones under (None: nothing is to be stored).
-
-        The call of `self.lstm` that follows knows where episodes start inside the segment.
-        """
-        memory, ids = recall(self.memory, "lstm", td, B, TT)
-        starts = starts_of(td, B, TT)
-        self.lstm.expect(starts)
-        self.segment_shape = (B, TT)
-        h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
-        if isinstance(ids, slice):
-            ids = torch.arange(ids.start, ids.stop, device=device)
-        return h.contiguous(), c.contiguous(), ids
-
-    def _store_lstm_state(self, lstm_h: Tensor, lstm_c: Tensor, env_id: Tensor | int | None) -> None:
-        """Keep the memory of these rows, detached."""
-        if env_id is None:
-            return
-        if isinstance(env_id, int):
-            env_id = torch.arange(env_id, env_id + lstm_h.shape[1], device=lstm_h.device)
-        self.memory.write(env_id, self.lstm.pack(State(lstm_h, lstm_c)))
 
     # The memory interface.
 
@@ -121,23 +88,94 @@ class LSTMWrapper(Policy):
         return {"lstm": self.memory}
 
     def get_memory(self) -> Memory:
-        """Copies of h [L, H] and c [L, C], each by environment id."""
-        return split_memory(self.memory, self.lstm.hidden_size)
+        """Copies of h [L, H] and c [L, H], each by environment id."""
+        return split_memory(self.memory, self.core.hidden_size)
 
     def set_memory(self, memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
         self.memory.load(join_memory(memory))
 
+    # For policies with a forward of their own: `self.lstm(inputs, (h, c))` between these two calls.
+
+    def _manage_lstm_state(
+        self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """h [L, B, H], c [L, B, H] and the ids to store the next ones under; None: do not store them.
+
+        The next call of `self.lstm` clears memory where episodes start inside the segment.
+        """
+        memory, ids = read_memory(self.memory, "lstm", td, B, TT)
+        starts = episode_starts(td, B, TT)
+        self.lstm.pending_starts = starts
+        self.segment_shape = (B, TT)
+        h, c = self.lstm.unpack(memory.masked_fill(starts[0].view(-1, 1, 1), 0).to(device))
+        if isinstance(ids, slice):
+            ids = torch.arange(ids.start, ids.stop, device=device)
+        return h.contiguous(), c.contiguous(), ids
+
+    def _store_lstm_state(self, lstm_h: Tensor, lstm_c: Tensor, env_id: Tensor | int | None) -> None:
+        """Store the memory of these rows, detached."""
+        if env_id is None:
+            return
+        if isinstance(env_id, int):
+            env_id = torch.arange(env_id, env_id + lstm_h.shape[1], device=lstm_h.device)
+        self.memory.write(env_id, self.lstm.pack(lstm_h, lstm_c))
+
     def __setattr__(self, name: str, value: Any) -> None:
-        # A subclass may bring an nn.LSTM of its own under this name: it keeps its weights and learns to forget.
-        if name == "lstm":
-            if isinstance(value, nn.LSTM):
-                value = LSTM.from_torch(value)
-            super().__setattr__("memory", MemoryStore(*value.state_shape))
-        super().__setattr__(name, value)
+        # A subclass may assign its own nn.LSTM to `self.lstm`: it keeps its weights and gets episode boundaries.
+        if name == "lstm" and isinstance(value, nn.LSTM):
+            self._set_core(LSTM.from_torch(value))
+        else:
+            super().__setattr__(name, value)
+
+    def _set_core(self, core: Core) -> None:
+        self.core = core
+        self.memory = MemoryStore(*core.memory_shape)
+        self.lstm = TorchStyleCore(core)
+
+    def _method_of_policy(self, method: str) -> Callable[[Tensor], Any]:
+        found = getattr(self.policy, method, None)
+        if found is None:
+            owner = self if self.policy is None else self.policy
+            raise UserError(f"{type(owner).__name__} must define {method}, as engram/agent/policies/example.py does")
+        return found
+
+
+class TorchStyleCore:
+    """A core with the call of `torch.nn.LSTM`, `lstm(inputs, (h, c)) -> (outputs, (h, c))`.
+
+    That call has no place for episode starts, so `_manage_lstm_state` leaves them here for the call that follows.
+    Other attributes are the core's.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.pending_starts: Tensor | None = None  # [T, B]
+
+    def __call__(
+        self, inputs_TBI: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        starts, self.pending_starts = self.pending_starts, None
+        if starts is None:
+            starts = torch.zeros(inputs_TBI.shape[:2], dtype=torch.bool, device=inputs_TBI.device)
+        memory = self._core.initial_memory(inputs_TBI.shape[1]) if state is None else self.pack(*state)
+        outputs, memory = self._core(inputs_TBI, memory, starts)
+        return outputs, self.unpack(memory)
+
+    def pack(self, h_LBH: Tensor, c_LBH: Tensor) -> Tensor:
+        return torch.cat([h_LBH.transpose(0, 1), c_LBH.transpose(0, 1)], dim=-1)
+
+    def unpack(self, memory_BLS: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = memory_BLS.transpose(0, 1).tensor_split([self._core.hidden_size], dim=-1)
+        return h, c  # c has size 0 for a core without a cell
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_core":  # not there yet while a copy is made
+            raise AttributeError(name)
+        return getattr(self._core, name)
 
 
 def split_memory(store: MemoryStore, hidden_size: int) -> Memory:
-    """What a store holds as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...]."""
+    """The content of a store as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...]."""
     ids = store.known_ids()
     rows = store.memory_NLS.detach()[ids].clone()
     h, c = rows[..., :hidden_size], rows[..., hidden_size:]
@@ -145,7 +183,7 @@ def split_memory(store: MemoryStore, hidden_size: int) -> Memory:
 
 
 def join_memory(memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> dict[int, Tensor]:
-    """The opposite. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
+    """The inverse. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
     h, c = memory
     if h.keys() != c.keys():
         raise ValueError(f"h and c must have the same environment ids; only one has {sorted(h.keys() ^ c.keys())}")

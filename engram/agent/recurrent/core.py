@@ -1,13 +1,14 @@
-"""The recurrent core: a function (inputs, memory, starts) -> (outputs, memory) with exact episode boundaries.
+"""Recurrent cores: `core(inputs, memory, starts) -> (outputs, memory)`, with exact episode boundaries.
 
-Every core has the call of `torch.nn.LSTM`, `core(inputs, (h, c))`, plus `starts`: true where an observation is the
-first of an episode. There the memory is zero before the step, for that row alone, and no gradient crosses.
+`starts` is true where an observation is the first of an episode. There the row's memory is zero before the step, and
+neither a value nor a gradient crosses. Acting is one step, learning a whole segment: the same call.
 """
 
-# T steps, B rows, I input size, H hidden size, L layers, C cell size (H for the LSTM, 0 for cores with one state)
+# T steps, B rows, I input size, H hidden size, L layers, S floats of memory per layer (H, or 2H for h beside c)
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,53 +16,51 @@ from torch import Tensor, nn
 from engram.settings import UserError
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of each layer
-FORGET = 1  # the place of the forget gate among an LSTM's
+FORGET_GATE = 1  # among an LSTM's gates i, f, g, o
 
-
-class State(NamedTuple):
-    """The memory of some rows, as cores use it."""
-
-    h: Tensor  # [L, B, H]
-    c: Tensor  # [L, B, C]
+Layer = Callable[..., tuple[Tensor, Tensor]]  # (x_TBI, memory_BS, starts_TB, *weights) -> (outputs_TBH, memory_BS)
 
 
 class Core(nn.Module):
-    """What all cores share. Parameters are named and shaped like those of `torch.nn.LSTM` and `torch.nn.GRU`."""
+    """Stacked recurrent layers. Parameters have the names and shapes of `torch.nn.LSTM` and `torch.nn.GRU`.
+
+    A core defines one layer in plain PyTorch as `layer`. `kernel` computes the same faster; a subclass that overrides
+    `layer` runs without it.
+    """
 
     gates: int  # blocks of H rows in a weight
-    has_cell = False
-    recurrent_weights = True  # whether there is a weight_hh
-    burn_in = 0  # first steps of a segment that only bring memory up to date: no gradient goes to them or past them
+    has_cell = False  # memory is h beside c, not h alone
+    has_recurrent_weights = True
+    burn_in = 0  # first steps of a segment that only update memory: they get no gradient
+    layer: ClassVar[Layer]
+    kernel: ClassVar[Layer | None] = None
     weight_ih_l0: nn.Parameter
+
+    def __init_subclass__(cls) -> None:
+        if "layer" in cls.__dict__ and "kernel" not in cls.__dict__:
+            cls.kernel = None
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self._pending_starts: Tensor | None = None
         for layer in range(num_layers):
             size = input_size if layer == 0 else hidden_size
             self._parameter(f"weight_ih_l{layer}", self.gates * hidden_size, size)
-            if self.recurrent_weights:
+            if self.has_recurrent_weights:
                 self._parameter(f"weight_hh_l{layer}", self.gates * hidden_size, hidden_size)
             self._parameter(f"bias_ih_l{layer}", self.gates * hidden_size)
-            if self.recurrent_weights:
+            if self.has_recurrent_weights:
                 self._parameter(f"bias_hh_l{layer}", self.gates * hidden_size)
         self.reset_parameters()
 
     @property
-    def cell_size(self) -> int:
-        return self.hidden_size if self.has_cell else 0
-
-    @property
-    def state_shape(self) -> tuple[int, int]:
-        """Layers, and floats per layer, of one row's memory: h and c side by side."""
-        return self.num_layers, self.hidden_size + self.cell_size
+    def memory_shape(self) -> tuple[int, int]:
+        """Layers and floats per layer of one row's memory."""
+        return self.num_layers, self.hidden_size * (2 if self.has_cell else 1)
 
     def reset_parameters(self) -> None:
-        """Orthogonal weights, gate by gate, and biases 0, but 1 for an LSTM's forget gates: it begins by remembering.
-
-        Biases of 1 for all gates would saturate them: after a few steps nothing that was seen makes a difference.
-        """
+        """Orthogonal weights per gate. Biases are 0, except 1 for an LSTM's forget gate, so that it starts by
+        remembering; a bias of 1 on every gate would saturate them."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().chunk(self.gates):
@@ -69,86 +68,56 @@ class Core(nn.Module):
             else:
                 nn.init.zeros_(parameter)
             if self.has_cell and name.startswith("bias_ih"):
-                nn.init.ones_(parameter.detach().chunk(self.gates)[FORGET])
+                nn.init.ones_(parameter.detach().chunk(self.gates)[FORGET_GATE])
 
-    def unpack(self, memory_BLS: Tensor) -> State:
-        """Memory as it is stored, rows first, to what a core takes."""
-        return State(*memory_BLS.transpose(0, 1).split([self.hidden_size, self.cell_size], dim=-1))
-
-    def pack(self, state: State) -> Tensor:
-        return torch.cat([part.transpose(0, 1) for part in state], dim=-1)
-
-    def expect(self, starts_TB: Tensor | None) -> None:
-        """The starts for the next call, for callers that use the call of `torch.nn.LSTM`: it has no place for them."""
-        self._pending_starts = starts_TB
+    def initial_memory(self, rows: int) -> Tensor:
+        """Empty memory [B, L, S]."""
+        return self.weight_ih_l0.new_zeros(rows, *self.memory_shape)
 
     def forward(
-        self,
-        inputs_TBI: Tensor,
-        state: State | tuple[Tensor, Tensor] | Tensor | None = None,
-        starts_TB: Tensor | None = None,
-        room: Tensor | None = None,
-    ) -> tuple[Tensor, Any]:
-        """Outputs [T, B, H] and the memory after the last step: a `State`, or one tensor if `state` is one.
+        self, inputs_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs [T, B, H] and the memory [B, L, S] after the last step, which is `out` if given.
 
-        `state`: h and c [L, B, ...], or both as they are stored, [B, L, S]. In that case the memory may be written to
-        `room`, which may be `state` itself, and is `room` then; where that saves nothing it is a new tensor.
+        `out` may be `memory_BLS` itself; it is only for calls without gradients.
         """
+        self._check(inputs_TBI, starts_TB)
+        dtype, device = self.weight_ih_l0.dtype, inputs_TBI.device.type
+        # Always in the weights' precision: with less, rounding errors add up for as long as memory lasts.
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            x_TBI, memory_BLS = inputs_TBI.to(dtype), memory_BLS.to(dtype)
+            if 0 < self.burn_in < len(x_TBI) and torch.is_grad_enabled():
+                with torch.no_grad():
+                    first, memory_BLS = self._run(x_TBI[: self.burn_in], memory_BLS, starts_TB[: self.burn_in])
+                rest, memory_BLS = self._run(x_TBI[self.burn_in :], memory_BLS, starts_TB[self.burn_in :])
+                return torch.cat([first, rest]), memory_BLS
+            return self._run(x_TBI, memory_BLS, starts_TB, out)
+
+    def _run(
+        self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        run = type(self).kernel or type(self).layer
+        last = []
+        for layer, memory_BS in enumerate(memory_BLS.unbind(1)):
+            x_TBI, memory_BS = run(x_TBI, memory_BS, starts_TB, *self._weights(layer))
+            last.append(memory_BS)
+        memory_BLS = torch.stack(last, dim=1)
+        return x_TBI, memory_BLS if out is None else out.copy_(memory_BLS)
+
+    def _check(self, inputs_TBI: Tensor, starts_TB: Tensor) -> None:
         if inputs_TBI.dim() != 3 or inputs_TBI.shape[2] != self.input_size:
             raise UserError(
-                f"{type(self).__name__}: inputs are {list(inputs_TBI.shape)}, and it was made for [T, B, "
-                f"{self.input_size}]: make it with the input_size that it is given"
+                f"{type(self).__name__}: inputs are {list(inputs_TBI.shape)}, expected [T, B, {self.input_size}]: "
+                "create the core with the input_size that it is given"
             )
-        steps, rows, _ = inputs_TBI.shape
-        if starts_TB is None:
-            starts_TB, self._pending_starts = self._pending_starts, None
-        if starts_TB is None:
-            starts_TB = torch.zeros(steps, rows, dtype=torch.bool, device=inputs_TBI.device)
-        if starts_TB.shape != (steps, rows):
+        if starts_TB.shape != inputs_TBI.shape[:2]:
             raise ValueError(
-                f"starts are [{', '.join(map(str, starts_TB.shape))}] and inputs [{steps}, {rows}, …]: both must be "
-                "[T, B, …], time first; a transpose is missing or one too many"
+                f"starts are {list(starts_TB.shape)}, inputs are {list(inputs_TBI.shape)}: both must be [T, B, …], "
+                "time first; is a transpose missing?"
             )
-        dtype = self.weight_ih_l0.dtype
-        if state is None:
-            zeros = torch.zeros(self.num_layers, rows, sum(self.state_shape[1:]), dtype=dtype, device=inputs_TBI.device)
-            state = self.unpack(zeros.transpose(0, 1))
-        # Never in less than the weights' precision: rounding would add up over the steps that a memory lasts.
-        kind = inputs_TBI.device.type
-        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            if isinstance(state, Tensor):
-                return self._run_stored(inputs_TBI.to(dtype), state.to(dtype), starts_TB, room)
-            return self._run(inputs_TBI.to(dtype), State(state[0].to(dtype), state[1].to(dtype)), starts_TB)
-
-    def _run_stored(
-        self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, room: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        outputs, state = self._run(x_TBI, self.unpack(memory_BLS), starts_TB)
-        return outputs, self.pack(state)
-
-    def _run(self, x_TBI: Tensor, state: State, starts_TB: Tensor) -> tuple[Tensor, State]:
-        if 0 < self.burn_in < x_TBI.shape[0] and torch.is_grad_enabled():
-            first, rest = slice(self.burn_in), slice(self.burn_in, None)
-            with torch.no_grad():
-                warming_up, state = self._layers(x_TBI[first], state, starts_TB[first])
-            outputs, state = self._layers(x_TBI[rest], state, starts_TB[rest])
-            return torch.cat([warming_up, outputs]), state
-        return self._layers(x_TBI, state, starts_TB)
-
-    def _layers(self, x_TBI: Tensor, state: State, starts_TB: Tensor) -> tuple[Tensor, State]:
-        last_h, last_c = [], []
-        for layer in range(self.num_layers):
-            x_TBI, h, c = self._layer(layer, x_TBI, state.h[layer], state.c[layer], starts_TB)
-            last_h.append(h)
-            last_c.append(c)
-        return x_TBI, State(_together(last_h), _together(last_c))
-
-    def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
-        """Outputs [T, B, H], last h and last c of one layer."""
-        raise NotImplementedError
 
     def _weights(self, layer: int) -> list[Tensor]:
-        names = WEIGHTS if self.recurrent_weights else WEIGHTS[::2]
+        names = WEIGHTS if self.has_recurrent_weights else WEIGHTS[::2]
         return [getattr(self, f"{name}_l{layer}") for name in names]
 
     def _parameter(self, name: str, *shape: int) -> None:
@@ -158,19 +127,15 @@ class Core(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-def _together(layers: list[Tensor]) -> Tensor:
-    return torch.stack(layers) if len(layers) > 1 else layers[0].unsqueeze(0)
-
-
-def forget(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
-    """What was remembered (or its gradient), but zero where an episode starts, also where it was NaN."""
-    if starts_N.device.type != "cpu":  # to count the rows that start would be a sync
+def clear(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
+    """Memories (or their gradients) with zeros where an episode starts, even over NaN."""
+    if starts_N.device.type != "cpu":  # counting the starts would sync
         return tuple(memory.masked_fill(starts_N.unsqueeze(-1), 0) for memory in memories_NH)
-    rows = starts_N.nonzero().squeeze(1)  # few: to look at all numbers takes several times as long
+    rows = starts_N.nonzero().squeeze(1)  # few: on CPUs this is several times faster than a mask over all rows
     return tuple(memory.index_fill(0, rows, 0) for memory in memories_NH) if len(rows) else memories_NH
 
 
-def previous(first_BH: Tensor, sequence_TBH: Tensor, starts_TB: Tensor) -> Tensor:
-    """What each step found in memory: the value before it, and zero where an episode starts."""
+def before_each_step(first_BH: Tensor, sequence_TBH: Tensor, starts_TB: Tensor) -> Tensor:
+    """The memory that each step of a sequence started from: the previous step's, or zero at an episode start."""
     shifted = torch.cat([first_BH.unsqueeze(0), sequence_TBH[:-1]])
-    return forget(starts_TB.flatten(), shifted.flatten(0, 1))[0].view_as(shifted)
+    return clear(starts_TB.flatten(), shifted.flatten(0, 1))[0].view_as(shifted)

@@ -1,107 +1,35 @@
-"""The GRU core, with a backward pass of its own: one operator each way, which `torch.compile` sees whole."""
+"""The GRU core."""
 
 # T steps, B rows, I input size, H hidden size; gates in the order of torch.nn.GRU: r, z, n
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from engram.agent.recurrent.core import Core, forget, previous
-from engram.agent.recurrent.operator import Operator
+from engram.agent.recurrent.core import Core
+from engram.agent.recurrent.fused_gru import fused_gru_layer
+
+
+def gru_layer(
+    x_TBI: Tensor, h_BH: Tensor, starts_TB: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One GRU layer that forgets at episode starts: outputs [T, B, H] and the last h."""
+    from_x = F.linear(x_TBI, w_ih, b_ih)
+    h, outputs = h_BH, []
+    for from_x_t, starts_B in zip(from_x, starts_TB, strict=True):
+        h = h.masked_fill(starts_B.unsqueeze(-1), 0)
+        x_r, x_z, x_n = from_x_t.chunk(3, dim=-1)
+        h_r, h_z, h_n = F.linear(h, w_hh, b_hh).chunk(3, dim=-1)
+        r, z = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
+        n = (x_n + r * h_n).tanh()
+        h = (1 - z) * n + z * h
+        outputs.append(h)
+    return torch.stack(outputs), h
 
 
 class GRU(Core):
-    """`torch.nn.GRU`, time first, that forgets exactly at episode starts. State dicts load both ways."""
+    """`torch.nn.GRU`, time first, with episode boundaries. State dicts load both ways."""
 
     gates = 3
-
-    def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
-        operator = gru_layer if torch.is_grad_enabled() or torch.compiler.is_compiling() else _run
-        outputs, _, _ = operator(x_TBI, h_BH, starts_TB, *self._weights(layer))
-        return outputs, outputs[-1], c_BC
-
-
-def _run(
-    x: Tensor, h0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    steps, rows, _ = x.shape
-    hidden = h0.shape[1]
-    gates = torch.addmm(b_ih, x.reshape(steps * rows, -1), w_ih.t()).view(steps, rows, 3 * hidden)
-    outputs, candidates = x.new_empty(steps, rows, hidden), x.new_empty(steps, rows, hidden)
-    w_hh_t = w_hh.t()
-    h = h0
-    for t in range(steps):
-        (h,) = forget(starts[t], h)
-        from_h = torch.addmm(b_hh, h, w_hh_t)
-        r_z = gates[t, :, : 2 * hidden].add_(from_h[:, : 2 * hidden]).sigmoid_()
-        candidates[t] = from_h[:, 2 * hidden :]
-        n = gates[t, :, 2 * hidden :].addcmul_(r_z[:, :hidden], candidates[t]).tanh_()
-        h = torch.lerp(n, h, r_z[:, hidden:], out=outputs[t])
-    return outputs, gates, candidates
-
-
-@Operator
-def gru_layer(
-    x: Tensor, h0: Tensor, starts: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs [T, B, H], activated gates [T, B, 3H] and what h adds to the candidate [T, B, H] of one layer."""
-    return _run(x, h0, starts, w_ih, w_hh, b_ih, b_hh)
-
-
-@gru_layer.register_fake
-def _(x, h0, starts, w_ih, w_hh, b_ih, b_hh):
-    steps, rows, hidden = x.shape[0], x.shape[1], h0.shape[1]
-    return tuple(x.new_empty(steps, rows, size) for size in (hidden, 3 * hidden, hidden))
-
-
-@Operator
-def gru_layer_backward(
-    d_outputs: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    starts: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    outputs: Tensor,
-    gates: Tensor,
-    candidates: Tensor,
-) -> list[Tensor]:
-    """Gradients of x, h0, w_ih, w_hh, b_ih and b_hh."""
-    steps, rows, hidden = outputs.shape
-    r, z, n = gates.view(steps, rows, 3, hidden).unbind(2)
-    h_before = previous(h0, outputs, starts)
-    n_factor = (1 - z) * (1 - n * n)
-    factors = torch.stack([n_factor * candidates * r * (1 - r), (h_before - n) * z * (1 - z), n_factor], dim=2)
-    d_from_x = torch.empty_like(gates)
-    d_from_h = torch.empty_like(gates)
-    x_split, h_split = (d.view(steps, rows, 3, hidden) for d in (d_from_x, d_from_h))
-    d_h = torch.zeros_like(h0)
-    for t in range(steps - 1, -1, -1):
-        d_h = d_h.add_(d_outputs[t])
-        torch.mul(factors[t], d_h.unsqueeze(1), out=x_split[t])
-        h_split[t, :, :2] = x_split[t, :, :2]
-        torch.mul(x_split[t, :, 2], r[t], out=h_split[t, :, 2])
-        (d_h,) = forget(starts[t], torch.addmm(d_h.mul_(z[t]), d_from_h[t], w_hh))
-    flat_x, flat_h = d_from_x.view(steps * rows, -1), d_from_h.view(steps * rows, -1)
-    d_w_ih = torch.mm(flat_x.t(), x.reshape(steps * rows, -1))
-    d_w_hh = torch.mm(flat_h.t(), h_before.view(steps * rows, -1))
-    return [torch.mm(flat_x, w_ih).view_as(x), d_h, d_w_ih, d_w_hh, flat_x.sum(0), flat_h.sum(0)]
-
-
-@gru_layer_backward.register_fake
-def _(d_outputs, x, h0, starts, w_ih, w_hh, outputs, gates, candidates):
-    shapes = [x.shape, h0.shape, w_ih.shape, w_hh.shape, w_ih.shape[:1], w_ih.shape[:1]]
-    return [x.new_empty(shape) for shape in shapes]
-
-
-def _remember(ctx, inputs, output) -> None:
-    x, h0, starts, w_ih, w_hh, _, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, h0, starts, w_ih, w_hh, *output)
-
-
-def _backward(ctx, d_outputs, *_):
-    d_x, d_h, d_w_ih, d_w_hh, d_b_ih, d_b_hh = gru_layer_backward(d_outputs, *ctx.saved_tensors)
-    return d_x, d_h, None, d_w_ih, d_w_hh, d_b_ih, d_b_hh
-
-
-gru_layer.register_autograd(_backward, _remember)
+    layer = staticmethod(gru_layer)
+    kernel = staticmethod(fused_gru_layer)

@@ -1,31 +1,32 @@
-"""The minGRU core: gates that do not look at the memory, so that all steps of a segment are computed at once."""
+"""The minGRU core: its gates do not depend on memory, so a parallel scan computes all steps of a segment at once."""
 
 # T steps, B rows, I input size, H hidden size
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from engram.agent.recurrent.core import Core
 
 
+def mingru_layer(x_TBI: Tensor, h_BH: Tensor, starts_TB: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """h = (1 - z) * h + z * n with z = sigmoid(x Wz), n = tanh(x Wn): outputs [T, B, H] and the last h."""
+    z, n = F.linear(x_TBI, weight, bias).chunk(2, dim=-1)
+    z = z.sigmoid()
+    keep = (1 - z).masked_fill(starts_TB.unsqueeze(-1), 0)
+    first = h_BH.masked_fill(starts_TB[0].unsqueeze(-1), 0)
+    outputs = linear_scan(keep, z * n.tanh(), first)
+    return outputs, outputs[-1]
+
+
 class MinGRU(Core):
-    """h = (1 - z) * h + z * n, z = sigmoid(x Wz), n = tanh(x Wn): a linear recurrence, solved by a parallel scan."""
-
     gates = 2  # z, n
-    recurrent_weights = False
-
-    def _layer(self, layer: int, x_TBI: Tensor, h_BH: Tensor, c_BC: Tensor, starts_TB: Tensor) -> tuple[Tensor, ...]:
-        weight, bias = self._weights(layer)
-        z, n = torch.nn.functional.linear(x_TBI, weight, bias).chunk(2, dim=-1)
-        z = z.sigmoid()
-        keep = (1 - z).masked_fill(starts_TB.unsqueeze(-1), 0)
-        first = h_BH.masked_fill(starts_TB[0].unsqueeze(-1), 0)
-        outputs = scan(keep, z * n.tanh(), first)
-        return outputs, outputs[-1], c_BC
+    has_recurrent_weights = False
+    layer = staticmethod(mingru_layer)
 
 
-def scan(keep_TBH: Tensor, add_TBH: Tensor, first_BH: Tensor) -> Tensor:
-    """h[t] = keep[t] * h[t-1] + add[t] for all t, by doubling: log2(T) passes over the whole segment."""
+def linear_scan(keep_TBH: Tensor, add_TBH: Tensor, first_BH: Tensor) -> Tensor:
+    """h[t] = keep[t] * h[t-1] + add[t] for all t, in log2(T) passes over the segment."""
     keep, add = keep_TBH, torch.cat([torch.addcmul(add_TBH[:1], keep_TBH[:1], first_BH), add_TBH[1:]])
     span = 1
     while span < keep.shape[0]:

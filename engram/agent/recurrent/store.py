@@ -1,23 +1,23 @@
-"""The store: the one object that holds memory between calls. All that is written to it is detached here."""
+"""The memory store: the one object that holds memory between calls. Everything written to it is detached here."""
 
-# N rows known, B rows of a call, L layers, S floats per layer
+# N rows in the store, B rows of a call, L layers, S floats per layer
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-Rows = Tensor | slice  # ids of rows [B], or a range of them, which costs less to read and write
+Rows = Tensor | slice  # row ids [B], or a range of ids, which is faster to read and write
 
 
 class MemoryStore(nn.Module):
-    """One row of memory per environment row, in one tensor that grows by doubling up to the largest id seen.
+    """Memory of every environment row, in one tensor that doubles until it holds the largest id seen.
 
-    Not part of the weights: the buffers are not in the state dict, and copies of a policy do not share them.
+    Not part of the weights: its buffers are not in the state dict, and a copy of a policy has its own.
     """
 
     memory_NLS: Tensor
-    known_N: Tensor
+    known_N: Tensor  # rows that were written since they were last cleared
 
     def __init__(self, layers: int, size: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class MemoryStore(nn.Module):
         return self.known_N.shape[0]
 
     def reserve(self, rows: int) -> None:
-        """Make room for ids below `rows`. What is there stays."""
+        """Allocate memory for ids below `rows`, keeping what is stored."""
         if rows <= self.capacity:
             return
         grown = self.memory_NLS.new_zeros(rows, *self.memory_NLS.shape[1:])
@@ -41,31 +41,31 @@ class MemoryStore(nn.Module):
     def read(self, rows: Rows) -> Tensor:
         """Memory [B, L, S] of these rows; zero for rows never written.
 
-        A copy, but for a range of rows while no gradient is wanted: that is the memory itself, until the next write.
+        A copy, except for a range of rows without gradients: that is a view, valid until the next write.
         """
-        self._make_room_for(rows)
+        self._grow_for(rows)
         memory = self.memory_NLS[rows]
         return memory.clone() if isinstance(rows, slice) and torch.is_grad_enabled() else memory
 
-    def room(self, rows: Rows) -> Tensor | None:
-        """Where whoever computes these rows' new memory may put it at once; None if it is to be given to `write`.
+    def out(self, rows: Rows) -> Tensor | None:
+        """A view of these rows to write their new memory into, or None if it has to go through `write`.
 
-        That is the rows themselves, if they are a range and there can be no graph that would have to be cut.
+        Only for a range of rows, and only without gradients: then there is no graph to detach from.
         """
         if not isinstance(rows, slice) or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
-        self._make_room_for(rows)
+        self._grow_for(rows)
         self.known_N[rows] = True
         return self.memory_NLS[rows]
 
     def write(self, rows: Rows, memory_BLS: Tensor) -> None:
-        self._make_room_for(rows)
+        self._grow_for(rows)
         memory = self.memory_NLS
         memory[rows] = memory_BLS.detach().to(memory.dtype)
         self.known_N[rows] = True
 
     def clear(self, env_id: int | None = None) -> None:
-        """Forget one row, or all; rows that are not there are no error."""
+        """Clear one row, or all. Unknown rows are ignored."""
         rows = slice(None) if env_id is None else slice(env_id, env_id + 1)
         self.memory_NLS[rows] = 0
         self.known_N[rows] = False
@@ -74,18 +74,18 @@ class MemoryStore(nn.Module):
         return self.known_N.nonzero().flatten().tolist()
 
     def load(self, rows: Mapping[int, Tensor]) -> None:
-        """Replace everything by these rows, each [L, S]."""
+        """Replace all memory by these rows, each [L, S]."""
         self.clear()
         if rows:
             ids = torch.tensor(list(rows), dtype=torch.long, device=self.memory_NLS.device)
             self.write(ids, torch.stack([row.to(self.memory_NLS.device) for row in rows.values()]))
 
-    def _make_room_for(self, rows: Rows) -> None:
+    def _grow_for(self, rows: Rows) -> None:
         if isinstance(rows, slice):
             needed = rows.stop
         elif rows.device.type == "cpu" and not torch.compiler.is_compiling():
             needed = int(rows.max()) + 1 if rows.numel() else 0
-        else:  # reading an id costs a sync on accelerators and a graph break when compiled: reserve() comes first
+        else:  # reading an id would sync an accelerator and break the compiled graph: call reserve() first
             needed = 0
         if needed > self.capacity:
             self.reserve(max(needed, 2 * self.capacity))

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: what all processes of a run have in common, and what each has of its own."""
+"""The parts of a checkpoint: what all ranks share, and what each rank has of its own."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,59 +7,62 @@ from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups
 from engram.training.watchdog import TrainingStoppedError
 
+OWN_GROUPS = ("memory", "random", "environment", "teacher")  # one of each per rank
 
-class Part(NamedTuple):
-    """What one process has of its own: memory, environments, random states."""
+
+class RankState(NamedTuple):
+    """What one rank has of its own: memory, environments, random states."""
 
     groups: Groups
     state: dict[str, Any]
-    weights: str  # a fingerprint of what all must have in common
+    weights: str  # fingerprint of the weights, which all ranks must share
 
 
-def joined(common: Groups, parts: Sequence[Part]) -> tuple[Groups, list[dict[str, Any]]]:
-    """The groups of a whole checkpoint, and the states of all processes by rank."""
-    for rank, part in enumerate(parts):
-        if part.weights != parts[0].weights:
+def join_ranks(shared: Groups, ranks: Sequence[RankState]) -> tuple[Groups, list[dict[str, Any]]]:
+    """The groups of a whole checkpoint, and the states of all ranks."""
+    for rank, own in enumerate(ranks):
+        if own.weights != ranks[0].weights:
             raise TrainingStoppedError(
-                f"process {rank} of {len(parts)} has other weights than the first: their machines do not compute "
-                "alike, so they no longer train one policy. This epoch was not saved"
+                f"rank {rank} of {len(ranks)} has different weights than rank 0: their machines do not compute the "
+                "same results, so they no longer train one policy. This epoch was not saved"
             )
-    groups = dict(common)
-    for rank, part in enumerate(parts):
-        groups |= {_name(group, rank): tensors for group, tensors in part.groups.items()}
-    return groups, [part.state for part in parts]
+    groups = dict(shared)
+    for rank, own in enumerate(ranks):
+        groups |= {_name(group, rank): tensors for group, tensors in own.groups.items()}
+    return groups, [own.state for own in ranks]
 
 
-def processes_of(checkpoint: Checkpoint) -> int:
-    """How many processes trained together when it was taken."""
+def number_of_ranks(checkpoint: Checkpoint) -> int:
+    """How many ranks wrote it."""
     if "ranks" not in checkpoint.state:
-        raise UserError(f"{checkpoint.path} was written by an earlier version of Engram: start another run")
+        raise UserError(f"{checkpoint.path} was written by an earlier version of Engram: start a new run")
     return len(checkpoint.state["ranks"])
 
 
-def cut(checkpoint: Checkpoint | None, processes: int) -> list[Checkpoint] | list[None]:
-    """For each process that goes on: what all have in common and its own part; no part if their number is another."""
+def split_by_rank(checkpoint: Checkpoint | None, ranks: int) -> list[Checkpoint] | list[None]:
+    """For each rank that resumes: the shared part with its own part, or without if the number of ranks changed."""
     if checkpoint is None:
-        return [None] * processes
-    before = processes_of(checkpoint)
-    own = [{_name(group, rank) for group in OWN} for rank in range(before)]
-    common = {name: group for name, group in checkpoint.groups.items() if name not in set().union(*own)}
-    if before != processes:
-        return [Checkpoint(checkpoint.path, checkpoint.state, common)] * processes
+        return [None] * ranks
+    before = number_of_ranks(checkpoint)
+    own = [{_name(group, rank) for group in OWN_GROUPS} for rank in range(before)]
+    shared = {name: group for name, group in checkpoint.groups.items() if name not in set().union(*own)}
+    if before != ranks:
+        return [Checkpoint(checkpoint.path, checkpoint.state, shared)] * ranks
     return [
         Checkpoint(
             checkpoint.path,
             {**checkpoint.state, "own": checkpoint.state["ranks"][rank]},
-            common
-            | {name: checkpoint.groups[_name(name, rank)] for name in OWN if _name(name, rank) in checkpoint.groups},
+            shared
+            | {
+                name: checkpoint.groups[_name(name, rank)]
+                for name in OWN_GROUPS
+                if _name(name, rank) in checkpoint.groups
+            },
         )
-        for rank in range(processes)
+        for rank in range(ranks)
     ]
 
 
-OWN = ("memory", "random", "environment", "teacher")  # groups
-
-
 def _name(group: str, rank: int) -> str:
-    """That of the first process is the plain one, so that checkpoints of one process look simple."""
+    """Rank 0 uses the plain name, so a single-process checkpoint has no suffixes."""
     return group if rank == 0 else f"{group}.rank{rank}"

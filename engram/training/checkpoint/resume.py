@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run, and how a run goes on from one."""
+"""What a checkpoint saves of a run, and how a run resumes from one."""
 
 import hashlib
 import logging
@@ -11,13 +11,18 @@ from torch import Tensor
 
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups
-from engram.training.checkpoint.ranks import Part, processes_of
+from engram.training.checkpoint.ranks import RankState, number_of_ranks
 from engram.training.loop import Training
-from engram.training.seeding import number
+from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
-from engram.training.sizes import Sizes, of_each_process, resolve_sizes
+from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 
-CHOSEN = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes that settings leave to the machine
+CHOSEN = (
+    "num_envs",
+    "batch_size",
+    "minibatch_size",
+    "update_epochs",
+)  # sizes that are chosen by the machine if the settings leave them open
 EXACT = "resume: exact"
 KEPT = (*CHOSEN, "rows", "horizon", "segments")
 
@@ -27,34 +32,33 @@ log = logging.getLogger("engram")
 def sizes_of_run(
     trainer: Trainer, checkpoint: Checkpoint | None, agents: int, device: str, cores: int, processes: int = 1
 ) -> Sizes:
-    """The sizes that a run began with, whatever machine it goes on with; if it begins, those that fit this one.
+    """The sizes a run started with, even if it resumes on another machine; for a new run, those that suit this one.
 
-    If it goes on with another number of processes, sizes may change too.
+    If the number of ranks changed, the sizes may change too.
     """
-    trainer = of_each_process(trainer, processes)
+    trainer = of_one_rank(trainer, processes)
     here = resolve_sizes(trainer, agents, device, cores)
-    if checkpoint is None or processes_of(checkpoint) != processes:
+    if checkpoint is None or number_of_ranks(checkpoint) != processes:
         return here
     stored: Mapping[str, int] = checkpoint.state["sizes"]
     given = {name: stored[name] for name in CHOSEN if getattr(trainer, name) is None}
     sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
     if changed := _differences(sizes, stored, KEPT):
-        raise UserError(f"{checkpoint.path} is of a run with other sizes ({', '.join(changed)}): start another run")
+        raise UserError(f"{checkpoint.path} belongs to a run with other sizes ({', '.join(changed)}): start a new run")
     if changed := _differences(here, stored, CHOSEN):
-        log.info("sizes are those the run began with, not what would be chosen here: %s", ", ".join(changed))
+        log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
     return sizes
 
 
-def snapshot(training: Training) -> tuple[Groups, dict[str, Any], Part]:
-    """Everything that changes while training: the tensors and the JSON that all processes have in common, and the part
-    that is this one's own."""
+def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
+    """Everything that changes during training: tensors and JSON that all ranks share, and this rank's own state."""
     common: Groups = {
         "weights": dict(training.agent.state_dict()),
         "optimizer": _optimizer_tensors(training.optimizer),
     }
     state = {
         "progress": {name: getattr(training.progress, name) for name in ("steps", "epoch", "seconds")},
-        "recent_returns": list(training.episodes.recent),
+        "recent_returns": list(training.returns.recent),
         "schedules": training.schedules.state(),
         "explosion": training.explosion.state(),
         "env_spec": training.agent.env_spec.to_json(),
@@ -64,21 +68,21 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], Part]:
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> str:
-    """Put a run back to where a checkpoint was taken; returns how exactly that was possible."""
+    """Restore a run from a checkpoint; returns how exactly that was possible."""
     groups, state = checkpoint.groups, checkpoint.state
     training.agent.load_state_dict(groups["weights"])
     _load_optimizer(training.optimizer, groups["optimizer"])
     for name, value in state["progress"].items():
         setattr(training.progress, name, value)
-    training.episodes.recent.extend(state["recent_returns"])
+    training.returns.recent.extend(state["recent_returns"])
     training.schedules.load_state(state["schedules"])
     training.explosion.load_state(state["explosion"])
     if "own" not in state:
-        _begin_anew(training)
-        now, before = training.world.size, processes_of(checkpoint)
+        _start_new(training)
+        now, before = training.world.size, number_of_ranks(checkpoint)
         return (
-            f"resume: with {now} process{'es' * (now > 1)}, not {before}: weights, optimiser, counters and schedules "
-            "are kept; environments, memory and random numbers begin anew"
+            f"resume: with {now} rank{'s' * (now > 1)}, not {before}: weights, optimiser, counters and schedules "
+            "are restored; environments, memory and random numbers start new"
         )
     _load_random(training, groups["random"])
     if state["own"]["has_env_state"]:
@@ -91,10 +95,10 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
             return EXACT
     training.env.reset()
     training.agent.reset_memory()
-    return "resume: environments reset (this kind cannot be put back to where it was), memory cleared with them"
+    return "resume: environments reset (this kind cannot be restored), memory cleared with them"
 
 
-def _own_part(training: Training, weights: Mapping[str, Tensor]) -> Part:
+def _own_part(training: Training, weights: Mapping[str, Tensor]) -> RankState:
     env_state, teacher = training.env.state(), training.rollout.teacher
     state: dict[str, Any] = {"has_env_state": env_state is not None}
     groups: Groups = {"memory": _on_cpu(training.agent.stored_memory()), "random": _random_states(training)}
@@ -103,11 +107,11 @@ def _own_part(training: Training, weights: Mapping[str, Tensor]) -> Part:
     if env_state is not None:
         groups["environment"] = {name: _to_tensor(array) for name, array in env_state.items()}
         state["env_dtypes"] = {name: str(array.dtype) for name, array in env_state.items()}
-    return Part(groups, state, fingerprint(weights) if training.world.size > 1 else "")
+    return RankState(groups, state, fingerprint(weights) if training.world.size > 1 else "")
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Equal for tensors that are equal to the bit."""
+    """A hash of the tensors' bits."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(name.encode())
@@ -129,12 +133,12 @@ def _load_random(training: Training, states: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(states["torch"])
 
 
-def _begin_anew(training: Training) -> None:
-    """Environments and memory; and random numbers that are none of those used before."""
+def _start_new(training: Training) -> None:
+    """Reset environments and memory, with random numbers that were not used before."""
     seed, epoch, rank = training.env.seed, training.progress.epoch, training.world.rank
-    training.rollout.generator.manual_seed(number(seed, "actions", epoch))
-    training.generator.manual_seed(number(seed, "segments", rank, epoch))
-    torch.manual_seed(number(seed, "policy", rank, epoch))
+    training.rollout.generator.manual_seed(derive_seed(seed, "actions", epoch))
+    training.generator.manual_seed(derive_seed(seed, "segments", rank, epoch))
+    torch.manual_seed(derive_seed(seed, "policy", rank, epoch))
     training.env.reset()
     training.agent.reset_memory()
 
@@ -161,7 +165,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-# safetensors has no dtype for some of NumPy's: unsigned integers wider than a byte travel as their bytes.
+# safetensors lacks some of NumPy's dtypes: wide unsigned integers are stored as signed ones of the same bits.
 
 
 def _to_tensor(array: np.ndarray) -> Tensor:

@@ -1,128 +1,160 @@
-"""The recurrent cores against a plain loop over steps, in float64."""
+"""The recurrent cores: their layers' definitions against PyTorch's own, their kernels against the definitions."""
 
 import pytest
 import torch
 from support.plain_loop import ROWS, STARTS, STEPS, reference, starts_at
 from torch import Tensor, nn
 
-from engram.agent.recurrent.core import Core, State
+from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.cores import CORES
 from engram.agent.recurrent.lstm import LSTM
 
 INPUT, HIDDEN = 6, 7
+WITH_KERNEL = [name for name, core in CORES.items() if core.kernel is not None]
 
 
-def make(name: str, layers: int = 2) -> tuple[Core, Tensor, State]:
+def make(name: str, layers: int = 2) -> tuple[Core, Tensor, Tensor]:
     torch.manual_seed(3)
     core = CORES[name](INPUT, HIDDEN, layers).double()
     inputs = torch.randn(STEPS, ROWS, INPUT, dtype=torch.double)
-    memory = torch.randn(ROWS, *core.state_shape, dtype=torch.double)
-    return core, inputs, core.unpack(memory)
+    return core, inputs, torch.randn(ROWS, *core.memory_shape, dtype=torch.double)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("name", CORES)
-def test_memory_may_be_given_as_it_is_stored(name: str, layers: int, dtype: torch.dtype) -> None:
-    core, inputs, state = make(name, layers)
-    core, inputs, state = core.to(dtype), inputs.to(dtype), State(*(part.to(dtype) for part in state))
-    with torch.no_grad():
-        for starts in STARTS.values():
-            outputs, last = core(inputs, state, starts)
-            outputs_too, after = core(inputs, core.pack(state), starts)
-            assert torch.equal(outputs, outputs_too)
-            assert torch.equal(core.pack(last), after)
+def results(run, core: Core, inputs: Tensor, memory: Tensor, starts: Tensor) -> list[Tensor]:
+    """Outputs, last memory and the gradients of a loss of both."""
+    leaves = [inputs.clone().requires_grad_(), memory.clone().requires_grad_(), *core.parameters()]
+    outputs, last = run(*leaves[:2], starts)
+    weight = torch.linspace(-1, 1, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    return [outputs, last, *torch.autograd.grad((outputs * weight).sum() + last.pow(3).sum(), leaves)]
+
+
+def assert_equal(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("name", CORES)
-def test_outputs_and_all_gradients_equal_those_of_a_plain_loop(name: str, layers: int, starts: Tensor) -> None:
-    core, inputs, state = make(name, layers)
-    leaves = [inputs.requires_grad_(), state.h.requires_grad_(), *core.parameters()]
-    if core.has_cell:
-        leaves.append(state.c.requires_grad_())
-    weight = torch.randn(STEPS, ROWS, HIDDEN, dtype=torch.double)
-    results = []
-    for run in (core, lambda *arguments: reference(core, *arguments)):
-        outputs, last = run(inputs, state, starts)
-        loss = (outputs * weight).sum() + last.h.square().sum() + last.c.pow(3).sum()
-        results.append((outputs, *last, *torch.autograd.grad(loss, leaves)))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+def test_outputs_and_gradients_equal_a_loop_over_rows_and_steps(name: str, layers: int, starts: Tensor) -> None:
+    core, inputs, memory = make(name, layers)
+    expected = results(lambda *arguments: reference(core, *arguments), core, inputs, memory, starts)
+    assert_equal(results(core, core, inputs, memory, starts), expected)
+
+
+@pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
+@pytest.mark.parametrize("name", WITH_KERNEL)
+def test_a_kernel_computes_the_layers_definition(name: str, starts: Tensor) -> None:
+    core, inputs, memory = make(name, layers=1)
+    ours, theirs = (
+        results(
+            lambda x, m, s, run=run: run(x, m[:, 0], s, *core._weights(0)),  # type: ignore[misc]
+            core,
+            inputs,
+            memory,
+            starts,
+        )
+        for run in (type(core).kernel, type(core).layer)
+    )
+    assert_equal(ours, theirs)
+
+
+def test_a_subclass_with_another_layer_runs_without_the_kernel() -> None:
+    class Leaky(LSTM):
+        @staticmethod
+        def layer(x, memory, starts, *weights):
+            return LSTM.layer(0.5 * x, memory, starts, *weights)
+
+    _, inputs, memory = make("lstm")
+    leaky = Leaky(INPUT, HIDDEN, 1).double()
+    leaky.load_state_dict(LSTM(INPUT, HIDDEN, 1).double().state_dict())
+    plain = LSTM(INPUT, HIDDEN, 1).double()
+    plain.load_state_dict(leaky.state_dict())
+    starts = STARTS["dense"]
+    expected, _ = plain(0.5 * inputs, memory[:, :1], starts)
+    torch.testing.assert_close(leaky(inputs, memory[:, :1], starts)[0], expected)
+    with torch.no_grad():
+        torch.testing.assert_close(leaky(inputs, memory[:, :1], starts)[0], expected)
 
 
 @pytest.mark.parametrize("at_once", [1, 2 * ROWS, 4 * ROWS])
-def test_gradients_do_not_depend_on_how_many_steps_are_worked_on_at_once(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core, inputs, state = make("lstm")
-    leaves = [inputs.requires_grad_(), state.h.requires_grad_(), state.c.requires_grad_(), *core.parameters()]
-    results = []
+def test_gradients_do_not_depend_on_the_size_of_a_chunk(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, inputs, memory = make("lstm")
+    found = []
     for rows in (STEPS * ROWS, at_once):
-        monkeypatch.setattr("engram.agent.recurrent.lstm.ROWS_AT_ONCE", rows)
-        outputs, last = core(inputs, state, STARTS["dense"])
-        results.append(torch.autograd.grad(outputs.square().sum() + last.c.sum(), leaves))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        monkeypatch.setattr("engram.agent.recurrent.fused_lstm.ROWS_AT_ONCE", rows)
+        found.append(results(core, core, inputs, memory, STARTS["dense"]))
+    assert_equal(*found)
 
 
 @pytest.mark.parametrize("name", CORES)
 def test_acting_step_by_step_equals_learning_over_the_segment(name: str) -> None:
-    core, inputs, state = make(name)
+    core, inputs, memory = make(name)
     starts = STARTS["dense"]
-    outputs, last = core(inputs, state, starts)
+    outputs, last = core(inputs, memory, starts)
     with torch.no_grad():
         for t in range(STEPS):
-            output, state = core(inputs[t : t + 1], state, starts[t : t + 1])
+            output, memory = core(inputs[t : t + 1], memory, starts[t : t + 1])
             torch.testing.assert_close(output[0], outputs[t], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(state.h, last.h, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(memory, last, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CORES)
+def test_the_new_memory_is_written_to_out(name: str, dtype: torch.dtype) -> None:
+    core, inputs, memory = make(name)
+    core, inputs, memory = core.to(dtype), inputs.to(dtype), memory.to(dtype)
+    with torch.no_grad():
+        expected = core(inputs, memory, STARTS["dense"])[1]
+        for out in (torch.empty_like(memory), torch.empty_like(memory, dtype=torch.float64), memory):
+            after = core(inputs, memory, STARTS["dense"], out)[1]
+            assert after is out
+            assert torch.equal(out.to(dtype), expected)
 
 
 @pytest.mark.parametrize("name", CORES)
 def test_nothing_before_an_episode_start_reaches_what_follows(name: str) -> None:
-    core, inputs, state = make(name)
+    core, inputs, memory = make(name)
     starts = starts_at((4, 2))
     inputs.requires_grad_()
-    outputs, _ = core(inputs, state, starts)
+    outputs, _ = core(inputs, memory, starts)
     (gradient,) = torch.autograd.grad(outputs[4:, 2].sum(), inputs)
     assert (gradient[:4, 2] == 0).all()
     assert (gradient[4, 2] != 0).any()
     changed = inputs.detach().clone()
     changed[:4, 2] = 1e6 if name == "mingru" else float("nan")  # a scan multiplies by zero, which keeps a NaN
-    after, _ = core(changed, state, starts)
+    after, _ = core(changed, memory, starts)
     assert torch.equal(after[4:, 2], outputs[4:, 2])
     assert torch.equal(after[:, :2], outputs[:, :2])
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
 def test_state_dicts_load_both_ways_and_give_torchs_numbers(name: str, theirs: type[nn.RNNBase]) -> None:
-    core, inputs, state = make(name)
+    core, inputs, memory = make(name)
     other = theirs(INPUT, HIDDEN, 2).double()
     other.load_state_dict(core.state_dict())
     core.load_state_dict(other.state_dict())
-    expected, _ = other(inputs, tuple(state) if core.has_cell else state.h)
-    torch.testing.assert_close(core(inputs, state)[0], expected, rtol=1e-12, atol=1e-12)
+    h, c = memory.transpose(0, 1).tensor_split([HIDDEN], dim=-1)
+    expected, _ = other(inputs, (h.contiguous(), c.contiguous()) if core.has_cell else h.contiguous())
+    torch.testing.assert_close(core(inputs, memory, starts_at())[0], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORES)
 def test_compiles_without_a_graph_break_and_gives_the_same_numbers(name: str) -> None:
-    core, inputs, state = make(name)
+    core, inputs, memory = make(name)
     compiled = torch.compile(core, fullgraph=True)
-    starts = STARTS["dense"]
-    results = []
+    found = []
     for run in (core, compiled):
-        outputs, last = run(inputs, state, starts)
-        results.append((outputs, last.h, *torch.autograd.grad(outputs.sum() + last.h.sum(), list(core.parameters()))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        outputs, last = run(inputs, memory, STARTS["dense"])
+        found.append([outputs, last, *torch.autograd.grad(outputs.sum() + last.sum(), list(core.parameters()))])
+    assert_equal(*found)
 
 
 def test_swapped_time_and_rows_are_refused() -> None:
-    core, inputs, state = make("lstm")
+    core, inputs, memory = make("lstm")
     with pytest.raises(ValueError, match="time first"):
-        core(inputs, state, starts_at().t())
+        core(inputs, memory, starts_at().t())
 
 
 def test_an_lstm_with_dropout_is_refused() -> None:

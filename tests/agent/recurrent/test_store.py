@@ -110,7 +110,7 @@ def test_a_million_steps_with_resets_leave_nothing_behind(core: str) -> None:
             assert policy.memory.memory_NLS.grad_fn is None
             assert not [tensor for tensor in tensors if tensor.shape[:1] == (rows,) and tensor.grad_fn is not None]
             del tensors
-    assert sizes[0] == sizes[1] == rows * sum(policy.lstm.state_shape[1:])
+    assert sizes[0] == sizes[1] == rows * policy.lstm.memory_shape[1]
     assert counts[1] <= counts[0]  # fewer, when something of an earlier test was still there
 
 
@@ -193,8 +193,8 @@ def test_a_range_of_rows_is_a_copy_where_gradients_are_wanted_and_the_memory_its
 def test_new_memory_may_be_written_straight_to_a_range_of_rows_but_only_where_no_graph_can_be():
     store = MemoryStore(1, 2)
     with torch.no_grad():
-        assert store.room(ids(0, 1)) is None  # rows here and there
-        store.room(slice(1, 3)).fill_(5)
-    assert store.room(slice(1, 3)) is None
+        assert store.out(ids(0, 1)) is None  # rows here and there
+        store.out(slice(1, 3)).fill_(5)
+    assert store.out(slice(1, 3)) is None
     assert store.read(ids(0, 1, 2))[:, 0, 0].tolist() == [0, 5, 5]
     assert store.known_ids() == [1, 2]

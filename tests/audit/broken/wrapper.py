@@ -5,7 +5,6 @@ from audit.broken.case import TOKENS, Case
 from torch import nn
 
 from engram import LSTMWrapper
-from engram.agent.recurrent.core import State
 from engram.agent.recurrent.memory_call import row_ids
 
 
@@ -30,7 +29,6 @@ class OwnForward(Small):
     def forward(self, td, state=None, action=None):
         observations = td["env_obs"]
         B, TT = observations.shape[0], 1 if action is None else observations.shape[1]
-        self.set_shape_fields(td, B, TT)
         hidden = self.encode_observations(observations.flatten(0, td.batch_dims - 1))
         lstm_h, lstm_c, env_id = self._manage_lstm_state(td, B, TT, observations.device)
         hidden, (new_h, new_c) = self.lstm(hidden.view(B, TT, -1).transpose(0, 1), (lstm_h, lstm_c))
@@ -44,7 +42,7 @@ class OwnForward(Small):
 class StoresTheGraph(OwnForward):
     def _store_lstm_state(self, lstm_h, lstm_c, env_id):
         if env_id is not None:
-            packed = self.lstm.pack(State(lstm_h, lstm_c))
+            packed = self.lstm.pack(lstm_h, lstm_c)
             self.memory.memory_NLS = self.memory.memory_NLS.index_copy(0, env_id, packed)
 
 
@@ -60,7 +58,7 @@ class IgnoresTheSegmentsMemory(OwnForward):
         h, c, ids = super()._manage_lstm_state(td, B, TT, device)
         if TT > 1:
             first = (td["dones"] | td["truncateds"])[:, 0].view(-1, 1, 1)
-            h, c = self.lstm.unpack(self.memory.read(row_ids(td, B, TT)).masked_fill(first, 0))
+            h, c = self.lstm.unpack(self.memory.read(row_ids(td, B)).masked_fill(first, 0))
         return h, c, ids
 
 
@@ -69,7 +67,7 @@ class DoesNotTellTheCore(OwnForward):
 
     def _manage_lstm_state(self, td, B, TT, device):
         result = super()._manage_lstm_state(td, B, TT, device)
-        self.lstm.expect(None)
+        self.lstm.pending_starts = None
         return result
 
 

@@ -1,4 +1,4 @@
-"""Archive: the checkpoints of a run, the last few of them and the best by return."""
+"""The checkpoints of a run: the last few, and the best by return."""
 
 import logging
 from pathlib import Path
@@ -13,50 +13,50 @@ from engram.training.checkpoint.files import (
     save_best,
     save_checkpoint,
 )
-from engram.training.checkpoint.ranks import joined
+from engram.training.checkpoint.ranks import join_ranks
 from engram.training.checkpoint.resume import snapshot
 from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
 
-ENOUGH = 20  # recent episodes, without which a mean return of training is luck
+MIN_EPISODES = 20  # fewer make the mean return of training too noisy to compare
 
 log = logging.getLogger("engram")
 
 
 class Score(NamedTuple):
-    """By what a checkpoint is the best. A return that was evaluated counts more than one met in training."""
+    """What makes a checkpoint the best. An evaluated return outranks a training return."""
 
     evaluated: bool
     value: float
 
 
-class Archive:
-    """All processes of a run have one and save together; the first of them writes, with the parts of all."""
+class Checkpoints:
+    """Every rank has one and takes part in saving; rank 0 gathers all states and writes."""
 
     def __init__(self, directory: Path, keep: int, sizes: Sizes, last: Checkpoint | None = None) -> None:
-        """`last`: the checkpoint that the run goes on from."""
+        """`last`: the checkpoint that the run resumes from."""
         self.directory, self.keep, self.sizes = directory, keep, sizes
         self.last = None if last is None else last.path
-        self.epoch: int = 0 if last is None else last.state["progress"]["epoch"]  # that of the last one; 0: none yet
+        self.epoch: int = 0 if last is None else last.state["progress"]["epoch"]  # of the last checkpoint; 0: none yet
         self._best = _score_of_best(directory)
 
     def save(self, training: Training, record: Record) -> None:
-        """Keep this moment, unless it is kept already; `record` is what was measured of it."""
+        """Save this epoch, unless it is saved already; `record` holds its metrics."""
         epoch = training.progress.epoch
         if epoch == self.epoch:
             return
         common, state, own = snapshot(training)
         parts = training.world.gather(own)
         if training.world.main:
-            groups, ranks = joined(common, parts)
+            groups, ranks = join_ranks(common, parts)
             self._write(
                 epoch, groups, {**state, "ranks": ranks, "sizes": self.sizes._asdict()}, _score(training, record)
             )
         self.epoch = epoch
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
-        """The best one first: a run that is killed in between does this epoch again, and misses nothing."""
+        """The best one first: a run killed between the two repeats this epoch, and saves both again."""
         if score is not None and (self._best is None or score > self._best):
             best = save_best(self.directory, epoch, groups, {**state, "score": score._asdict()})
             self._best = score
@@ -68,7 +68,7 @@ class Archive:
 def _score(training: Training, record: Record) -> Score | None:
     if "evaluate/return" in record:
         return Score(True, record["evaluate/return"])
-    if record.get("return") is None or len(training.episodes.recent) < ENOUGH:
+    if record.get("return") is None or len(training.returns.recent) < MIN_EPISODES:
         return None
     return Score(False, record["return"])
 
@@ -79,5 +79,5 @@ def _score_of_best(directory: Path) -> Score | None:
     try:
         return Score(**load_checkpoint(directory / BEST).state["score"])
     except BadCheckpointError as error:
-        log.warning("the best checkpoint is not usable, the next good one takes its place: %s", error)
+        log.warning("the best checkpoint is not readable, the next good one replaces it: %s", error)
         return None

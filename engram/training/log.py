@@ -1,0 +1,34 @@
+"""The log of a run: a file with everything, and warnings for the display."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger("engram")
+
+
+def log_to(path: Path | None, show: Callable[[str], None]) -> None:
+    """Log to this file and show warnings. None: log nothing, because another rank logs the same."""
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
+    if path is None:
+        log.addHandler(logging.NullHandler())
+    else:
+        to_file = logging.FileHandler(path, encoding="utf-8")
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(to_file)
+        log.addHandler(_ShowWarnings(show))
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    warnings.showwarning = lambda message, *_args, **_kwargs: log.warning("%s", message)
+
+
+class _ShowWarnings(logging.Handler):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
