@@ -308,4 +308,4 @@ def test_configuration_reaches_the_policy_and_its_weights() -> None:
     assert agent.policy.lstm.weight_hh_l2.grad.any()
     agent.update_l2_init_weight_copy()
     assert agent.l2_init_loss() == 0
-    assert "lstm.weight_hh_l0/effective_rank" in agent.compute_weight_metrics()
+    assert "core.weight_hh_l0/effective_rank" in agent.compute_weight_metrics()

@@ -84,14 +84,11 @@ def test_the_default_output_is_a_table(runs, capsys):
         (["run=recal_1"], "run: no run 'recal_1' in {}; did you mean recall_1?"),
         (["run=recall_1", "--jso"], "engram eval: no option --jso; did you mean --json?"),
         (["run=recall_1", "--greedy"], "--greedy: settings have no dashes: write greedy=VALUE"),
-        (["run=empty"], "checkpoint: {}/empty has no checkpoint that can be used: give another, or train it first"),
-        (["run=empty", "checkpoint=best"], "checkpoint: {}/empty has no best one yet"),
-        (["run=recall_1", "checkpoint=x"], "checkpoint: there is no directory x: give that of a run"),
-        (["run=recall_1", "env.cues=7"], "agent: a policy made for recall cannot act in recall: the policy reads"),
-        (
-            ["run=recall_1", "env=tmaze"],
-            "agent: a policy made for recall cannot act in tmaze: the policy reads",
-        ),
+        (["run=empty"], "checkpoint: {}/empty has no readable checkpoint: use another run, or train this one first"),
+        (["run=empty", "checkpoint=best"], "checkpoint: {}/empty has no best checkpoint yet"),
+        (["run=recall_1", "checkpoint=x"], "checkpoint: no such directory: x. Give a run"),
+        (["run=recall_1", "env.cues=7"], "agent: a policy made for recall cannot play recall: it sees 6, and would"),
+        (["run=recall_1", "env=tmaze"], "agent: a policy made for recall cannot play tmaze: it reads vectors and"),
     ],
 )
 def test_a_mistake_is_a_one_line_message(runs, capsys, words, output):

@@ -82,9 +82,9 @@ def test_an_unknown_environment_makes_no_directory(started, capsys):
 
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_the_message_of_a_stopped_run_is_printed(started, capsys, end, code):
-    started.end = end("stopped; run again with the same command to go on from epoch 3")
+    started.end = end("stopped; run the same command again to resume from epoch 3")
     assert main(["train"]) == code
-    assert capsys.readouterr().err == "stopped; run again with the same command to go on from epoch 3\n"
+    assert capsys.readouterr().err == "stopped; run the same command again to resume from epoch 3\n"
 
 
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])

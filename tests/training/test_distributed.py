@@ -100,7 +100,7 @@ def test_another_number_of_processes_keeps_what_was_learned_and_says_what_it_doe
     shutil.copytree(runs.directory / "halves", tmp_path / "halves")
     before, display = weights(tmp_path, "halves"), running.Silent()
     running.run(tmp_path, *JITTER, *HALVES, name="halves", display=display)
-    said = "resume: with 1 process, not 2: weights, optimiser, counters and schedules are kept; environments"
+    said = "resume: with 1 rank, not 2: weights, optimiser, counters and schedules are restored; environments"
     assert any(said in message for message in display.messages)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path, "halves").items())
     running.run(tmp_path, *JITTER, *HALVES, name="halves", epochs=5)
@@ -140,7 +140,7 @@ def test_when_all_goes_well_nothing_is_said(runs) -> None:
 
 def test_processes_whose_weights_have_come_apart_are_stopped() -> None:
     parts = [RankState({}, {}, "same"), RankState({}, {}, "same"), RankState({}, {}, "other")]
-    with pytest.raises(TrainingStoppedError, match="process 2 of 3 has other weights than the first"):
+    with pytest.raises(TrainingStoppedError, match="rank 2 of 3 has different weights than rank 0"):
         join_ranks({}, parts)
 
 

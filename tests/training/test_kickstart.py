@@ -80,13 +80,13 @@ def test_a_kickstarted_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_pat
 
 
 def test_what_cannot_teach_is_the_users_mistake(tmp_path, taught) -> None:
-    with pytest.raises(UserError, match=r"trainer\.kickstart\.teacher: there is no directory nowhere"):
+    with pytest.raises(UserError, match=r"trainer\.kickstart\.teacher: no such directory: nowhere"):
         run(tmp_path, "trainer.kickstart.teacher=nowhere", name="a")
     with pytest.raises(UserError, match="actions"):
         run(tmp_path, "env=gym", "env.id=CartPole-v1", f"trainer.kickstart.teacher={taught}", name="b")
     (taught / "settings.yaml").rename(taught / "settings.aside")
     try:
-        with pytest.raises(UserError, match=r"settings\.yaml does not say which policy the teacher is"):
+        with pytest.raises(UserError, match=r"settings\.yaml does not describe the teacher's policy"):
             run(tmp_path, f"trainer.kickstart.teacher={taught}", name="c")
     finally:
         (taught / "settings.aside").rename(taught / "settings.yaml")

@@ -32,7 +32,7 @@ def step(agent: MettaAgent, optimizer: torch.optim.Optimizer, seed: int) -> None
 def test_muon_takes_the_matrices_between_features_and_nothing_else(agent) -> None:
     chosen = {id(matrix) for matrix in hidden_matrices(agent)}
     names = {name.removeprefix("policy.") for name, parameter in agent.named_parameters() if id(parameter) in chosen}
-    recurrent = {f"lstm.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
+    recurrent = {f"core.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
     linear = {"encoder.linear1", "encoder.linear2", "actor.hidden", "actor.scores.query", "critic.hidden"}
     assert names == recurrent | {f"{name}.weight" for name in linear}
 

@@ -149,7 +149,7 @@ def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, ep
     with pytest.raises(KeyboardInterrupt) as caught:
         run(tmp_path, *words, epochs=7, display=Interrupting(epoch))
     assert str(caught.value).startswith(said)
-    assert str(caught.value).endswith("begins anew" if epoch < 3 else "to go on from epoch 3")
+    assert str(caught.value).endswith("starts from the beginning" if epoch < 3 else "to resume from epoch 3")
     run(tmp_path, *words, epochs=7)
     assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, ep
 def test_a_run_that_is_interrupted_with_all_saved_has_lost_nothing(tmp_path, monkeypatch) -> None:
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=2)
     monkeypatch.setattr("engram.training.rollout.Rollout.collect", lambda *_: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped; run again with the same command to go on from epoch 2$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; run the same command again to resume from epoch 2$"):
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
 
 
@@ -180,10 +180,10 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew_over_what_is_
     before = (tmp_path / "x" / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError) as caught:
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=5, display=display)
-    rescue = f"begin with the best one by init_from={where}/best run=OTHER, or "
+    rescue = f"start from the best one with init_from={where}/best run=OTHER, or "
     assert str(caught.value) == (
-        f"none of the checkpoints in {where} can be read ({where}/epoch_000003/weights.safetensors has changed since "
-        f"it was written): {rescue if best == 'whole' else ''}remove them to begin anew"
+        f"none of the checkpoints in {where} is readable ({where}/epoch_000003/weights.safetensors has changed since "
+        f"it was written): {rescue if best == 'whole' else ''}remove them to start from the beginning"
     )
     assert (tmp_path / "x" / "metrics.jsonl").read_bytes() == before
     assert not display.messages

@@ -98,5 +98,5 @@ def test_a_run_whose_gradient_explodes_is_stopped_and_goes_on_with_another_bound
 
 def test_the_weights_are_measured_in_the_epochs_that_the_policy_wants(tmp_path) -> None:
     run(tmp_path, "py_agent.analyze_weights_interval=2", epochs=4)
-    measured = [record.get("weights/lstm.weight_hh_l0/effective_rank") for record in metrics(tmp_path)]
+    measured = [record.get("weights/core.weight_hh_l0/effective_rank") for record in metrics(tmp_path)]
     assert [value is not None for value in measured] == [False, True, False, True]

@@ -1,4 +1,4 @@
-"""Where weights come from: which checkpoint, and the agent that is made of it, in its own environment or another."""
+"""Finds checkpoints and builds agents from them, for their own environment or another."""
 
 import logging
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.training.checkpoint.files import BEST, BadCheckpointError, Checkpoint, load_checkpoint, load_latest
 
-SHOWN = 6  # tensors that are named when many do not fit
+SHOWN = 6  # mismatched tensors to name
 
 log = logging.getLogger("engram")
 
 
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
-    """The newest whole checkpoint of a run, if it has any; those that are damaged are said aloud.
+    """The newest readable checkpoint of a run, if it has any, with a warning about newer unreadable ones.
 
-    A run of which none can be read is not begun anew, over what is left of it.
+    If none is readable, raises and leaves the run untouched.
     """
-    anew = "remove them to begin anew"
-    return _newest(directory, "", f"begin with the best one by init_from={{best}} run=OTHER, or {anew}", anew)
+    restart = "remove them to start from the beginning"
+    return _newest(directory, "", f"start from the best one with init_from={{best}} run=OTHER, or {restart}", restart)
 
 
 def checkpoint_of(directory: Path, which: str) -> Checkpoint:
@@ -32,30 +32,30 @@ def checkpoint_of(directory: Path, which: str) -> Checkpoint:
         return find_checkpoint(Path(which), "checkpoint")
     if which == BEST and not (directory / "checkpoints" / BEST).exists():
         raise UserError(
-            f"checkpoint: {directory} has no best one yet, which takes some episodes: try checkpoint=latest"
+            f"checkpoint: {directory} has no best checkpoint yet (it takes some episodes): try checkpoint=latest"
         )
     return find_checkpoint(directory if which == "latest" else directory / "checkpoints" / BEST, "checkpoint")
 
 
 def find_checkpoint(path: Path, option: str) -> Checkpoint:
-    """The checkpoint at a path: itself one, or a run's directory, of which it is the newest."""
+    """The checkpoint at a path, or the newest one of the run at that path."""
     if not path.is_dir():
-        raise UserError(f"{option}: there is no directory {path}: give that of a run or of one of its checkpoints")
+        raise UserError(f"{option}: no such directory: {path}. Give a run or one of its checkpoints")
     if (path / "manifest.json").exists() or (path / "state.json").exists():
         try:
             return load_checkpoint(path)
         except BadCheckpointError as error:
-            raise UserError(f"{option}: the checkpoint is not usable: {error}") from error
-    checkpoint = _newest(path, f"{option}: ", "give another, such as the best one, {best}", "give another")
+            raise UserError(f"{option}: the checkpoint is not readable: {error}") from error
+    checkpoint = _newest(path, f"{option}: ", "use another one, such as the best, {best}", "use another one")
     if checkpoint is None:
-        raise UserError(f"{option}: {path} has no checkpoint that can be used: give another, or train it first")
+        raise UserError(f"{option}: {path} has no readable checkpoint: use another run, or train this one first")
     return checkpoint
 
 
 def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, training: bool) -> MettaAgent:
-    """The agent of a checkpoint, in the environment of `spec`.
+    """The agent of a checkpoint, bound to the environment of `spec`.
 
-    Features that its policy does not know it gets room for in training; in evaluation they are masked.
+    In training the policy grows inputs for features it does not know; in evaluation they are masked.
     """
     agent = MettaAgent(_made_for(checkpoint, spec), policy)
     _load(agent, checkpoint.groups["weights"], checkpoint.path)
@@ -65,29 +65,29 @@ def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, t
 
 
 def begin_from(path: Path, policy: PyAgent | Agent, spec: EnvSpec) -> MettaAgent:
-    """An agent that begins with the weights of another run, and with nothing else of it."""
+    """An agent that starts with the weights of another run, and nothing else of it."""
     checkpoint = find_checkpoint(path, "init_from")
     weights = checkpoint.groups["weights"]
-    # Where the other run began matters no more: the L2 loss is to pull to where this one does.
+    # L2-init pulls towards this run's initial weights, not the other run's.
     checkpoint.groups["weights"] = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
     agent = load_agent(checkpoint, policy, spec, training=True)
-    log.info("began with the weights of %s", checkpoint.path)
+    log.info("started with the weights of %s", checkpoint.path)
     return agent
 
 
 def _newest(directory: Path, option: str, with_best: str, without: str) -> Checkpoint | None:
-    """The newest whole checkpoint; if none of those that are there is, what to do instead depends on the best one."""
+    """The newest readable checkpoint. If there are some but none is readable, raises with what to do instead."""
     where = directory / "checkpoints"
     checkpoint, problems = load_latest(where)
     if problems and checkpoint is None:
-        instead = with_best.format(best=where / BEST) if _is_whole(where / BEST) else without
-        raise UserError(f"{option}none of the checkpoints in {where} can be read ({problems[0]}): {instead}")
+        instead = with_best.format(best=where / BEST) if _is_readable(where / BEST) else without
+        raise UserError(f"{option}none of the checkpoints in {where} is readable ({problems[0]}): {instead}")
     for problem in problems:
-        log.warning("checkpoint not usable, taking the one before: %s", problem)
+        log.warning("checkpoint not readable, using the one before: %s", problem)
     return checkpoint
 
 
-def _is_whole(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     try:
         load_checkpoint(path)
     except BadCheckpointError:
@@ -96,26 +96,26 @@ def _is_whole(path: Path) -> bool:
 
 
 def _made_for(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
-    """What the policy was made for: in its own environment that very spec, which JSON does not hold to the last bit."""
+    """The spec the policy was made for. In its own environment that is `spec`, which JSON does not store exactly."""
     stored = checkpoint.state["policy_spec"]
     return spec if stored == spec.to_json() else EnvSpec.from_json(stored)
 
 
 def _load(agent: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raises one `UserError` with all tensors that do not fit."""
+    """Raises one `UserError` that names all mismatched tensors."""
     own = agent.state_dict()
-    there = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
-    problems = [f"{name} is not there" for name in own if name not in there and ".l2_init." not in name]
-    problems += [f"{name} is not here" for name in there if name not in own]
+    saved = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
+    problems = [f"{name} is missing" for name in own if name not in saved and ".l2_init." not in name]
+    problems += [f"{name} is unexpected" for name in saved if name not in own]
     problems += [
-        f"{name} is {list(there[name].shape)} there and {list(tensor.shape)} here"
+        f"{name} is {list(saved[name].shape)}, expected {list(tensor.shape)}"
         for name, tensor in own.items()
-        if name in there and there[name].shape != tensor.shape
+        if name in saved and saved[name].shape != tensor.shape
     ]
     if problems:
         more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
         raise UserError(
             f"the weights of {path} do not fit this policy: {'; '.join([*problems[:SHOWN], *more])}. "
-            "Choose the policy and the options that they were trained with"
+            "Use the policy and options they were trained with"
         )
     agent.load_state_dict(weights)

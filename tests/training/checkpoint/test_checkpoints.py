@@ -61,7 +61,7 @@ def test_without_evaluations_the_best_is_by_the_returns_of_training(tmp_path) ->
 
 
 def test_a_few_episodes_make_no_best(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(archive, "ENOUGH", 10_000)
+    monkeypatch.setattr(archive, "MIN_EPISODES", 10_000)
     running.run(tmp_path)
     assert not (tmp_path / "x" / "checkpoints" / "best").exists()
 
@@ -96,5 +96,5 @@ def test_a_damaged_best_is_said_aloud_and_replaced(tmp_path, evaluated) -> None:
     (tmp_path / "x" / "checkpoints" / "best" / "state.json").write_text("{}")
     display = running.Silent()
     running.run(tmp_path, "trainer.evaluate_interval=1", epochs=2, display=display)
-    assert any("best checkpoint is not usable" in message for message in display.messages)
+    assert any("best checkpoint is not readable" in message for message in display.messages)
     assert best(tmp_path)["score"]["value"] == 0.1

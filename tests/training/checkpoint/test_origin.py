@@ -68,9 +68,9 @@ def test_weights_that_do_not_fit_are_one_error_that_names_them(tmp_path, source)
     with pytest.raises(UserError) as caught:
         running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.hidden_size=16")
     said = str(caught.value)
-    assert "policy.lstm.weight_ih_l0 is [32, 128] there and [64, 128] here" in said
+    assert "policy.core.weight_ih_l0 is [32, 128], expected [64, 128]" in said
     assert "more. Choose the policy and the options that they were trained with" in said
-    with pytest.raises(UserError, match=r"policy\.lstm\.weight_ih_l1 is not here"):
+    with pytest.raises(UserError, match=r"policy\.core\.weight_ih_l1 is unexpected"):
         running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.num_layers=1")
 
 
@@ -93,7 +93,7 @@ def test_a_world_with_other_features_is_learned_resumed_and_evaluated(tmp_path, 
 
 
 def test_a_path_that_leads_nowhere_says_so(tmp_path, source) -> None:
-    with pytest.raises(UserError, match=r"init_from: there is no directory nowhere: give that of a run"):
+    with pytest.raises(UserError, match=r"init_from: no such directory: nowhere. Give a run"):
         running.run(tmp_path, "init_from=nowhere")
     with pytest.raises(UserError, match=r"init_from: .*/runs\S* has no checkpoint that can be used"):
         running.run(tmp_path, f"init_from={source}")
@@ -104,7 +104,7 @@ def test_checkpoints_of_a_run_are_found_by_word_or_path(source) -> None:
     assert latest.path.name == "epoch_000003"
     assert checkpoint_of(source / "recall", str(latest.path)).state == latest.state
     assert checkpoint_of(source / "recall", "best").path.name == "best"
-    with pytest.raises(UserError, match=r"checkpoint: \S*workshop has no best one yet"):
+    with pytest.raises(UserError, match=r"checkpoint: \S*workshop has no best checkpoint yet"):
         checkpoint_of(source / "workshop", "best")
 
 
@@ -115,11 +115,11 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(tmp_path, sourc
     newest = load_latest(run / "checkpoints")[0]
     assert newest is not None
     (newest.path / "weights.safetensors").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"checkpoint: the checkpoint is not usable: .* has changed"):
+    with pytest.raises(UserError, match=r"checkpoint: the checkpoint is not readable: .* has changed"):
         find_checkpoint(newest.path, "checkpoint")
     assert find_checkpoint(run, "checkpoint").path.name == "epoch_000002"
     assert len(said) == 1
-    assert "taking the one before" in said[0]
+    assert "using the one before" in said[0]
     assert str(newest.path) in said[0]
 
 
@@ -127,7 +127,7 @@ def test_where_no_checkpoint_can_be_read_the_best_one_is_named_if_it_can(tmp_pat
     run = shutil.copytree(source / "recall", tmp_path / "run", symlinks=True)
     for path in (run / "checkpoints").glob("epoch_*"):
         (path / "state.json").write_text("{}")
-    says = r"init_from: none of the checkpoints in \S+ can be read \(.* has changed .*\): give another"
+    says = r"init_from: none of the checkpoints in \S+ is readable \(.* has changed .*\): use another"
     with pytest.raises(UserError, match=rf"{says}, such as the best one, {run}/checkpoints/best$"):
         find_checkpoint(run, "init_from")
     (run / "checkpoints" / "best").unlink()
