@@ -66,8 +66,8 @@ def train(
             advantages = learn(training, experience, now, averages)
 
         progress.advance(training.rollout.batch_size)
-        record = progress.record() | averages.take()
-        record |= training.returns.add(interleave_ranks(world.gather(training.env.drain_episodes())))
+        episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
+        record = progress.record() | training.returns.add(episodes) | averages.take()
         record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
         record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
         record |= training.schedules.record(now) | weight_record(agent, progress.epoch)

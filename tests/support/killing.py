@@ -1,6 +1,6 @@
 """Proves that a killed run goes on as if nothing had happened: real runs, killed with signal 9 at random moments.
 
-    OMP_NUM_THREADS=1 .venv/bin/python tests/killing.py --kills 16 --writing 6 --out bench/results/resume.json
+    OMP_NUM_THREADS=1 .venv/bin/python tests/support/killing.py --kills 16 --writing 6 --out bench/results/resume.json
 
 Every run is compared with one that nobody killed: every tensor of the last and of the best checkpoint to the bit
 (weights, optimiser, memory, random states, environments), and every line of metrics.jsonl but for times. To be killed

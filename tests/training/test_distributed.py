@@ -115,7 +115,7 @@ def test_another_number_of_processes_keeps_what_was_learned_and_says_what_it_doe
         ("failing", "process 1 of 2: this policy has had enough"),
         ("exploding", "epoch 3: loss/total is nan"),
         ("unequal", "process 1 of 2: seed: 2, but 1 for the first process"),
-        ("begun", "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run again with"),
+        ("begun", "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run the same"),
     ],
 )
 def test_when_one_process_ends_all_do_and_why_is_said_once(runs, run: str, said: str) -> None:

@@ -47,6 +47,7 @@ def make_minibatch(agent: MettaAgent) -> Minibatch:
         },
         [B, T],
     )
+    data["starts"] = data["dones"] | data["truncateds"]
     memory = TensorDict({name: normal(B, *shape) for name, shape in agent.memory_shapes().items()}, [B])
     weights = torch.rand(B, T, generator=generator) * (torch.rand(B, T, generator=generator) < 0.8)
     return Minibatch(torch.arange(B), data, memory, normal(B, T), weights)

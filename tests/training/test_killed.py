@@ -1,4 +1,4 @@
-"""Runs that are really killed, with signal 9, go on as if nothing had happened: a little of tests/killing.py."""
+"""Runs that are really killed, with signal 9, go on as if nothing had happened: a little of tests/support/killing.py."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from support.several import PATIENCE, ROOT, environment
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path) -> None:
     places = ("recall", "cartpole, velocities masked", "mettagrid tmaze")
     result = tmp_path / "result.json"
-    command = ["tests/killing.py", "--epochs", "5", "--kills", "2", "--writing", "1", "--out", str(result)]
+    command = ["tests/support/killing.py", "--epochs", "5", "--kills", "2", "--writing", "1", "--out", str(result)]
     ended = subprocess.run(
         [sys.executable, *command, "--environments", *places],
         env=environment(),

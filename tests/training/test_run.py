@@ -140,8 +140,12 @@ class Interrupting(Silent):
     [
         (1, 1, "stopped before the first checkpoint (trainer.checkpoint.interval is 1 epoch): the same command"),
         (3, 2, "stopped before the first checkpoint (trainer.checkpoint.interval is 3 epochs): the same command"),
-        (3, 4, "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run again with the"),
-        (3, 5, "stopped; 2 epochs since the last checkpoint are lost (trainer.checkpoint.interval): run again with"),
+        (3, 4, "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run the same"),
+        (
+            3,
+            5,
+            "stopped; 2 epochs since the last checkpoint are lost (trainer.checkpoint.interval): run the same command again",
+        ),
     ],
 )
 def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, epoch: int, said: str) -> None:
@@ -201,7 +205,7 @@ def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: in
 
 def test_a_policy_that_replays_from_the_wrong_memory_is_stopped(tmp_path, monkeypatch) -> None:
     right = gradient.replay
-    monkeypatch.setattr(gradient, "replay", lambda agent, m, mode: right(agent, m._replace(memory=m.memory + 1), mode))
+    monkeypatch.setattr(gradient, "replay", lambda agent, m: right(agent, m._replace(memory=m.memory + 1)))
     with pytest.raises(UserError, match="sees another memory in learning than in acting"):
         run(tmp_path, *ENVIRONMENTS["recall"])
 

@@ -49,7 +49,7 @@ def test_a_run_can_be_traced_from_the_environments_to_the_gradient_and_is_not_ch
 
 def test_a_profile_has_a_table_and_a_trace_of_one_epoch(tmp_path) -> None:
     run(tmp_path, "trainer.profile=true", epochs=3)
-    assert "engram::lstm_layer" in (tmp_path / "x" / "profile.txt").read_text()
+    assert "engram::lstm_operator" in (tmp_path / "x" / "profile.txt").read_text()
     assert (tmp_path / "x" / "profile.txt").read_text().startswith("Epoch 2,")
     assert json.loads((tmp_path / "x" / "profile.json").read_text())["traceEvents"]
 

@@ -85,7 +85,7 @@ def assert_refused(policy: LSTMWrapper, message: str) -> None:
 def test_features_of_another_width_than_the_core_was_made_for_are_named(features: int, core: str) -> None:
     message = rf"Sized: encode_observations gave \[6, {features}\], .* made for \[6, 64\] \(input_size=64\)"
     assert_refused(Sized(vector_env(), features, core=core), message)
-    message = rf"inputs are \[\d, \d, {features}\], and it was made for \[T, B, 64\]"
+    message = rf"inputs are \[\d, \d, {features}\], expected \[T, B, 64\]"
     assert_refused(OwnForward(vector_env(), features, core=core), message)
 
 
@@ -121,7 +121,7 @@ def test_features_of_several_sides_are_taken_as_one_row() -> None:
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("shape", [(2, 8, 65), (2, 8, 63), (8, 64), (1, 2, 8, 64)])
 def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=r"made for \[T, B, 64\]"):
+    with pytest.raises(UserError, match=r"expected \[T, B, 64\]"):
         CORES[core](64, 128, 1)(torch.ones(shape))
 
 

@@ -69,7 +69,7 @@ def test_weights_that_do_not_fit_are_one_error_that_names_them(tmp_path, source)
         running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.hidden_size=16")
     said = str(caught.value)
     assert "policy.core.weight_ih_l0 is [32, 128], expected [64, 128]" in said
-    assert "more. Choose the policy and the options that they were trained with" in said
+    assert "more. Use the policy and options they were trained with" in said
     with pytest.raises(UserError, match=r"policy\.core\.weight_ih_l1 is unexpected"):
         running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.num_layers=1")
 
@@ -95,7 +95,7 @@ def test_a_world_with_other_features_is_learned_resumed_and_evaluated(tmp_path, 
 def test_a_path_that_leads_nowhere_says_so(tmp_path, source) -> None:
     with pytest.raises(UserError, match=r"init_from: no such directory: nowhere. Give a run"):
         running.run(tmp_path, "init_from=nowhere")
-    with pytest.raises(UserError, match=r"init_from: .*/runs\S* has no checkpoint that can be used"):
+    with pytest.raises(UserError, match=r"init_from: .*/runs\S* has no readable checkpoint"):
         running.run(tmp_path, f"init_from={source}")
 
 
@@ -127,8 +127,8 @@ def test_where_no_checkpoint_can_be_read_the_best_one_is_named_if_it_can(tmp_pat
     run = shutil.copytree(source / "recall", tmp_path / "run", symlinks=True)
     for path in (run / "checkpoints").glob("epoch_*"):
         (path / "state.json").write_text("{}")
-    says = r"init_from: none of the checkpoints in \S+ is readable \(.* has changed .*\): use another"
-    with pytest.raises(UserError, match=rf"{says}, such as the best one, {run}/checkpoints/best$"):
+    says = r"init_from: none of the checkpoints in \S+ is readable \(.* has changed .*\): use another one"
+    with pytest.raises(UserError, match=rf"{says}, such as the best, {run}/checkpoints/best$"):
         find_checkpoint(run, "init_from")
     (run / "checkpoints" / "best").unlink()
     with pytest.raises(UserError, match=rf"{says}$"):
