@@ -87,8 +87,8 @@ def test_the_default_output_is_a_table(runs, capsys):
         (["run=empty"], "checkpoint: {}/empty has no readable checkpoint: use another run, or train this one first"),
         (["run=empty", "checkpoint=best"], "checkpoint: {}/empty has no best checkpoint yet"),
         (["run=recall_1", "checkpoint=x"], "checkpoint: no such directory: x. Give a run"),
-        (["run=recall_1", "env.cues=7"], "agent: a policy made for recall cannot play recall: it sees 6, and would"),
-        (["run=recall_1", "env=tmaze"], "agent: a policy made for recall cannot play tmaze: it reads vectors and"),
+        (["run=recall_1", "env.cues=7"], "agent: a policy made for recall cannot act in recall: the policy reads"),
+        (["run=recall_1", "env=tmaze"], "agent: a policy made for recall cannot act in tmaze: the policy reads"),
     ],
 )
 def test_a_mistake_is_a_one_line_message(runs, capsys, words, output):

@@ -78,7 +78,9 @@ def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(instruction_se
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("hidden", [33, 128, 260])  # threads share the weights of the last
-def test_acting_gives_the_bits_of_learning_for_any_rows_and_threads(instruction_set: str, hidden: int, threads: int) -> None:
+def test_acting_has_the_bits_of_learning_for_any_rows_and_threads(
+    instruction_set: str, hidden: int, threads: int
+) -> None:
     steps, rows = 6, 151
     core, inputs, memory = case(steps, rows, 40, hidden)
     starts = torch.rand(steps, rows) < 0.2
