@@ -39,7 +39,9 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_without_a_compiler_pytorch_takes_over_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     core = LSTM(3, 4)
     with caplog.at_level(logging.WARNING):
-        outputs = [core(torch.ones(2, 1, 3))[0] for _ in range(3)]
+        outputs = [
+            core(torch.ones(2, 1, 3), core.initial_memory(1), torch.zeros(2, 1, dtype=torch.bool))[0] for _ in range(3)
+        ]
     assert library.kernels() is None
     assert outputs[0].isfinite().all()
     (record,) = caplog.records

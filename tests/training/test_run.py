@@ -140,11 +140,11 @@ class Interrupting(Silent):
     [
         (1, 1, "stopped before the first checkpoint (trainer.checkpoint.interval is 1 epoch): the same command"),
         (3, 2, "stopped before the first checkpoint (trainer.checkpoint.interval is 3 epochs): the same command"),
-        (3, 4, "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run the same"),
+        (3, 4, "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run"),
         (
             3,
             5,
-            "stopped; 2 epochs since the last checkpoint are lost (trainer.checkpoint.interval): run the same command again",
+            "stopped; 2 epochs since the last checkpoint are lost (trainer.checkpoint.interval): run",
         ),
     ],
 )

@@ -121,8 +121,9 @@ def test_features_of_several_sides_are_taken_as_one_row() -> None:
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("shape", [(2, 8, 65), (2, 8, 63), (8, 64), (1, 2, 8, 64)])
 def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...]) -> None:
+    made, starts = CORES[core](64, 128, 1), torch.zeros(2, 8, dtype=torch.bool)
     with pytest.raises(UserError, match=r"expected \[T, B, 64\]"):
-        CORES[core](64, 128, 1)(torch.ones(shape))
+        made(torch.ones(shape), made.initial_memory(8), starts)
 
 
 @pytest.mark.parametrize("grad", [False, True])
