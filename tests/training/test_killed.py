@@ -1,4 +1,4 @@
-"""Runs that are really killed, with signal 9, go on as if nothing had happened: a little of tests/support/killing.py."""
+"""Runs killed with signal 9 resume as if nothing had happened: a few cases of tests/support/killing.py."""
 
 import json
 import subprocess
