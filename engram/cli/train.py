@@ -53,22 +53,22 @@ def _run(words: Sequence[str], stack: ExitStack) -> int:
 def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
     """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
     from engram.training.device import choose_device
-    from engram.training.rendezvous import meet
+    from engram.training.distributed import connect
 
-    world = meet(process, choose_device(settings.device, process), settings.trainer.peer_timeout)
+    world = connect(process, choose_device(settings.device, process), settings.trainer.peer_timeout)
     try:
-        if changed := differences(world.broadcast(settings), settings, "for the first process"):
+        if changed := differences(world.broadcast(settings), settings, "on rank 0"):
             raise SettingsError(changed)
         train(world)
         world.leave()
         return 0
     except BaseException as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
-        if not world.speaks(error):
+        if not world.should_report(error):
             return code
         if not isinstance(error, UserError):
             raise
-        print(f"process {world.rank} of {world.size}: {error}", file=sys.stderr)
+        print(f"rank {world.rank} of {world.size}: {error}", file=sys.stderr)
         return code
 
 

@@ -1,7 +1,7 @@
-"""Several processes that train one policy: what they add up, what they agree on, and how they end together.
+"""Distributed training: how ranks connect, exchange data and stop together.
 
-Each has environments of its own and the same weights. All that decides how training goes on is the same for all of
-them, so that none waits for what another does not send.
+Every rank has its own environments and the same weights. Decisions that change the course of training use values that
+are equal on all ranks, so that no rank waits for a message that another never sends.
 """
 
 import hashlib
@@ -9,7 +9,9 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -20,127 +22,175 @@ from engram.training.launch import Place
 
 log = logging.getLogger("engram")
 
-GRACE = 3.0  # seconds in which the process that failed can say why, before the others say only that it is gone
+REPORT_GRACE = 3.0  # seconds to wait for the failed rank's own report before another reports the lost connection
+POLL_INTERVAL = 0.02  # seconds
 
 Value = TypeVar("Value")
 Sums = TypeVar("Sums", bound=tuple)
 
 
 class PeerError(UserError):
-    """Another process of the run is gone. Why, it has said itself, unless it was killed."""
+    """Another rank is gone or does not respond. Unless it was killed, it has reported the reason itself."""
 
     exit_code = 1
 
 
 class World:
-    """The processes of a run, as one of them sees them. Alone, everything is given back as it is, at no cost."""
+    """The ranks of a run, seen from one of them. With a single rank, every operation returns its input at no cost."""
 
     def __init__(self, place: Place | None = None, store: dist.Store | None = None, timeout: float = 0.0) -> None:
         self.place = place or Place()
         self.rank, self.size = self.place.rank, self.place.size
-        self.main = self.rank == 0  # the one that writes, shows and evaluates
+        self.main = self.rank == 0  # the rank that writes files, shows progress and evaluates
         self.timeout, self._store = timeout, store
 
     def sum(self, tensor: Tensor) -> Tensor:
-        return self._reduced(tensor, dist.ReduceOp.SUM)
+        return self._all_reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        return self._reduced(tensor, dist.ReduceOp.MAX)
+        return self._all_reduce(tensor, dist.ReduceOp.MAX)
 
-    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter], others: Sums) -> Sums:
-        """Sum the gradients over all processes where they are, and a named tuple of scalars too, all in one message."""
+    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter], scalars: Sums) -> Sums:
+        """Sum the gradients over all ranks in place, and a named tuple of scalars, in one message."""
         if self.size == 1:
-            return others
+            return scalars
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        there = [value for value in others if value is not None]
-        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients] + [x.detach().view(1) for x in there]))
-        *summed, sums = flat.split([*(gradient.numel() for gradient in gradients), len(there)])
+        present = [value.detach().view(1) for value in scalars if value is not None]
+        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients] + present))
+        *summed, sums = flat.split([*(gradient.numel() for gradient in gradients), len(present)])
         for gradient, new in zip(gradients, summed, strict=True):
             gradient.copy_(new.view_as(gradient))
-        rest = iter(sums.unbind())
-        totals: list[Any] = [None if value is None else next(rest) for value in others]
-        return type(others)(*totals)
+        remaining = iter(sums.unbind())
+        totals: list[Any] = [None if value is None else next(remaining) for value in scalars]
+        return type(scalars)(*totals)
 
     def broadcast_weights(self, module: nn.Module) -> None:
-        """Let every process have the weights of the first."""
+        """Load the weights of rank 0 on every rank."""
         if self.size > 1:
             module.load_state_dict(self.broadcast({name: tensor.cpu() for name, tensor in module.state_dict().items()}))
 
     def broadcast(self, value: Value) -> Value:
-        """The first process's value, for all."""
+        """Return rank 0's value on every rank."""
         if self.size == 1:
             return value
         box = [value if self.main else None]
-        with self._answered():
+        with self._peer_errors():
             dist.broadcast_object_list(box, 0)
         return box[0]  # type: ignore[return-value]
 
     def scatter(self, values: Sequence[Value] | None) -> Value:
-        """Each process its own of the first one's values, which has one for every process."""
+        """Return this rank's value from rank 0's list, which has one value per rank."""
         box: list[Any] = [None]
         if self.size == 1:
             assert values is not None
             return values[0]
-        with self._answered():
+        with self._peer_errors():
             dist.scatter_object_list(box, list(values) if self.main and values is not None else None, 0)
         return box[0]
 
     def gather(self, value: Value) -> list[Value]:
-        """The values of all processes by rank for the first; nothing for the others."""
+        """Return the values of all ranks, by rank, on rank 0; an empty list on the others."""
         if self.size == 1:
             return [value]
         boxes: list[Any] | None = [None] * self.size if self.main else None
-        with self._answered():
+        with self._peer_errors():
             dist.gather_object(value, boxes, 0)
         return boxes or []
 
     def leave(self) -> None:
-        """When all have come to the end: if one fails before, all do."""
+        """Wait for all ranks to finish, then disconnect. If one fails before, all fail."""
         if self.size > 1:
-            with self._answered():
+            with self._peer_errors():
                 dist.barrier()
             dist.destroy_process_group()
 
-    def speaks(self, error: BaseException) -> bool:
-        """Whether this process is to say why the run ends. A thing is said once, by the first that knows it; those that
-        only notice that others have gone are silent when one of those has said why."""
+    def should_report(self, error: BaseException) -> bool:
+        """Whether this rank should report the error. Each error is reported once, by the first rank that raises it.
+
+        Ranks that only lost the connection to another stay silent if a rank has reported a cause.
+        """
         if self._store is None:
             return True
         consequence = isinstance(error, PeerError | KeyboardInterrupt)
-        with suppress(RuntimeError):  # the store may be gone with the process that kept it
+        with suppress(RuntimeError):  # the store is gone if the rank that hosted it has died
             if not consequence:
                 self._store.add("causes", 1)
             else:
-                deadline = time.monotonic() + GRACE
+                deadline = time.monotonic() + REPORT_GRACE
                 while time.monotonic() < deadline:
                     if self._store.add("causes", 0):
                         return False
                     time.sleep(0.1)
-            # How far each has come when it is interrupted may differ, and is one thing to say all the same.
-            what = "" if isinstance(error, KeyboardInterrupt) else str(error)
-            text = hashlib.sha256(f"{type(error).__name__}: {what}".encode()).hexdigest()
-            return self._store.add(text, 1) == 1
+            # Ranks may be interrupted after different epochs: their texts differ, but one report is enough.
+            text = "" if isinstance(error, KeyboardInterrupt) else str(error)
+            key = hashlib.sha256(f"{type(error).__name__}: {text}".encode()).hexdigest()
+            return self._store.add(key, 1) == 1
         return not consequence
 
-    def _reduced(self, tensor: Tensor, operation: Any) -> Tensor:
+    def _all_reduce(self, tensor: Tensor, operation: Any) -> Tensor:
         if self.size == 1:
             return tensor
         result = tensor.detach().clone()
-        with self._answered():
+        with self._peer_errors():
             dist.all_reduce(result, operation)
         return result
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
-        """Everything that torch raises in here means the same: somebody is gone, or does not answer."""
+    def _peer_errors(self) -> Iterator[None]:
+        """Raise PeerError for what torch raises: a collective operation fails only if a rank is gone or hangs."""
         try:
             yield
         except RuntimeError as error:
             log.info("%s", error)
             raise PeerError(
-                "another process of this run is gone, or did not answer within "
-                f"{self.timeout:g} s (trainer.peer_timeout). The last checkpoint is still there"
+                "another rank of this run is gone, or did not respond within "
+                f"{self.timeout:g} s (trainer.peer_timeout). Run the same command to resume from the last checkpoint"
             ) from error
 
 
 ALONE = World()
+
+
+def connect(place: Place, device: torch.device, timeout: float) -> World:
+    """Connect to the other ranks, if there are any. Call `leave` at the end of a successful run."""
+    if place.size == 1:
+        return ALONE
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        own = dist.PrefixStore(_handshake(store, rank, size, timeout), store)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    except (RuntimeError, TimeoutError) as error:
+        reason = str(error).partition("\n")[0]
+        raise PeerError(
+            f"the {place.size} ranks of this run could not connect (trainer.peer_timeout={timeout:g}): {reason}"
+        ) from error
+    return World(place, dist.PrefixStore("engram", own), timeout)
+
+
+def _handshake(store: dist.Store, rank: int, size: int, timeout: float) -> str:
+    """Agree on a key prefix that only the ranks alive now know.
+
+    torchrun keeps one store across restarts, so restarted ranks would find the addresses of dead ones in it. Therefore
+    every rank posts a fresh id, rank 0 replies to each id, and waits until all ranks have confirmed its reply. Ids of
+    dead ranks are never confirmed.
+    """
+    own_id, deadline = uuid4().hex, time.monotonic() + timeout
+    if rank:
+        store.set(f"hello/{rank}", own_id)
+        store.wait([f"welcome/{own_id}"], timedelta(seconds=timeout))
+        prefix = store.get(f"welcome/{own_id}").decode()
+        store.set(f"confirmed/{prefix}/{rank}", "")
+        return prefix
+    missing = set(range(1, size))
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"hello/{other}"]):
+                store.set(f"welcome/{store.get(f'hello/{other}').decode()}", own_id)
+        missing = {other for other in missing if not store.check([f"confirmed/{own_id}/{other}"])}
+        if missing and time.monotonic() > deadline:
+            raise TimeoutError(f"ranks {sorted(missing)} of 0 to {size - 1} are missing")
+        time.sleep(POLL_INTERVAL)
+    return own_id

@@ -1,4 +1,4 @@
-"""Muon for CPUs: that of torch, its matrix iteration in float32 instead of bfloat16."""
+"""Muon with float32 matrix products on CPUs. A module of its own, because torch 2.8 has no Muon to import."""
 
 import math
 from typing import Any
@@ -9,13 +9,13 @@ from torch.optim import Muon
 
 
 def make_muon(matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Steps are as large as those of AdamW, so that one learning rate suits both."""
-    kind = Float32Muon if matrices[0].device.type == "cpu" else Muon
-    return kind(matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    """Scales steps to the size of AdamW's, so that one learning rate suits both."""
+    muon = Float32Muon if matrices[0].device.type == "cpu" else Muon
+    return muon(matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
 
 
 class Float32Muon(Muon):
-    """CPUs without units for bfloat16 need some thirty times as long for the same step."""
+    """Muon without bfloat16, which takes about thirty times as long on CPUs without hardware support."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -23,16 +23,16 @@ class Float32Muon(Muon):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                average = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-                average.lerp_(parameter.grad, 1 - group["momentum"])
-                ahead = parameter.grad.lerp(average, group["momentum"])  # Nesterov
-                update = orthogonalised(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                momentum = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+                momentum.lerp_(parameter.grad, 1 - group["momentum"])
+                nesterov = parameter.grad.lerp(momentum, group["momentum"])
+                update = orthogonalize(nesterov, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
 
 
-def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Near the closest matrix with singular values of 1, by a Newton-Schulz iteration."""
+def orthogonalize(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """Approximate the nearest matrix whose singular values are all 1, by Newton-Schulz iteration."""
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix

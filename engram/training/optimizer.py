@@ -1,4 +1,4 @@
-"""The optimiser: Adam, AdamW or Muon, and one gradient step, clipped, with the weights kept in range after it."""
+"""Optimisers (Adam, AdamW, Muon), and the optimiser step: clip the gradient, step, clip the weights."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,21 +14,21 @@ from engram.training.settings import Optimizer as OptimizerSettings
 
 
 def make_optimizer(agent: MettaAgent, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """One over all parameters. Muon takes the matrices of hidden layers, and AdamW everything else."""
+    """An optimiser of all parameters. With Muon, hidden matrices use Muon and all other parameters AdamW."""
     options = {**_adam_options(settings), "fused" if settings.fused else "foreach": True}
     if settings.type != "muon":
         return Adam(agent.parameters(), decoupled_weight_decay=settings.type == "adamw", **options)
     matrices = hidden_matrices(agent)
-    chosen = {id(matrix) for matrix in matrices}
-    others = [parameter for parameter in agent.parameters() if id(parameter) not in chosen]
+    matrix_ids = {id(matrix) for matrix in matrices}
+    others = [parameter for parameter in agent.parameters() if id(parameter) not in matrix_ids]
     adamw = torch.optim.AdamW(others, **options)
-    return Together([_make_muon(matrices, settings), adamw]) if matrices else adamw
+    return CombinedOptimizer([_make_muon(matrices, settings), adamw]) if matrices else adamw
 
 
 def hidden_matrices(agent: MettaAgent) -> list[nn.Parameter]:
-    """The weights of Linear and recurrent layers, but for those that give logits or values: one row for each of them.
+    """The weights of Linear and recurrent layers, except output layers, which have one row per logit or value.
 
-    Embeddings, biases and convolutions are not among them: Muon is for maps from features to features.
+    Muon is for maps from features to features, so embeddings, biases and convolutions are left to AdamW.
     """
     outputs = (1, agent.action_space.logits)
     weights = [weight for layer in weight_layers(agent) for weight in layer.parameters.values()]
@@ -36,33 +36,33 @@ def hidden_matrices(agent: MettaAgent) -> list[nn.Parameter]:
 
 
 def set_options(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
-    """Give an optimiser the rates of these settings, which may be scheduled."""
+    """Apply the current learning rate and other options, which may be scheduled."""
     for group in optimizer.param_groups:
         group.update(_muon_options(settings) if "momentum" in group else _adam_options(settings))
 
 
-class Together(torch.optim.Optimizer):
-    """Several optimisers of different parameters as one: their groups and their state are this one's own."""
+class CombinedOptimizer(torch.optim.Optimizer):
+    """Several optimisers of different parameters as one, which owns their parameter groups and state."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = tuple(optimizers)
-        super().__init__([group for each in optimizers for group in each.param_groups], {})
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
         self._share()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for each in self.optimizers:
-            each.step(closure)
+        for optimizer in self.optimizers:
+            optimizer.step(closure)
 
     def load_state_dict(self, state_dict: Any) -> None:
         super().load_state_dict(state_dict)
-        self._share()  # loading makes new ones
+        self._share()  # loading replaces groups and state
 
     def _share(self) -> None:
         groups = iter(self.param_groups)
-        for each in self.optimizers:
-            each.param_groups = [next(groups) for _ in each.param_groups]
-            each.state = self.state
+        for optimizer in self.optimizers:
+            optimizer.param_groups = [next(groups) for _ in optimizer.param_groups]
+            optimizer.state = self.state
 
 
 class Norms(NamedTuple):
@@ -73,14 +73,14 @@ class Norms(NamedTuple):
 
 
 class OptimizerStep:
-    """One gradient step: the gradient is clipped, and the weights are kept in range after it."""
+    """Clips the gradient, steps the optimiser, and clips the weights."""
 
     def __init__(self, agent: MettaAgent, optimizer: torch.optim.Optimizer) -> None:
         self.agent, self.optimizer = agent, optimizer
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         recurrent = {id(parameter) for parameter in agent.recurrent_parameters()}
-        places = [i for i, parameter in enumerate(self._parameters) if id(parameter) in recurrent]
-        self._recurrent = torch.tensor(places, dtype=torch.long, device=self._parameters[0].device)
+        indices = [i for i, parameter in enumerate(self._parameters) if id(parameter) in recurrent]
+        self._recurrent = torch.tensor(indices, dtype=torch.long, device=self._parameters[0].device)
 
     def __call__(self, settings: OptimizerSettings) -> Norms:
         if isinstance(self.optimizer, Adam):
@@ -109,5 +109,5 @@ def _make_muon(matrices: list[nn.Parameter], settings: OptimizerSettings) -> tor
     try:
         from engram.training.muon import make_muon
     except ImportError:
-        raise UserError("trainer.optimizer.type: muon comes with torch 2.9 and later: upgrade torch") from None
+        raise UserError("trainer.optimizer.type: muon needs torch 2.9 or later: upgrade torch") from None
     return make_muon(matrices, **_muon_options(settings))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.running import RECALL, SMALL
-from support.several import PATIENCE, environment
+from support.two_ranks import TIMEOUT, environment
 
 from engram.cli.main import Terminated, main
 from engram.cli.train import next_steps
@@ -54,7 +54,7 @@ def training(*words: str) -> Iterator[subprocess.Popen]:
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -101,7 +101,7 @@ def test_a_signal_before_the_first_checkpoint_says_that_nothing_is_saved(tmp_pat
         metrics = tmp_path / "x" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and metrics.stat().st_size, process)
         process.send_signal(sign)
-        output = process.communicate(timeout=PATIENCE)[1].decode()
+        output = process.communicate(timeout=TIMEOUT)[1].decode()
     assert process.returncode == (130 if sign == signal.SIGINT else 143)
     assert output == (
         "stopped before the first checkpoint (trainer.checkpoint.interval is 1000000 epochs): "

@@ -1,4 +1,4 @@
-"""Several processes that train one policy, really started: with gloo, two of them, on small runs."""
+"""Small runs on two real ranks, connected by gloo."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from support import running
-from support.several import PATIENCE, Ended, Job, environment, in_two_processes
+from support.two_ranks import TIMEOUT, Ended, Job, environment, run_on_two_ranks
 
 from engram.training import distributed
 from engram.training.checkpoint.files import load_latest
@@ -20,11 +20,11 @@ from engram.training.watchdog import TrainingStoppedError
 
 FAKES = Path(__file__).parent / "fakes" / "mortal.py"
 JITTER = ("env=recall", "env.delay=2", "env.delay_jitter=2", "env.truncate=0.05")
-# A whole batch in every step, and an optimiser that does not turn rounding into a sign.
+# One minibatch is the whole batch, and a large eps keeps Adam from turning rounding errors into full steps.
 HALVES = ("trainer.minibatch_size=96", "trainer.optimizer.eps=1e-5", "trainer.scale_batches_by_world_size=true")
-# Everything random is in it: minibatches, priorities, and a stop by KL that all must make together.
-EACH = ("trainer.prioritized.prio_alpha=0.6", "trainer.ppo.target_kl=0.0001", "trainer.evaluate_interval=2")
-MORTAL = (f"py_agent={FAKES}:Mortal", *EACH)
+# Everything random: minibatches, priorities, and a KL stop that all ranks must make together.
+RANDOM = ("trainer.prioritized.prio_alpha=0.6", "trainer.ppo.target_kl=0.0001", "trainer.evaluate_interval=2")
+MORTAL = (f"py_agent={FAKES}:Mortal", *RANDOM)
 
 
 def words(directory: Path, name: str, *more: str, epochs: int = 5) -> list[str]:
@@ -46,22 +46,22 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Runs:
-    """Runs by two processes; the second was told another directory, `nobody`."""
+    """Runs on two ranks; rank 1 gets another directory, `unused`."""
     where = tmp_path_factory.mktemp("runs")
-    second = (f"runs_dir={where / 'nobody'}",)
+    rank_1 = (f"runs_dir={where / 'unused'}",)
     jobs = {
-        "halves": Job(words(where, "halves", *HALVES, "trainer.total_timesteps=288"), second),
-        "whole": Job(words(where, "whole", *MORTAL), second),
-        "begun": Job(words(where, "pieces", *MORTAL), second, stop=3),
-        "pieces": Job(words(where, "pieces", *MORTAL), second),
-        "failing": Job(words(where, "failing", f"py_agent={FAKES}:Failing"), second),
-        "exploding": Job(words(where, "exploding", f"py_agent={FAKES}:Exploding"), second),
-        "unequal": Job(words(where, "unequal"), (*second, "seed=2")),
+        "halves": Job(words(where, "halves", *HALVES, "trainer.total_timesteps=288"), rank_1),
+        "whole": Job(words(where, "whole", *MORTAL), rank_1),
+        "begun": Job(words(where, "pieces", *MORTAL), rank_1, stop=3),
+        "pieces": Job(words(where, "pieces", *MORTAL), rank_1),
+        "failing": Job(words(where, "failing", f"py_agent={FAKES}:Failing"), rank_1),
+        "exploding": Job(words(where, "exploding", f"py_agent={FAKES}:Exploding"), rank_1),
+        "unequal": Job(words(where, "unequal"), (*rank_1, "seed=2")),
     }
-    return Runs(where, dict(zip(jobs, in_two_processes(list(jobs.values())), strict=True)))
+    return Runs(where, dict(zip(jobs, run_on_two_ranks(list(jobs.values())), strict=True)))
 
 
-def test_two_processes_with_half_the_rows_each_learn_what_one_with_all_does(runs, tmp_path) -> None:
+def test_two_ranks_with_half_the_rows_each_learn_the_same_as_one_with_all_rows(runs, tmp_path) -> None:
     running.run(tmp_path, *JITTER, *HALVES)
     halves = weights(runs.directory, "halves")
     for name, tensor in weights(tmp_path).items():
@@ -70,7 +70,7 @@ def test_two_processes_with_half_the_rows_each_learn_what_one_with_all_does(runs
         assert both == pytest.approx(one, abs=1e-4)
 
 
-def test_two_processes_that_stopped_go_on_exactly_as_if_they_had_not(runs) -> None:
+def test_two_interrupted_ranks_resume_exactly(runs) -> None:
     where = runs.directory
     assert running.log(where, "pieces").count("resume: exact") == 1
     assert running.metrics(where, "pieces") == running.metrics(where, "whole")
@@ -78,14 +78,14 @@ def test_two_processes_that_stopped_go_on_exactly_as_if_they_had_not(runs) -> No
         assert torch.equal(tensor, weights(where, "pieces")[name]), name
 
 
-def test_only_the_first_process_writes_and_steps_are_those_of_all(runs) -> None:
-    assert not (runs.directory / "nobody").exists()
+def test_only_rank_0_writes_files_and_steps_count_all_ranks(runs) -> None:
+    assert not (runs.directory / "unused").exists()
     files = {path.name for path in (runs.directory / "whole").iterdir()}
     assert files == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints", ".lock"}
     assert [record["steps"] for record in running.metrics(runs.directory, "whole")] == [192, 384, 576, 768, 960]
 
 
-def test_a_checkpoint_has_a_part_of_every_process_and_they_differ(runs) -> None:
+def test_a_checkpoint_holds_the_different_state_of_every_rank(runs) -> None:
     checkpoint, _ = load_latest(runs.directory / "whole" / "checkpoints")
     assert checkpoint is not None
     for group in ("memory", "random", "environment"):
@@ -93,15 +93,15 @@ def test_a_checkpoint_has_a_part_of_every_process_and_they_differ(runs) -> None:
         assert first.keys() == second.keys()
         assert any(not torch.equal(first[name], second[name]) for name in first)
     noise = [checkpoint.groups[group]["actions"] for group in ("random", "random.rank1")]
-    assert torch.equal(*noise)  # drawn alike, and each takes the numbers of its own rows
+    assert torch.equal(*noise)  # every rank draws the noise of all rows and uses that of its own
 
 
-def test_another_number_of_processes_keeps_what_was_learned_and_says_what_it_does_not(runs, tmp_path) -> None:
+def test_resuming_with_fewer_ranks_keeps_the_weights_and_reports_what_starts_fresh(runs, tmp_path) -> None:
     shutil.copytree(runs.directory / "halves", tmp_path / "halves")
     before, display = weights(tmp_path, "halves"), running.Silent()
     running.run(tmp_path, *JITTER, *HALVES, name="halves", display=display)
-    said = "resume: with 1 rank, not 2: weights, optimiser, counters and schedules are restored; environments"
-    assert any(said in message for message in display.messages)
+    warning = "resume: with 1 rank, not 2: weights, optimiser, counters and schedules are restored; environments"
+    assert any(warning in message for message in display.messages)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path, "halves").items())
     running.run(tmp_path, *JITTER, *HALVES, name="halves", epochs=5)
     records = running.metrics(tmp_path, "halves")
@@ -110,44 +110,45 @@ def test_another_number_of_processes_keeps_what_was_learned_and_says_what_it_doe
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
-        ("failing", "process 1 of 2: this policy has had enough"),
+        ("failing", "rank 1 of 2: this policy has had enough"),
         ("exploding", "epoch 3: loss/total is nan"),
-        ("unequal", "process 1 of 2: seed: 2, but 1 for the first process"),
+        ("unequal", "rank 1 of 2: seed: 2, but 1 on rank 0"),
         ("begun", "stopped; 1 epoch since the last checkpoint is lost (trainer.checkpoint.interval): run the same"),
     ],
 )
-def test_when_one_process_ends_all_do_and_why_is_said_once(runs, run: str, said: str) -> None:
+def test_when_one_rank_stops_all_stop_and_one_reports_the_reason(runs, run: str, message: str) -> None:
     first, second = runs.ended[run]
     assert first.code
     assert second.code
-    assert (first.error + second.error).count(said) == 1
+    assert (first.error + second.error).count(message) == 1
     assert len((first.error + second.error).splitlines()) == 1
 
 
-def test_processes_that_are_interrupted_after_different_epochs_say_it_once(monkeypatch) -> None:
-    monkeypatch.setattr(distributed, "GRACE", 0.0)
+def test_ranks_interrupted_after_different_epochs_report_it_once(monkeypatch) -> None:
+    monkeypatch.setattr(distributed, "REPORT_GRACE", 0.0)
     store = torch.distributed.HashStore()
     worlds = [World(Place(rank=rank, size=2), store) for rank in range(2)]
-    assert [world.speaks(KeyboardInterrupt(f"stopped after epoch {world.rank}")) for world in worlds] == [True, False]
+    reports = [world.should_report(KeyboardInterrupt(f"stopped after epoch {world.rank}")) for world in worlds]
+    assert reports == [True, False]
 
 
-def test_when_all_goes_well_nothing_is_said(runs) -> None:
+def test_successful_runs_report_no_error(runs) -> None:
     for run in ("halves", "whole", "pieces"):
         assert runs.ended[run] == (Ended(0, ""), Ended(0, ""))
 
 
-def test_processes_whose_weights_have_come_apart_are_stopped() -> None:
+def test_ranks_with_different_weights_are_stopped() -> None:
     parts = [RankState({}, {}, "same"), RankState({}, {}, "same"), RankState({}, {}, "other")]
     with pytest.raises(TrainingStoppedError, match="rank 2 of 3 has different weights than rank 0"):
         join_ranks({}, parts)
 
 
-def test_a_killed_process_is_started_again_and_the_run_ends_as_if_it_had_not_been(runs, tmp_path) -> None:
+def test_a_killed_rank_is_restarted_and_the_run_ends_like_an_uninterrupted_one(runs, tmp_path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", "--standalone")
     command = [sys.executable, *torchrun, "-m", "engram", "train", *words(tmp_path, "x", *MORTAL)]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
     assert ended.returncode == 0, ended.stderr
     assert "exitcode: -9" in ended.stderr
     assert "Traceback" not in ended.stderr

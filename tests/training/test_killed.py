@@ -4,20 +4,20 @@ import json
 import subprocess
 import sys
 
-from support.several import PATIENCE, ROOT, environment
+from support.two_ranks import ROOT, TIMEOUT, environment
 
 
-def test_a_killed_run_ends_like_one_that_was_not(tmp_path) -> None:
-    places = ("recall", "cartpole, velocities masked", "mettagrid tmaze")
+def test_a_killed_run_ends_like_an_uninterrupted_one(tmp_path) -> None:
+    environments = ("recall", "cartpole, velocities masked", "mettagrid tmaze")
     result = tmp_path / "result.json"
     command = ["tests/support/killing.py", "--epochs", "5", "--kills", "2", "--writing", "1", "--out", str(result)]
     ended = subprocess.run(
-        [sys.executable, *command, "--environments", *places],
+        [sys.executable, *command, "--environments", *environments],
         env=environment(),
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads(result.read_text())

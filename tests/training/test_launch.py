@@ -1,4 +1,4 @@
-"""Which of several processes this is."""
+"""The rank of a process, from the variables of torchrun."""
 
 import pytest
 
@@ -15,26 +15,26 @@ TORCHRUN = {
 }
 
 
-def test_without_torchrun_or_with_one_process_it_is_alone() -> None:
+def test_without_torchrun_there_is_a_single_rank() -> None:
     assert place({}) == place(TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) == Place(0, 1, 0, 1)
 
 
-def test_torchrun_says_where_it_stands() -> None:
+def test_ranks_are_read_from_the_variables_of_torchrun() -> None:
     assert place(TORCHRUN) == Place(rank=3, size=4, local_rank=1, local_size=2)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"RANK": "4"}, "RANK=4: with WORLD_SIZE=4 it must be 0 to 3"),
-        ({"RANK": "first"}, "whole numbers are expected"),
+        ({"RANK": "first"}, "expected whole numbers"),
     ],
 )
-def test_what_cannot_be_is_the_users_to_mend(change, said) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_ranks_raise_a_user_error(change, message) -> None:
+    with pytest.raises(UserError, match=message):
         place(TORCHRUN | change)
 
 
-def test_half_of_what_torchrun_says_is_not_enough() -> None:
+def test_missing_variables_are_named() -> None:
     with pytest.raises(UserError, match="LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set"):
         place({"WORLD_SIZE": "2", "RANK": "0"})

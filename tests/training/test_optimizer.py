@@ -1,4 +1,4 @@
-"""The optimisers: which parameters they take, that they learn, and that their state survives."""
+"""Optimisers: which parameters they update, that they learn, and that their state can be saved and loaded."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent
 from engram.env.registry import make_spec
 from engram.env.settings import TMaze
-from engram.training.muon import Float32Muon, orthogonalised
+from engram.training.muon import Float32Muon, orthogonalize
 from engram.training.optimizer import OptimizerStep, hidden_matrices, make_optimizer, set_options
 from engram.training.settings import Optimizer
 
@@ -29,7 +29,7 @@ def step(agent: MettaAgent, optimizer: torch.optim.Optimizer, seed: int) -> None
     optimizer.step()
 
 
-def test_muon_takes_the_matrices_between_features_and_nothing_else(agent) -> None:
+def test_muon_updates_only_matrices_between_features(agent) -> None:
     chosen = {id(matrix) for matrix in hidden_matrices(agent)}
     names = {name.removeprefix("policy.") for name, parameter in agent.named_parameters() if id(parameter) in chosen}
     recurrent = {f"core.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
@@ -41,15 +41,15 @@ def test_muon_takes_the_matrices_between_features_and_nothing_else(agent) -> Non
 @pytest.mark.parametrize("fused", [False, True])
 def test_every_parameter_has_exactly_one_optimiser(agent, kind: str, fused: bool) -> None:
     optimizer = make_optimizer(agent, Optimizer(type=kind, fused=fused))
-    theirs = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    assert sorted(theirs) == sorted(id(parameter) for parameter in agent.parameters())
+    optimized = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(optimized) == sorted(id(parameter) for parameter in agent.parameters())
     before = [parameter.detach().clone() for parameter in agent.parameters()]
     step(agent, optimizer, 0)
     assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_loaded_optimiser_goes_on_where_the_saved_one_was(agent, kind: str) -> None:
+def test_a_loaded_optimiser_continues_exactly(agent, kind: str) -> None:
     settings = Optimizer(type=kind)
     optimizer = make_optimizer(agent, settings)
     step(agent, optimizer, 0)
@@ -66,7 +66,7 @@ def test_a_loaded_optimiser_goes_on_where_the_saved_one_was(agent, kind: str) ->
 
 
 @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (8, 8)])
-def test_muon_in_float32_is_that_of_torch_but_for_rounding(shape: tuple[int, int]) -> None:
+def test_muon_in_float32_equals_torchs_up_to_rounding(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     start, gradients = torch.randn(shape), torch.randn(4, *shape)
     ends = []
@@ -80,17 +80,17 @@ def test_muon_in_float32_is_that_of_torch_but_for_rounding(shape: tuple[int, int
     assert (ends[0] - ends[1]).norm() < 0.02 * ends[1].norm()
 
 
-def test_what_muon_adds_has_singular_values_near_one() -> None:
+def test_the_update_of_muon_has_singular_values_near_one() -> None:
     torch.manual_seed(0)
-    update = orthogonalised(torch.randn(32, 8), (3.4445, -4.7750, 2.0315), 5, 1e-7)
+    update = orthogonalize(torch.randn(32, 8), (3.4445, -4.7750, 2.0315), 5, 1e-7)
     assert update.shape == (32, 8)
     assert all(0.6 < value < 1.3 for value in torch.linalg.svdvals(update).tolist())
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_norms_are_those_before_clipping_of_all_and_of_the_recurrent_weights(agent, kind: str) -> None:
+def test_gradient_norms_are_measured_before_clipping(agent, kind: str) -> None:
     optimise = OptimizerStep(agent, make_optimizer(agent, Optimizer(type=kind)))
-    for _ in range(2):  # the first step makes the state, the second may take another way
+    for _ in range(2):  # the first step creates the state, which may take another path than the second
         for parameter in agent.parameters():
             parameter.grad = torch.randn_like(parameter)
         gradients = {id(p): p.grad.flatten().clone() for p in agent.parameters() if p.grad is not None}
@@ -101,7 +101,7 @@ def test_the_norms_are_those_before_clipping_of_all_and_of_the_recurrent_weights
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_rate_of_zero_moves_nothing(agent, kind: str) -> None:
+def test_a_learning_rate_of_zero_changes_no_weight(agent, kind: str) -> None:
     optimizer = make_optimizer(agent, Optimizer(type=kind))
     before = [parameter.detach().clone() for parameter in agent.parameters()]
     set_options(optimizer, Optimizer(type=kind).model_copy(update={"learning_rate": 0.0}))
@@ -109,7 +109,7 @@ def test_a_rate_of_zero_moves_nothing(agent, kind: str) -> None:
     assert all(torch.equal(old, new) for old, new in zip(before, agent.parameters(), strict=True))
 
 
-def test_fused_and_separate_kernels_agree_but_for_rounding(agent) -> None:
+def test_fused_and_separate_kernels_agree_up_to_rounding(agent) -> None:
     start = {k: v.clone() for k, v in agent.state_dict().items()}
     ends = []
     for fused in (False, True):

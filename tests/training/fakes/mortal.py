@@ -1,4 +1,4 @@
-"""Policies that fail in one of several processes, when its memory of steps says so: for tests."""
+"""Policies that fail on rank 1 at a given call, for tests."""
 
 import os
 import signal
@@ -6,39 +6,43 @@ import signal
 from engram.agent.policies.fast import Fast
 from engram.settings import UserError
 
-LAST = 70  # the call that is not survived: in the middle of the third epoch
+FAIL_AT = 70  # in the middle of the third epoch
 
 
 class Mortal(Fast):
-    """The second process is killed once; after torchrun has started all of them again, it lives."""
+    """Rank 1 is killed once, and survives after torchrun has restarted all ranks."""
 
     calls = 0
 
     def decode_actions(self, hidden):
         Mortal.calls += 1
-        if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and Mortal.calls == LAST:
+        if (
+            os.environ["RANK"] == "1"
+            and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+            and Mortal.calls == FAIL_AT
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().decode_actions(hidden)
 
 
 class Failing(Fast):
-    """The second process stops with a message."""
+    """Rank 1 stops with a message."""
 
     calls = 0
 
     def decode_actions(self, hidden):
         Failing.calls += 1
-        if os.environ["RANK"] == "1" and Failing.calls == LAST:
+        if os.environ["RANK"] == "1" and Failing.calls == FAIL_AT:
             raise UserError("this policy has had enough")
         return super().decode_actions(hidden)
 
 
 class Exploding(Fast):
-    """One process computes what is not a number; all of them get to know."""
+    """Rank 1 computes a NaN, which reaches all ranks."""
 
     calls = 0
 
     def decode_actions(self, hidden):
         Exploding.calls += 1
         logits, value = super().decode_actions(hidden)
-        return logits, value * (float("nan") if os.environ["RANK"] == "1" and Exploding.calls >= LAST else 1.0)
+        return logits, value * (float("nan") if os.environ["RANK"] == "1" and Exploding.calls >= FAIL_AT else 1.0)

@@ -1,4 +1,4 @@
-"""Runs in two processes at once. As a program this is one of them, and does the runs it is told, one after another."""
+"""Runs on two ranks. Executed as a program, this file is one of the ranks and does its runs one after another."""
 
 import contextlib
 import io
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120  # seconds, for a slow machine; no test waits for it
+TIMEOUT = 120  # seconds, for slow machines; runs are expected to end long before
 
 
 class Job(NamedTuple):
-    """A run: its words, those that only the second process gets, and the epoch after which it stops, if it does."""
+    """A run: command-line words, further words for rank 1 only, and the epoch after which to interrupt it, if any."""
 
     words: Sequence[str]
-    second: Sequence[str] = ()
+    rank_1: Sequence[str] = ()
     stop: int | None = None
 
 
@@ -28,13 +28,13 @@ class Ended(NamedTuple):
     error: str
 
 
-def in_two_processes(jobs: Sequence[Job]) -> list[tuple[Ended, Ended]]:
-    """How each job ended in both processes, which find each other as if torchrun had started them."""
+def run_on_two_ranks(jobs: Sequence[Job]) -> list[tuple[Ended, Ended]]:
+    """Start two ranks as torchrun does, and return how each job ended on both."""
     ports = [free_port() for _ in jobs]
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", __file__, json.dumps([ports, jobs])],
-            env=environment() | _place(rank),
+            env=environment() | _variables(rank),
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -42,7 +42,7 @@ def in_two_processes(jobs: Sequence[Job]) -> list[tuple[Ended, Ended]]:
         for rank in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+        outputs = [process.communicate(timeout=TIMEOUT)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -61,20 +61,20 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _place(rank: int) -> dict[str, str]:
-    whole = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return {**whole, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+def _variables(rank: int) -> dict[str, str]:
+    common = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
-def _do(job: Job) -> Ended:
-    """Through the command line, but for what is shown."""
+def _run(job: Job) -> Ended:
+    """Run the command line, without a display."""
     import torch.distributed
 
     import engram.display.terminal
     from engram.cli.main import main
 
-    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(_stopping(job.stop))
-    words = [*job.words, *(job.second if os.environ["RANK"] == "1" else ())]
+    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(_interrupting_display(job.stop))
+    words = [*job.words, *(job.rank_1 if os.environ["RANK"] == "1" else ())]
     with contextlib.redirect_stderr(io.StringIO()) as error:
         code = main(["train", *words])
     if torch.distributed.is_initialized():
@@ -82,20 +82,20 @@ def _do(job: Job) -> Ended:
     return Ended(code, error.getvalue())
 
 
-def _stopping(epoch: int | None) -> Any:
+def _interrupting_display(epoch: int | None) -> Any:
     from support.running import Silent
 
-    class Stopping(Silent):
+    class Interrupting(Silent):
         def update(self, record: Any) -> None:
             if record["epoch"] == epoch:
                 raise KeyboardInterrupt
 
-    return Stopping()
+    return Interrupting()
 
 
 if __name__ == "__main__":
     results = []
     for port, job in zip(*json.loads(sys.argv[1]), strict=True):
         os.environ["MASTER_PORT"] = str(port)
-        results.append(_do(Job(*job)))
+        results.append(_run(Job(*job)))
     print(json.dumps(results))
