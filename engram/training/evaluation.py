@@ -1,4 +1,4 @@
-"""What an evaluation found: estimates of return, length and the environment's statistics, from whole episodes."""
+"""The result of an evaluation: estimates of return, length and environment statistics, from whole episodes."""
 
 # N agent-episodes, E episodes of environments
 
@@ -13,7 +13,7 @@ from engram.training.estimate import Estimate, estimate
 
 
 class AgentEstimate(NamedTuple):
-    """How the agent of one index did, in the episodes it was in."""
+    """The estimates of one agent, over the episodes it took part in."""
 
     returns: Estimate | None
     length: Estimate | None
@@ -23,8 +23,8 @@ class AgentEstimate(NamedTuple):
 class Evaluation:
     """Estimates from whole episodes.
 
-    The agents of an environment share its luck, so their values are averaged within an episode first: intervals and
-    deviations are those of episodes, not of agents, and are honest about how many there were.
+    Agents of one environment are not independent, so their values are averaged within each episode first: intervals
+    and deviations are those of episodes, not of agents.
     """
 
     episodes: int  # of environments, with all their agents
@@ -46,7 +46,7 @@ class Evaluation:
         }
 
     def record(self) -> dict[str, float]:
-        """The figures for a run's metrics."""
+        """The metrics of this evaluation."""
         figures = {
             "return": self.returns.mean,
             "return_low": self.returns.low,
@@ -58,13 +58,13 @@ class Evaluation:
 
 
 class Tally:
-    """Collects agent-episodes by the episode of the environment they belong to, as long as it counts."""
+    """Collects agent-episodes by episode of the environment, up to a quota per environment."""
 
     def __init__(self, quota_per_env: np.ndarray, agents: int) -> None:
         self.quota, self.agents = quota_per_env, agents
         self._ended = np.zeros_like(quota_per_env)  # episodes of each environment
-        self._places = np.concatenate([[0], np.cumsum(quota_per_env)])  # the number of each environment's first episode
-        self._numbers: list[np.ndarray] = []  # of the episode that each of the agent-episodes below belongs to
+        self._first = np.concatenate([[0], np.cumsum(quota_per_env)])  # index of each environment's first episode
+        self._indices: list[np.ndarray] = []  # the episode of each agent-episode in _episodes
         self._episodes: list[Episodes] = []
 
     @property
@@ -72,38 +72,38 @@ class Tally:
         return bool((self._ended >= self.quota).all())
 
     def add(self, batch: Batch, episodes: Episodes) -> bool:
-        """What a step of some environments ended; whether that was anything."""
+        """Add the episodes that ended in a step of some environments. Returns whether there were any."""
         envs = episodes.rows // self.agents
         counts = self._ended[envs] < self.quota[envs]
         if counts.any():
-            self._numbers.append((self._places[envs] + self._ended[envs])[counts])
+            self._indices.append((self._first[envs] + self._ended[envs])[counts])
             self._episodes.append(episodes.select(counts))
-        # An environment begins anew when all its agents do; one that leaves early starts over alone.
-        anew = batch.buffers.starts.reshape(-1, self.agents).all(axis=1)
-        self._ended[batch.rows.start // self.agents : batch.rows.stop // self.agents] += anew
+        # An episode ends when all agents start over; an agent that ends early starts over alone.
+        started = batch.buffers.starts.reshape(-1, self.agents).all(axis=1)
+        self._ended[batch.rows.start // self.agents : batch.rows.stop // self.agents] += started
         return len(episodes) > 0
 
     def result(self) -> Evaluation:
         episodes = Episodes.concatenate(self._episodes)
-        numbers = np.concatenate(self._numbers)
-        returns, length = (self._estimate(numbers, values) for values in (episodes.returns, episodes.lengths))
+        indices = np.concatenate(self._indices)
+        returns, length = (self._estimate(indices, values) for values in (episodes.returns, episodes.lengths))
         assert returns is not None
         assert length is not None
         agents = []
         for index in range(self.agents):
             own = episodes.rows % self.agents == index
             values = (episodes.returns[own], episodes.lengths[own])
-            agents.append(AgentEstimate(*(self._estimate(numbers[own], each) for each in values)))
-        stats = {name: self._estimate(numbers, values) for name, values in sorted(episodes.stats.items())}
+            agents.append(AgentEstimate(*(self._estimate(indices[own], each) for each in values)))
+        stats = {name: self._estimate(indices, values) for name, values in sorted(episodes.stats.items())}
         known = {name: value for name, value in stats.items() if value is not None}
         return Evaluation(int(self.quota.sum()), returns, length, agents, known)
 
-    def _estimate(self, numbers: np.ndarray, values: np.ndarray) -> Estimate | None:
-        """From the means of episodes [E], over those of their agent-episodes [N] that have a value."""
-        has = ~np.isnan(values)
+    def _estimate(self, indices: np.ndarray, values: np.ndarray) -> Estimate | None:
+        """Estimate from the means of episodes [E] over their agent-episodes [N], ignoring NaNs."""
+        known = ~np.isnan(values)
         size = int(self.quota.sum())
-        sums = np.bincount(numbers[has], values[has].astype(np.float64), size)
-        counts = np.bincount(numbers[has], minlength=size)
+        sums = np.bincount(indices[known], values[known].astype(np.float64), size)
+        counts = np.bincount(indices[known], minlength=size)
         return estimate(sums[counts > 0] / counts[counts > 0])
 
 

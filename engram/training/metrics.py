@@ -1,4 +1,4 @@
-"""What is measured: time by phase, averages over an epoch, finished episodes, and the stream they are written to."""
+"""Metrics of an epoch: phase timers, mean losses, episode returns, and the file they are written to."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Timers:
 
 
 class Averages:
-    """Means of named scalars, kept where they were computed and brought over at once."""
+    """Means of named scalars. They stay on their device until `take` copies all of them in one transfer."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Tensor]] = {}
@@ -56,12 +56,12 @@ class Averages:
         values, self._values = self._values, {}
         if not values:
             return {}
-        means = torch.stack([torch.stack(each).float().mean() for each in values.values()]).tolist()
+        means = torch.stack([torch.stack(scalars).float().mean() for scalars in values.values()]).tolist()
         return dict(zip(values, means, strict=True))
 
 
 class ReturnTracker:
-    """Finished episodes: the means of an epoch, and the mean return over the most recent ones."""
+    """Mean episode figures of an epoch, and the mean return over the most recent episodes."""
 
     def __init__(self, recent: int = 200) -> None:
         self.recent: deque[float] = deque(maxlen=recent)
@@ -88,7 +88,7 @@ class ReturnTracker:
 
 
 class MetricsFile:
-    """One JSON object a line, one line an epoch, written through at once."""
+    """A JSON Lines file with one record per epoch, flushed after each."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", encoding="utf-8")
@@ -102,31 +102,30 @@ class MetricsFile:
 
     @staticmethod
     def truncate(path: Path, epoch: int) -> None:
-        """Drop what a stopped run had written after the checkpoint it goes on from."""
+        """Drop the records after the checkpoint that the run resumes from."""
         if not path.exists():
             return
         kept = takewhile(lambda line: _epoch_of(line) <= epoch, path.read_bytes().splitlines(keepends=True))
-        os.truncate(path, sum(map(len, kept)))  # at a stroke: the epochs before are never at risk
+        os.truncate(path, sum(map(len, kept)))  # atomic: earlier records are never at risk
 
 
-def interleave_ranks(parts: Sequence[Episodes]) -> Episodes:
-    """The episodes of several processes as if they had ended in turn: nobody's are the most recent ones."""
-    if len(parts) == 1:
-        return parts[0]
-    joined = Episodes.concatenate(parts)
-    moments = [(np.arange(len(part)) + 0.5) / len(part) for part in parts if len(part)]
-    order = np.argsort(np.concatenate([np.zeros(0), *moments]), kind="stable")
-    return joined.select(order)
+def interleave_ranks(by_rank: Sequence[Episodes]) -> Episodes:
+    """Interleave the episodes of all ranks evenly, so that the most recent ones come from every rank."""
+    if len(by_rank) == 1:
+        return by_rank[0]
+    positions = [(np.arange(len(episodes)) + 0.5) / len(episodes) for episodes in by_rank if len(episodes)]
+    order = np.argsort(np.concatenate([np.zeros(0), *positions]), kind="stable")
+    return Episodes.concatenate(by_rank).select(order)
 
 
 def explained_variance(values: Tensor, returns: Tensor, world: World = ALONE) -> float:
-    """1: the values say all about the returns; 0: no more than their mean would. Over all processes."""
-    unexplained, all_there_is = _squares(returns - values, world), _squares(returns, world)
-    return (1 - unexplained / all_there_is.clamp(min=1e-8 * (returns.numel() * world.size - 1))).item()
+    """1 - Var(returns - values) / Var(returns), over all ranks."""
+    residual, total = _squared_deviations(returns - values, world), _squared_deviations(returns, world)
+    return (1 - residual / total.clamp(min=1e-8 * (returns.numel() * world.size - 1))).item()
 
 
 def weight_record(agent: MettaAgent, epoch: int) -> Record:
-    """The health of the weights, in the epochs in which the policy wants it measured."""
+    """Weight metrics, every `analyze_weights_interval` epochs."""
     interval = agent.policy.analyze_weights_interval
     if not interval or epoch % interval:
         return {}
@@ -137,8 +136,8 @@ def process_megabytes() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
-def _squares(x: Tensor, world: World) -> Tensor:
-    """The sum of squared distances from the mean; every process has as many numbers."""
+def _squared_deviations(x: Tensor, world: World) -> Tensor:
+    """The sum of squared deviations from the mean over all ranks, which have equally many values."""
     return world.sum((x - world.sum(x.mean() / world.size)).square().sum())
 
 
@@ -146,4 +145,4 @@ def _epoch_of(line: bytes) -> float:
     try:
         return json.loads(line)["epoch"]
     except (ValueError, KeyError):
-        return float("inf")  # a line cut off in the middle
+        return float("inf")  # an incomplete line

@@ -1,4 +1,4 @@
-"""Sinks: where the record of every epoch goes beside the run's own metrics.jsonl."""
+"""Sinks: TensorBoard, Weights & Biases and the profiler, which receive the record of every epoch."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -22,7 +22,7 @@ class Sink(Protocol):
 def make_sinks(
     directory: Path, trainer: Trainer, wandb: Wandb, steps_done: int, config: Mapping[str, Any]
 ) -> list[Sink]:
-    """What the settings ask for. `config` is all settings of the run, to be shown beside its curves."""
+    """The sinks that the settings enable. `config` holds all settings of the run, to show beside its curves."""
     sinks: list[Sink] = []
     if trainer.tensorboard:
         sinks.append(TensorBoard(directory / "tensorboard", steps_done))
@@ -34,7 +34,7 @@ def make_sinks(
 
 
 class TensorBoard:
-    """Files for `tensorboard --logdir runs`. What a stopped run wrote after its checkpoint is dropped."""
+    """Writes files for `tensorboard --logdir runs`. On resume, records after the checkpoint are dropped."""
 
     def __init__(self, directory: Path, steps_done: int) -> None:
         module = _import("torch.utils.tensorboard", "tensorboard", "trainer.tensorboard=true")
@@ -50,7 +50,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sent as the run goes, or written below the run's directory for `wandb sync`. A resumed run is the same one."""
+    """Logs online, or into the run's directory for `wandb sync`. A resumed run continues the same W&B run."""
 
     def __init__(self, directory: Path, settings: Wandb, config: Mapping[str, Any]) -> None:
         wandb = _import("wandb", "wandb", f"wandb={settings.mode}")
@@ -59,7 +59,7 @@ class WeightsAndBiases:
                 project=settings.project,
                 entity=settings.entity,
                 name=directory.name,
-                id=_id_of_run(directory / "wandb_id.txt"),
+                id=_run_id(directory / "wandb_id.txt"),
                 resume="allow",
                 mode=settings.mode,
                 dir=str(directory),
@@ -69,7 +69,7 @@ class WeightsAndBiases:
             raise UserError(
                 f"wandb={settings.mode}: {error}: log in with `wandb login`, or give wandb=offline or wandb=off"
             ) from error
-        # Not W&B's own counter: it would refuse the steps that a resumed run does again.
+        # W&B's own step counter would reject the steps that a resumed run repeats.
         self._run.define_metric("*", step_metric="steps")
 
     def write(self, record: Record) -> None:
@@ -80,7 +80,7 @@ class WeightsAndBiases:
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """What of a record can be drawn as a curve."""
+    """The numeric values of a record."""
     return {name: value for name, value in record.items() if isinstance(value, int | float)}
 
 
@@ -92,7 +92,7 @@ def _import(module: str, extra: str, setting: str) -> ModuleType:
         raise UserError(f"{setting} needs {extra}, which is not installed: {install}") from None
 
 
-def _id_of_run(path: Path) -> str:
+def _run_id(path: Path) -> str:
     if not path.exists():
         path.write_text(uuid4().hex[:12], encoding="utf-8")
     return path.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Who has the processors: torch while it learns; while it acts, environments' processes too, beside it or in turns.
+"""Divides the cores between torch and the environment workers.
 
-Two busy processes with a thread per core each are many times slower than taking turns.
+Two busy processes with one thread per core each are many times slower than the two in turn.
 """
 
 from collections.abc import Iterator
@@ -8,25 +8,25 @@ from contextlib import contextmanager
 
 import torch
 
-ROWS_PER_THREAD = 32  # of one step: with fewer, waking a thread takes longer than what it would do
-ROWS_PER_BATCH = 128  # a policy is hardly faster with fewer
+ROWS_PER_THREAD = 32  # with fewer, waking a thread takes longer than its work
+ROWS_PER_BATCH = 128  # with fewer, a policy is hardly faster
 
 
 def number_of_batches(num_workers: int, rows: int) -> int:
-    """Of two the policy looks at one while the environments of the other step.
+    """With two batches, the policy acts on one while the environments of the other step.
 
-    Rows so few that half of them keep the policy as long as all are one: it and the environments take turns.
+    Few rows make one batch, because the policy takes as long for half of them. Policy and environments then alternate.
     """
     return 2 if num_workers and rows >= 2 * ROWS_PER_BATCH else 1
 
 
 class Threads:
-    """How many threads torch may use."""
+    """The number of torch threads while learning and while acting."""
 
     def __init__(self, num_workers: int, rows: int, num_batches: int) -> None:
-        beside = num_workers if num_batches > 1 else 0
+        concurrent_workers = num_workers if num_batches > 1 else 0
         self.learning = torch.get_num_threads()
-        self.acting = max(1, min(self.learning - beside, rows // num_batches // ROWS_PER_THREAD))
+        self.acting = max(1, min(self.learning - concurrent_workers, rows // num_batches // ROWS_PER_THREAD))
 
     @contextmanager
     def while_acting(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A trace: what every field is along the whole way, from the environments to the gradient, for the first few steps."""
+"""Traces dtype, shape and RMS of every field, from the environments to the gradient, for the first few steps."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ Fields = Mapping[str, Tensor] | TensorDictBase
 
 
 class Trace:
-    """Writes a line of JSON for each of the first `steps` calls of each stage: dtype, shape and size of every field."""
+    """Writes a line of JSON for each of the first `steps` calls of each stage."""
 
     def __init__(self, path: Path, steps: int) -> None:
         self.path, self.steps = path, steps
@@ -31,7 +31,7 @@ class Trace:
 
 
 def describe(tensor: Tensor) -> str:
-    """`float32 [6, 8] rms 0.25`: the root mean square only of what is not whole numbers."""
+    """`float32 [6, 8] rms 0.25`; only floating-point tensors have an RMS."""
     kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if not tensor.is_floating_point():
         return kind

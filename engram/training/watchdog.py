@@ -1,4 +1,4 @@
-"""The watchdog: stops a run whose numbers went bad, and says which and why."""
+"""The watchdog: stops a run on NaNs, replay errors and exploding gradients."""
 
 import math
 from collections import deque
@@ -11,18 +11,19 @@ from engram.settings import UserError
 from engram.training.metrics import Record
 from engram.training.settings import Trainer
 
-REPLAY_ERROR_BOUNDS = {"float32": 1e-3, "bfloat16": 0.1}  # what rounding can do to a log-probability, and some more
-HISTORY, ENOUGH, PATIENCE = 100, 20, 5  # epochs that a median is of, that it takes, and that may be above the bound
+REPLAY_ERROR_BOUNDS = {"float32": 1e-3, "bfloat16": 0.1}  # above the rounding errors of log-probabilities
+HISTORY, MIN_HISTORY = 100, 20  # epochs in the median of gradient norms, and epochs it needs
+PATIENCE = 5  # epochs in a row above the bound
 
 
 class TrainingStoppedError(UserError):
-    """Training cannot sensibly go on; the last good checkpoint is still there."""
+    """Training went wrong and was stopped; the last good checkpoint is kept."""
 
     exit_code = 1
 
 
 def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
-    """Raise if a loss, a gradient or a weight is not finite, or if replay does not give back what was played."""
+    """Raise if a metric is not finite, or if replay does not reproduce the log-probabilities of the rollout."""
     for name, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise TrainingStoppedError(
@@ -33,14 +34,14 @@ def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
     if error > bound:
         raise TrainingStoppedError(
             f"epoch {record['epoch']}: replaying the rollout gave log-probabilities that differ by {error:.2e} from "
-            f"those it was played with (bound: trainer.replay_error_bound={bound:g}). The policy sees another memory "
-            "in learning than in acting, or is random by itself (dropout), so it would learn from the wrong past: "
-            "`engram audit` tells which."
+            f"those of acting (bound: trainer.replay_error_bound={bound:g}). The policy has different memory in "
+            "learning than in acting, or random layers (dropout), so its gradients would be wrong: "
+            "`engram audit` finds out which."
         )
 
 
 class ExplosionGuard:
-    """Stops a run whose gradient norm is far above what it used to be, for several epochs in a row."""
+    """Stops a run whose gradient norm is far above its median for several epochs in a row."""
 
     def __init__(self) -> None:
         self.norms: deque[float] = deque(maxlen=HISTORY)
@@ -50,15 +51,15 @@ class ExplosionGuard:
         norm = record.get("gradient/norm")
         if norm is None or settings.gradient_bound is None:
             return
-        usual = median(self.norms) if len(self.norms) >= ENOUGH else math.inf
-        self.above = self.above + 1 if norm > settings.gradient_bound * usual else 0
+        typical = median(self.norms) if len(self.norms) >= MIN_HISTORY else math.inf
+        self.above = self.above + 1 if norm > settings.gradient_bound * typical else 0
         self.norms.append(norm)
         if self.above >= PATIENCE:
             raise TrainingStoppedError(
                 f"epoch {record['epoch']}: the gradient norm is {norm:.3g}; for {PATIENCE} epochs it was more than "
-                f"trainer.gradient_bound ({settings.gradient_bound:g}) times what is usual (a median of {usual:.3g}). "
+                f"trainer.gradient_bound ({settings.gradient_bound:g}) times the median of {typical:.3g}. "
                 f"{_largest_gradient(agent)} A lower trainer.optimizer.learning_rate may help; "
-                "trainer.gradient_bound=null goes on regardless."
+                "trainer.gradient_bound=null disables this check."
             )
 
     def state(self) -> dict[str, object]:
@@ -70,14 +71,14 @@ class ExplosionGuard:
 
 
 def _largest_gradient(agent: nn.Module) -> str:
-    """The module whose own parameters have most of the gradient, which clipping leaves in proportion."""
+    """Name the module with the largest gradient; clipping does not change the proportions."""
     squares: dict[str, float] = {}
     for name, parameter in agent.named_parameters():
         if parameter.grad is not None:
             module = name.rpartition(".")[0]
             squares[module] = squares.get(module, 0.0) + parameter.grad.square().sum().item()
     if not squares or not sum(squares.values()):
-        return "There is no gradient left to say where."
+        return "No parameter has a gradient."
     largest = max(squares, key=squares.__getitem__)
     share = squares[largest] / sum(squares.values())
     return f"The largest gradient is in {largest}: {share:.0%} of the squared norm."
@@ -86,10 +87,10 @@ def _largest_gradient(agent: nn.Module) -> str:
 def _first_bad_tensor(agent: nn.Module) -> str:
     for name, parameter in agent.named_parameters():
         if not torch.isfinite(parameter).all():
-            return f"The first tensor with a value that is not finite: {name}."
+            return f"The first weight that is not finite: {name}."
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-            return f"The first gradient with a value that is not finite: that of {name}."
+            return f"The first gradient that is not finite: that of {name}."
     return (
-        "All weights and gradients are finite, so it grew too large between them: a lower "
+        "All weights and gradients are finite, so an intermediate value overflowed: a lower "
         "trainer.optimizer.learning_rate or smaller rewards may help."
     )

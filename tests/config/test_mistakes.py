@@ -132,12 +132,12 @@ RATE = "trainer.schedule.optimizer.learning_rate"
     ("word", "message"),
     [
         ("trainer.schedule.optimizer.learning_rte={kind:linear,to:0}",
-         "trainer.schedule: no number optimizer.learning_rte to schedule; did you mean optimizer.learning_rate?"),
-        ("trainer.schedule={lr:{kind:linear,to:0}}", "trainer.schedule: no number lr to schedule; did you mean"),
-        ("trainer.schedule={xyzzy:{kind:linear,to:0}}", "trainer.schedule: no number xyzzy to schedule: there are"),
-        ("trainer.schedule.ppo.norm_adv={kind:linear,to:0}", "trainer.schedule: no number ppo.norm_adv to schedule"),
+         "trainer.schedule: optimizer.learning_rte cannot be scheduled; did you mean optimizer.learning_rate?"),
+        ("trainer.schedule={lr:{kind:linear,to:0}}", "trainer.schedule: lr cannot be scheduled; did you mean"),
+        ("trainer.schedule={xyzzy:{kind:linear,to:0}}", "trainer.schedule: xyzzy cannot be scheduled: choose from"),
+        ("trainer.schedule.ppo.norm_adv={kind:linear,to:0}", "trainer.schedule: ppo.norm_adv cannot be scheduled"),
         ("trainer.schedule.ppo.target_kl={kind:linear,to:1}",
-         "trainer.schedule: no number ppo.target_kl to schedule: give trainer.ppo.target_kl a value first"),
+         "trainer.schedule: ppo.target_kl cannot be scheduled: give trainer.ppo.target_kl a value first"),
         ("trainer.schedule.ppo.gamma={kind:linear,to:1.5}", "trainer.schedule: ppo.gamma would become 1.5,"),
         ("trainer.schedule=3", "trainer.schedule: 3 is not a set of names and values: write {name:value}"),
         (f"{RATE}={{kind:linar,to:0}}", f"{RATE}: no kind 'linar': one of 'constant', 'linear', 'cosine', 'metric'"),
@@ -150,7 +150,7 @@ RATE = "trainer.schedule.optimizer.learning_rate"
         (f"{RATE}={{kind:metric,metric:a,factor:2,most:1}}", f"{RATE}: give one of patience"),
         (f"{RATE}={{kind:metric,metric:a,factor:2,target:1}}", f"{RATE}: give least, most or both"),
         (f"{RATE}={{kind:metric,metric:a,factor:2,target:1,least:0.1}}",
-         "trainer.schedule: optimizer.learning_rate is set to 0.00046, which is 0 or not between its least and most"),
+         "trainer.schedule: optimizer.learning_rate is set to 0.00046, but must be between least and most, and not 0"),
     ],
 )  # fmt: skip
 def test_a_schedule_is_checked_like_every_setting(word, message):

@@ -1,4 +1,4 @@
-"""Means and how well they are known."""
+"""Means with confidence intervals."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from engram.training.estimate import estimate, quantile
 
 
-def test_a_mean_its_interval_and_the_deviation_by_hand() -> None:
+def test_mean_interval_and_deviation_match_a_hand_computation() -> None:
     # Of 1, 2, 3, 4: mean 2.5, deviation sqrt(5/3), and 3.1824 x sqrt(5/3) / 2 to either side.
     found = estimate(np.array([1.0, 2.0, 3.0, 4.0]))
     assert found is not None
@@ -15,11 +15,11 @@ def test_a_mean_its_interval_and_the_deviation_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx((2.5 - 2.0542, 2.5 + 2.0542), abs=1e-3)
 
 
-def test_what_one_value_cannot_tell_is_not_told() -> None:
+def test_a_single_value_has_no_interval_or_deviation() -> None:
     assert estimate(np.array([3.0])) == (3.0, None, None, None)
 
 
-def test_values_that_are_missing_are_left_out() -> None:
+def test_nans_are_ignored() -> None:
     assert estimate(np.array([np.nan, 2.0, np.nan, 2.0])) == (2.0, 2.0, 2.0, 0.0)
     assert estimate(np.array([np.nan])) is None
     assert estimate(np.zeros(0)) is None
@@ -28,7 +28,7 @@ def test_values_that_are_missing_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("freedom", "known"), [(1, 12.706), (5, 2.571), (6, 2.447), (9, 2.262), (30, 2.042), (99, 1.984), (9999, 1.960)]
 )
-def test_quantiles_are_those_of_the_tables(freedom: int, known: float) -> None:
+def test_quantiles_match_published_tables(freedom: int, known: float) -> None:
     assert quantile(freedom) == pytest.approx(known, abs=2e-3)
 
 

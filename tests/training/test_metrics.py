@@ -1,4 +1,4 @@
-"""What is measured: averages."""
+"""Metrics of an epoch."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Pair(NamedTuple):
     second: Tensor | None = None
 
 
-def test_averages_are_means_by_name_and_begin_anew_when_taken() -> None:
+def test_averages_are_means_by_name_and_are_reset_when_taken() -> None:
     averages = Averages()
     assert averages.take() == {}
     averages.add("a", Pair(torch.tensor(1.0, requires_grad=True)))

@@ -1,17 +1,26 @@
-"""Hyper-parameters that change during a run."""
+"""Schedules of hyper-parameters."""
 
 import pytest
 from support.running import Silent, metrics, run
 
 from engram.settings import UserError
-from engram.training.schedule import ByMetric, Constant, Ramp, Schedules, Watched, by_dotted_name, follow, value_at
+from engram.training.schedule import (
+    ByMetric,
+    Constant,
+    MetricState,
+    Ramp,
+    Schedules,
+    by_dotted_name,
+    next_state,
+    value_at,
+)
 from engram.training.settings import Trainer
 
 RATE = "optimizer.learning_rate"
 
 
 @pytest.mark.parametrize(
-    ("schedule", "share", "expected"),
+    ("schedule", "fraction", "expected"),
     [
         (Ramp(kind="linear", to=0), 0.0, 8.0),
         (Ramp(kind="linear", to=0), 0.25, 6.0),
@@ -28,33 +37,33 @@ RATE = "optimizer.learning_rate"
         (Constant(kind="constant", warmup=0.1), 0.2, 8.0),
     ],
 )
-def test_the_value_after_a_share_of_the_run(schedule, share: float, expected: float) -> None:
-    assert value_at(schedule, 8.0, share) == pytest.approx(expected)
+def test_the_value_after_a_fraction_of_the_run(schedule, fraction: float, expected: float) -> None:
+    assert value_at(schedule, 8.0, fraction) == pytest.approx(expected)
 
 
 def test_a_metric_that_stalls_multiplies_the_value_each_time_patience_ends() -> None:
     schedule = ByMetric(kind="metric", metric="return", factor=0.5, patience=2, least=1.5)
-    watched, scales = Watched(), []
+    state, scales = MetricState(), []
     for measured in (1, 2, 2, 1, 3, 2, 2, 2, 2, 2, 2):
-        watched = follow(schedule, watched, measured, value=8.0)
-        scales.append(8 * watched.scale)
+        state = next_state(schedule, state, measured, value=8.0)
+        scales.append(8 * state.scale)
     assert scales == [8, 8, 8, 4, 4, 4, 2, 2, 1.5, 1.5, 1.5]
 
 
-def test_for_some_metrics_lower_is_better() -> None:
+def test_a_metric_can_improve_downwards() -> None:
     schedule = ByMetric(kind="metric", metric="loss", factor=0.5, patience=1, better="lower", least=0)
-    watched = Watched()
+    state = MetricState()
     for measured in (3, 2, 1):
-        watched = follow(schedule, watched, measured, value=1.0)
-    assert watched == Watched(1.0, best=1, waited=0)
+        state = next_state(schedule, state, measured, value=1.0)
+    assert state == MetricState(1.0, best=1, waited=0)
 
 
 def test_a_metric_is_kept_near_its_target_within_bounds() -> None:
     schedule = ByMetric(kind="metric", metric="loss/kl", factor=0.5, target=0.01, least=1, most=16)
-    watched, values = Watched(), []
+    state, values = MetricState(), []
     for measured in (0.01, 0.021, 0.03, 0.5, 0.1, 0.01, 0.004, 0.004, 0, 0, 0, 0):
-        watched = follow(schedule, watched, measured, value=8.0)
-        values.append(8 * watched.scale)
+        state = next_state(schedule, state, measured, value=8.0)
+        values.append(8 * state.scale)
     assert values == [8, 4, 2, 1, 1, 1, 2, 4, 8, 16, 16, 16]
 
 
@@ -68,18 +77,18 @@ def test_only_scheduled_settings_change_and_only_in_the_copy() -> None:
     assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.00023), "schedule/ppo.ent_coef": 0.0021}
 
 
-def test_the_learning_rate_sinks_to_0_unless_it_is_scheduled_otherwise() -> None:
-    sinking, other = Trainer(), Trainer(schedule={"ppo.ent_coef": {"kind": "constant"}})
+def test_the_learning_rate_decays_to_0_by_default() -> None:
+    default, other = Trainer(), Trainer(schedule={"ppo.ent_coef": {"kind": "constant"}})
     constant = Trainer(schedule={RATE: {"kind": "constant"}})
-    for settings, rate in ((sinking, 0.00023), (other, 0.00023), (constant, 0.00046)):
+    for settings, rate in ((default, 0.00023), (other, 0.00023), (constant, 0.00046)):
         assert Schedules(settings.schedule).now(settings, 0.5).optimizer.learning_rate == pytest.approx(rate)
 
 
-def test_without_schedules_settings_are_what_they_are() -> None:
+def test_without_schedules_settings_stay_unchanged() -> None:
     assert Schedules({}).now(Trainer(), 0.5) == Trainer()
 
 
-def test_a_metric_that_was_not_measured_changes_nothing() -> None:
+def test_an_epoch_without_the_metric_changes_nothing() -> None:
     settings = Trainer(
         schedule={RATE: {"kind": "metric", "metric": "return", "factor": 0.5, "patience": 1, "least": 0.0001}}
     )
@@ -101,19 +110,19 @@ def by_metric(metric: str) -> str:
         ("retrn", "; did you mean return?"),
         ("kl", "; did you mean loss/kl?"),
         ("loss/entrpy", "; did you mean loss/entropy?"),
-        ("xyzzy", ": there are epoch, steps, return, "),
+        ("xyzzy", ": choose from epoch, steps, return, "),
     ],
 )
-def test_a_metric_that_is_never_measured_stops_the_run_in_its_first_epoch(tmp_path, metric: str, hint: str) -> None:
+def test_an_unknown_metric_stops_the_run_after_its_first_epoch(tmp_path, metric: str, hint: str) -> None:
     with pytest.raises(UserError) as caught:
         run(tmp_path, by_metric(metric))
-    assert str(caught.value).startswith(f"trainer.schedule.{RATE}.metric: no {metric} is measured{hint}")
+    assert str(caught.value).startswith(f"trainer.schedule.{RATE}.metric: no metric is named {metric}{hint}")
     run(tmp_path, by_metric("return"))
     assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("metric", ["episode/correct", "evaluate/return", "weights/norm", "time/audit_seconds"])
-def test_a_metric_that_comes_later_does_not(metric: str) -> None:
+def test_an_optional_metric_may_appear_later(metric: str) -> None:
     settings = Trainer(schedule={RATE: {"kind": "metric", "metric": metric, "factor": 0.5, "target": 1, "least": 1e-5}})
     schedules = Schedules(settings.schedule)
     schedules.observe({"epoch": 1}, settings)
@@ -121,7 +130,7 @@ def test_a_metric_that_comes_later_does_not(metric: str) -> None:
     assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
 
 
-def test_a_metric_that_is_gone_later_does_not_stop_the_run() -> None:
+def test_a_metric_that_disappears_does_not_stop_the_run() -> None:
     settings = Trainer(schedule={RATE: {"kind": "metric", "metric": "a", "factor": 0.5, "target": 1, "least": 1e-5}})
     for record in ({"epoch": 1, "a": None}, {"epoch": 2}):
         Schedules(settings.schedule).observe(record, settings)
@@ -144,7 +153,7 @@ SCHEDULED = (
 
 
 class StopsAfter(Silent):
-    """Stops a run as a signal would, right after an epoch was reported."""
+    """Interrupts a run after an epoch, as a signal would."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()
@@ -155,7 +164,7 @@ class StopsAfter(Silent):
             raise KeyboardInterrupt
 
 
-def test_a_run_with_schedules_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path) -> None:
+def test_an_interrupted_run_with_schedules_resumes_exactly(tmp_path) -> None:
     run(tmp_path, *SCHEDULED, name="whole", epochs=6)
     for epoch in (3, 5):
         with pytest.raises(KeyboardInterrupt):
@@ -166,6 +175,6 @@ def test_a_run_with_schedules_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_
     assert rates[:3] == [0.00046, 0.00023, 0.000115]
 
 
-def test_a_rate_of_nearly_zero_learns_nearly_nothing(tmp_path) -> None:
+def test_a_learning_rate_near_zero_barely_changes_the_policy(tmp_path) -> None:
     run(tmp_path, f"trainer.schedule.{RATE}={{kind:linear,to:0,until:0.01}}", epochs=3)
     assert all(record["loss/kl"] < 1e-6 for record in metrics(tmp_path))

@@ -18,7 +18,7 @@ def test_a_field_is_described_by_its_type_shape_and_size() -> None:
     assert describe(torch.zeros(4, dtype=torch.uint8)) == "uint8 [4]"
 
 
-def test_each_stage_is_written_so_many_times_with_all_that_is_nested(tmp_path) -> None:
+def test_each_stage_is_written_a_limited_number_of_times_with_nested_fields(tmp_path) -> None:
     trace = Trace(tmp_path / "trace.jsonl", 2)
     fields = TensorDict({"a": torch.ones(3), "memory": TensorDict({"lstm": torch.ones(3, 1)}, [3])}, [3])
     for _ in range(5):
@@ -29,7 +29,7 @@ def test_each_stage_is_written_so_many_times_with_all_that_is_nested(tmp_path) -
     assert written[0]["fields"] == {"a": "float32 [3] rms 1", "memory.lstm": "float32 [3, 1] rms 1", "more": "bool [1]"}
 
 
-def test_a_run_can_be_traced_from_the_environments_to_the_gradient_and_is_not_changed_by_it(tmp_path) -> None:
+def test_a_trace_covers_all_stages_and_does_not_change_the_run(tmp_path) -> None:
     run(tmp_path, name="plain", epochs=2)
     run(tmp_path, "trainer.trace=3", name="traced", epochs=2)
     assert not (tmp_path / "plain" / "trace.jsonl").exists()
@@ -54,7 +54,7 @@ def test_a_profile_has_a_table_and_a_trace_of_one_epoch(tmp_path) -> None:
     assert json.loads((tmp_path / "x" / "profile.json").read_text())["traceEvents"]
 
 
-def test_a_run_too_short_for_a_profile_says_so(tmp_path) -> None:
+def test_a_run_too_short_for_a_profile_logs_a_warning(tmp_path) -> None:
     run(tmp_path, "trainer.profile=true", epochs=1)
     assert not (tmp_path / "x" / "profile.txt").exists()
     assert "less than two epochs" in (tmp_path / "x" / "log.txt").read_text()

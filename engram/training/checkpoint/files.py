@@ -1,10 +1,10 @@
-"""Checkpoints: tensors and JSON only, checked by a manifest of checksums, and never half written.
+"""Checkpoint files: tensors and JSON with checksums, written atomically.
 
-A checkpoint is a directory, written aside, synced and renamed: `weights.safetensors` and further groups of tensors,
-`state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code.
+A checkpoint is a directory, written under a temporary name, synced and renamed: `weights.safetensors` and other
+groups of tensors, `state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code.
 
-A run keeps the last few as `epoch_N`, and the best one as `best`, a link to `best_epoch_N`: a link can be replaced at a
-stroke, a directory cannot.
+A run keeps the last few as `epoch_N`, and the best one as `best`, a link to `best_epoch_N`, because a link can be
+replaced atomically and a directory cannot.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ class Checkpoint:
 
 
 class BadCheckpointError(Exception):
-    """A checkpoint that is not whole: the text says which file and why."""
+    """A damaged or incomplete checkpoint; the message names the file and the reason."""
 
 
 def save_checkpoint(
     directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int
 ) -> Path:
-    """Write `directory/epoch_N` and drop all but the last `keep`."""
+    """Write `directory/epoch_N` and delete all but the last `keep` checkpoints."""
     target = directory / f"epoch_{epoch:06d}"
     _write(target, groups, state)
     for old in list_checkpoints(directory)[:-keep]:
@@ -50,7 +50,7 @@ def save_checkpoint(
 
 
 def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
-    """Write the checkpoint that `directory/best` leads to from now on, and drop the one it led to before."""
+    """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the best one before."""
     target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
     _write(target, groups, state)
     new_link.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Ten
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read one checkpoint, or raise BadCheckpointError if any byte of it is not as written."""
+    """Read a checkpoint. Raises BadCheckpointError if any byte differs from what was written."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         for name, checksum in manifest.items():
@@ -78,7 +78,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, and what was wrong with newer ones."""
+    """The newest intact checkpoint, and the problems of newer ones."""
     problems: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
@@ -89,27 +89,27 @@ def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> None:
-    """A whole checkpoint at `target`, or what was there before."""
-    directory, aside = target.parent, target.with_name(f".writing_{target.name}")
+    """Write a checkpoint at `target`; if that fails, `target` is unchanged."""
+    directory, temporary = target.parent, target.with_name(f".writing_{target.name}")
     directory.mkdir(parents=True, exist_ok=True)
     for leftover in directory.glob(".writing_*"):
         shutil.rmtree(leftover)
-    aside.mkdir()
+    temporary.mkdir()
     try:
         for name, tensors in groups.items():
-            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, aside / f"{name}.safetensors")
-        (aside / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-        manifest = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for path in aside.iterdir():
+            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary / f"{name}.safetensors")
+        (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        manifest = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in temporary.iterdir():
             _sync(path)
-        _sync(aside)
+        _sync(temporary)
         if target.exists():
             shutil.rmtree(target)
-        aside.rename(target)
+        temporary.rename(target)
         _sync(directory)
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
