@@ -64,7 +64,7 @@ def test_a_suggested_size_is_one_that_works(given, machine):
             assert resolve(*machine, **{**given, name: int(size)})
 
 
-def test_sizes_that_are_not_given_fit_the_machine():
+def test_default_sizes_fit_the_machine():
     assert resolve() == Sizes(64, 64, 64, 64, 4096, 512, 0, 4)
     assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 256, 0, 4)
     assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 0, 4)
@@ -73,7 +73,7 @@ def test_sizes_that_are_not_given_fit_the_machine():
     assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
 
 
-def test_short_segments_make_several_of_each_row_instead_of_small_batches():
+def test_short_segments_do_not_make_small_batches():
     assert resolve(bptt_horizon=8).batch_size == 4096
 
 
@@ -84,12 +84,12 @@ def test_the_number_of_workers_does_not_change_what_is_learned():
     assert len(set(sizes)) == 2
 
 
-def test_environments_follow_from_the_batch_that_is_given():
+def test_the_number_of_environments_follows_from_a_given_batch_size():
     assert resolve(batch_size=8192)[:5] == (64, 64, 64, 128, 8192)
     assert resolve(batch_size=640).num_envs == 10
 
 
-def test_as_many_environments_as_workers():
+def test_every_worker_has_an_environment():
     assert resolve(agents=24, num_workers=7).num_envs >= 7
 
 
@@ -128,14 +128,14 @@ def test_sizes_that_do_not_divide_name_sizes_that_do(given, said):
     assert problems(**given) == [f"trainer.{said}"]
 
 
-def test_sizes_of_all_processes_are_shared_out_if_that_is_asked_for() -> None:
+def test_sizes_can_be_divided_among_ranks() -> None:
     trainer = Trainer(num_envs=12, batch_size=768, scale_batches_by_world_size=True)
     each = of_one_rank(trainer, 3)
     assert (each.num_envs, each.batch_size, each.minibatch_size) == (4, 256, None)
     assert of_one_rank(trainer.model_copy(update={"scale_batches_by_world_size": False}), 3).num_envs == 12
 
 
-def test_sizes_that_cannot_be_shared_out_are_refused_with_the_nearest_that_can() -> None:
+def test_sizes_that_ranks_do_not_divide_raise_with_the_nearest_that_they_do() -> None:
     trainer = Trainer(num_envs=10, batch_size=770, scale_batches_by_world_size=True)
     with pytest.raises(SettingsError) as error:
         of_one_rank(trainer, 4)

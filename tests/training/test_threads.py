@@ -1,4 +1,4 @@
-"""How many threads torch has: all to learn, and to act as many as workers leave and rows are worth."""
+"""The number of torch threads while learning and while acting."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from engram.training.threads import Threads, number_of_batches
         (1, 0, 10_000, 1, 1),
     ],
 )
-def test_acting_takes_what_workers_leave_and_rows_are_worth(monkeypatch, threads, workers, rows, batches, acting):
+def test_threads_for_acting_depend_on_workers_and_rows(monkeypatch, threads, workers, rows, batches, acting):
     now = [threads]
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda number: now.__setitem__(0, number))
@@ -30,7 +30,7 @@ def test_acting_takes_what_workers_leave_and_rows_are_worth(monkeypatch, threads
     assert now == [threads]
 
 
-def test_in_turns_the_policy_has_the_threads_of_workers_that_wait():
+def test_with_one_batch_the_policy_uses_the_cores_of_waiting_workers():
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there."""
+"""Checkpoint files are complete or absent."""
 
 import json
 import random
@@ -24,7 +24,7 @@ def save(directory, epoch: int = 1, keep: int = 3, **state):
     return save_checkpoint(directory, epoch, GROUPS, {"epoch": epoch, **state}, keep)
 
 
-def test_what_is_saved_comes_back(tmp_path) -> None:
+def test_a_saved_checkpoint_loads_unchanged(tmp_path) -> None:
     loaded = load_checkpoint(save(tmp_path, name="x"))
     assert torch.equal(loaded.groups["weights"]["a"], GROUPS["weights"]["a"])
     assert loaded.state == {"epoch": 1, "name": "x"}
@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, da
     assert newest.name in problems[0]
 
 
-def test_a_save_that_fails_leaves_the_last_good_one_and_no_litter(tmp_path, monkeypatch) -> None:
+def test_a_failed_save_keeps_the_last_checkpoint_and_leaves_no_files(tmp_path, monkeypatch) -> None:
     save(tmp_path, 1)
 
     def full_disk(*_args, **_kwargs):
@@ -99,7 +99,7 @@ def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> No
 @pytest.mark.parametrize(
     "step", ["engram.training.checkpoint.files.save_file", "pathlib.Path.symlink_to", "pathlib.Path.replace"]
 )
-def test_a_best_that_cannot_be_replaced_stays(tmp_path, monkeypatch, step: str) -> None:
+def test_a_failed_save_keeps_the_best_checkpoint(tmp_path, monkeypatch, step: str) -> None:
     save_best(tmp_path, 1, GROUPS, {"epoch": 1})
 
     def killed(*_args, **_kwargs):
@@ -128,7 +128,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path) -> None:
     assert load_checkpoint(path).state["epoch"] == 1
 
 
-def test_copies_of_checkpoints_are_the_users_own(tmp_path) -> None:
+def test_copies_of_checkpoints_are_never_deleted_or_loaded(tmp_path) -> None:
     save_best(tmp_path, 1, GROUPS, {})
     for name in ("epoch_000001_backup", "best_epoch_000001_backup"):
         shutil.copytree(save(tmp_path, 1), tmp_path / name)
