@@ -96,18 +96,33 @@ class BilinearActor(nn.Module):
         return self.scores.score(query_NE, self.embedding())
 
 
+class GaussianOutput(nn.Module):
+    """Features [N, I] to means and log standard deviations [N, 2 * dimensions], the latter a free parameter."""
+
+    def __init__(self, input_size: int, dimensions: int) -> None:
+        super().__init__()
+        # Small, so that a fresh policy has means near 0 for any input.
+        self.mean = initialise(nn.Linear(input_size, dimensions), initialisation="max_0_01")
+        self.log_std = nn.Parameter(torch.zeros(dimensions))
+
+    def forward(self, features_NI: Tensor) -> Tensor:
+        return self.with_log_std(self.mean(features_NI))
+
+    def with_log_std(self, mean_ND: Tensor) -> Tensor:
+        return torch.cat([mean_ND, self.log_std.to(mean_ND.dtype).expand_as(mean_ND)], dim=-1)
+
+
 class GaussianActor(nn.Module):
     """Features [N, I] to means and log standard deviations [N, 2 * dimensions], for continuous actions."""
 
     def __init__(self, input_size: int, dimensions: int, hidden_size: int = 512) -> None:
         super().__init__()
         self.hidden = initialise(nn.Linear(input_size, hidden_size), "relu")
-        # Small, so that a fresh policy has means near 0 and standard deviations near 1 for any input.
-        self.output = initialise(nn.Linear(hidden_size, 2 * dimensions), initialisation="max_0_01")
+        self.output = GaussianOutput(hidden_size, dimensions)
 
     def forward(self, features_NI: Tensor) -> Tensor:
         check_width(self, features_NI, self.hidden.in_features)
-        return two_layers(features_NI, self.hidden, self.output, "relu")
+        return self.output.with_log_std(two_layers(features_NI, self.hidden, self.output.mean, "relu"))
 
 
 def check_width(head: nn.Module, features_NI: Tensor, width: int) -> None:

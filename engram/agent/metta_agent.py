@@ -175,6 +175,12 @@ class MettaAgent(nn.Module):
     def reserve_memory(self, rows: int) -> None:
         self.policy.reserve_memory(rows)
 
+    def spread_time_scales(self, horizon: int) -> None:
+        """Initialise the cores of a new policy for memories of up to `horizon` steps."""
+        for module in self.policy.modules():
+            if isinstance(module, Core):
+                module.spread_time_scales(horizon)
+
     def set_burn_in(self, steps: int) -> None:
         """Use the first steps of each segment only to warm up memory, without gradient."""
         for module in self.policy.modules():

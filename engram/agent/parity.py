@@ -22,7 +22,7 @@ PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the
     "relate": "encoder.relate",
     "from_vector": "encoder",
     "from_image": "encoder",
-    "_core_": "lstm",
+    "_core_": "core",
     "critic": "critic.hidden",
     "_value_": "critic.value",
     "actor": "actor.hidden",

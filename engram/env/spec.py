@@ -69,6 +69,11 @@ class EnvSpec:
             action_max_params=getattr(env, "action_max_params", None),
         )
 
+    @property
+    def default_layers(self) -> int:
+        """Recurrent layers that suit the observations: vectors and images are learned faster with one."""
+        return 2 if self.observation_kind == "tokens" else 1
+
     def with_features(self, features: tuple[Feature, ...]) -> "EnvSpec":
         return replace(self, features=features)
 

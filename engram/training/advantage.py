@@ -20,8 +20,13 @@ class Advantages(NamedTuple):
     value_unit: Tensor | float = 1.0  # the value loss measures errors in this unit
 
 
-def compute_advantages(experience: Experience, settings: PPO, world: World = ALONE) -> Advantages:
-    """Advantages, normalised if the settings say so, and returns of every step of a rollout."""
+def compute_advantages(
+    experience: Experience, settings: PPO, value_unit: Tensor | float = 1.0, world: World = ALONE
+) -> Advantages:
+    """Advantages, normalised if the settings say so, and returns of every step of a rollout.
+
+    `value_unit`: the spread of the returns, if the critic learns in it.
+    """
     following = experience.following_steps()
     advantages, returns, _ = vtrace(
         experience.by_row("values"),
@@ -36,10 +41,9 @@ def compute_advantages(experience: Experience, settings: PPO, world: World = ALO
     )
     advantages, returns = experience.by_segment(advantages), experience.store_returns(returns)
     alive = experience.buffer["alive"]
-    unit = root_mean_square(returns, alive, world)
     if settings.norm_adv:
-        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * unit)
-    return Advantages(advantages, returns, unit if settings.norm_returns else 1.0)
+        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * value_unit)
+    return Advantages(advantages, returns, value_unit)
 
 
 def vtrace(
@@ -89,7 +93,8 @@ def normalize(advantages: Tensor, mask: Tensor, world: World = ALONE, minimum: T
     return centred / spread.clamp(min=1e-8).clamp(min=minimum)
 
 
-def root_mean_square(returns: Tensor, mask: Tensor, world: World = ALONE) -> Tensor:
-    """Of the masked steps of all ranks. As the unit of values it makes the value loss independent of reward scale."""
+def masked_moments(x: Tensor, mask: Tensor, world: World = ALONE) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and mean square over the masked leading dimensions, of all ranks."""
+    kept = x[mask].double()
     count = world.sum(mask.sum()).clamp(min=1)
-    return (world.sum((returns.square() * mask).sum()) / count).sqrt().clamp(min=1e-3)
+    return count, world.sum(kept.sum(0)) / count, world.sum(kept.square().sum(0)) / count

@@ -21,6 +21,12 @@ from engram.training.metrics import (
     process_megabytes,
     weight_record,
 )
+from engram.training.normalization import (
+    begin_value_normalization,
+    is_first_update,
+    update_normalizers,
+    value_unit,
+)
 from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
@@ -91,14 +97,28 @@ def train(
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
-    """All updates from one rollout. Each pass computes advantages anew, with the ratios of the current policy."""
+    """Learn from one rollout, then let the normalisers follow it."""
     agent, world, prioritized = training.agent, training.world, settings.prioritized
-    step = OptimizerStep(agent, training.optimizer)
     set_options(training.optimizer, settings.optimizer)
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    norm_returns, first = settings.ppo.norm_returns, is_first_update(agent)
+    if norm_returns and first:
+        begin_value_normalization(agent, experience, compute_advantages(experience, settings.ppo), world)
+    advantages = update(training, experience, settings, averages, beta)
+    update_normalizers(agent, experience, advantages, settings.norm_obs, norm_returns and not first, world)
+    return advantages
+
+
+def update(
+    training: Training, experience: Experience, settings: Trainer, averages: Averages, beta: float
+) -> Advantages:
+    """Several passes over a rollout in minibatches. Each computes advantages with the current policy's ratios."""
+    agent, world = training.agent, training.world
+    unit = value_unit(agent, settings.ppo.norm_returns)
+    step = OptimizerStep(agent, training.optimizer)
     for update_epoch in range(settings.update_epochs or 1):
-        advantages = compute_advantages(experience, settings.ppo, world)
-        minibatches = experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)
+        advantages = compute_advantages(experience, settings.ppo, unit, world)
+        minibatches = experience.minibatches(advantages, training.generator, settings.prioritized.prio_alpha, beta)
         for number, minibatch in enumerate(minibatches):
             replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)
             if update_epoch == number == 0:

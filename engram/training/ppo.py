@@ -60,7 +60,7 @@ def ppo_loss(
     value_loss = 0.5 * (error * weights).sum()
 
     mean_entropy = (entropy * weights).sum()
-    total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * mean_entropy
+    total = policy_loss + settings.vf_coef * value_loss - (settings.ent_coef or 0.0) * mean_entropy
     with torch.no_grad():
         kl = ((ratio - 1 - log_ratio) * weights).sum()
         clip_fraction = ((ratio != clipped) * weights).sum()
@@ -75,4 +75,4 @@ def sum_losses(parts: Sequence[Losses]) -> Losses:
 
 
 def _coefficients(settings: PPO) -> tuple[float, float | None, float, float]:
-    return settings.clip_coef, settings.vf_clip_coef, settings.vf_coef, settings.ent_coef
+    return settings.clip_coef, settings.vf_clip_coef, settings.vf_coef, settings.ent_coef or 0.0

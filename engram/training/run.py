@@ -34,7 +34,7 @@ from engram.training.metrics import MetricsFile, Record, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.progress import Progress
 from engram.training.rollout import Rollout
-from engram.training.schedule import Schedules
+from engram.training.schedule import Ramp, Schedules
 from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
@@ -42,6 +42,8 @@ from engram.training.sizes import Sizes, of_all_ranks
 from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
+
+ENTROPY = 0.03  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
 
@@ -127,7 +129,7 @@ def start(
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     with _environments(settings, sizes, world) as env:
-        trainer = settings.trainer.model_copy(update={"update_epochs": sizes.update_epochs})
+        trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
         _resume(training, directory, checkpoint)
@@ -288,7 +290,20 @@ def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) 
         return load_agent(checkpoint, settings.policy, spec, training=True)
     if settings.init_from is not None:
         return begin_from(Path(settings.init_from), settings.policy, spec)
-    return MettaAgent(spec, settings.policy)
+    agent = MettaAgent(spec, settings.policy)
+    if settings.trainer.chrono_init:
+        agent.spread_time_scales(settings.trainer.bptt_horizon)
+    return agent
+
+
+def _with_entropy(trainer: Trainer, spec: EnvSpec) -> Trainer:
+    """The trainer with an entropy coefficient, by the kind of actions if the settings leave it open."""
+    if trainer.ppo.ent_coef is not None:
+        return trainer
+    continuous = isinstance(spec.single_action_space, spaces.Box)
+    ppo = trainer.ppo.model_copy(update={"ent_coef": 0.0 if continuous else ENTROPY})
+    schedule = {"ppo.ent_coef": Ramp(kind="linear", to=0.0), **trainer.schedule}
+    return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:

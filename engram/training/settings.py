@@ -21,24 +21,24 @@ EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that 
 class PPO(Settings):
     """The loss and the advantages."""
 
-    gamma: Share = 0.977
-    gae_lambda: Share = 0.916
+    gamma: Share = 0.99
+    gae_lambda: Share = 0.95
     rho_clip: Greater = 1.0  # V-trace: bound of the importance ratio in the target
     c_clip: Greater = 1.0  # V-trace: bound of the ratio that carries corrections back in time
-    clip_coef: Greater = 0.1
-    vf_clip_coef: Greater | None = 0.1  # null: the value loss is not clipped
+    clip_coef: Greater = 0.2
+    vf_clip_coef: Greater | None = None  # null: the value loss is not clipped
     vf_coef: NonNegative = 0.44
-    ent_coef: NonNegative = 0.0021
+    ent_coef: NonNegative | None = None  # null: 0.03, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
-    adv_floor: NonNegative = 0.2  # in units of the returns: advantages that spread less are not blown up to 1
-    norm_returns: bool = True  # the value loss in units of the returns: rewards of any size learn alike
+    adv_floor: NonNegative = 0.0  # in units of the returns' spread: a smaller spread of advantages is not scaled up
+    norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards
     target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
     l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began
 
 
 class Optimizer(Settings):
     type: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the matrices of hidden layers, adamw for the rest
-    learning_rate: Greater = 0.00046
+    learning_rate: Greater = 0.001
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     eps: Greater = 1e-12
@@ -76,13 +76,16 @@ class Trainer(Settings):
     worker_timeout: Greater = 20.0  # seconds a worker may take for one step
     peer_timeout: Greater = 300.0  # seconds that processes which train together wait for each other
     scale_batches_by_world_size: bool = False  # the sizes given here are those of all processes together, not of each
-    bptt_horizon: Size = 64
+    bptt_horizon: Size = 128
     burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
-    update_epochs: Positive | None = None  # passes over each batch; null: 1 for large batches, 4 for small ones
+    update_epochs: Positive | None = None  # passes over each batch; null: 8, 4 or 1, by budget and batch size
     memory: Literal["carry", "reset", "off"] = "carry"
+    norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
+    chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
+    noise_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.7  # in time, of continuous actions' noise
     replay_error_bound: Greater | None = None  # null: 0.001, with bfloat16 0.1
     gradient_bound: Greater | None = 1000.0  # times the running median; the run stops when several epochs are above
     precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32

@@ -20,6 +20,7 @@ SIZE_NAMES = (
     "env.agents",
 )
 
+SHORT_RUN = 150_000  # agent-steps: shorter runs need small batches and more passes
 MAX_WORKERS = 32  # unless the settings ask for more
 SCALED = ("num_envs", "batch_size", "minibatch_size")  # divided by the ranks with scale_batches_by_world_size
 
@@ -41,7 +42,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
     """Choose the sizes that are not given to fit the machine. Raises `SettingsError` if given ones do not divide."""
     if problems := _problems(trainer, agents):
         raise SettingsError(problems)
-    rows, batch_size = targets(trainer.bptt_horizon, device, cores)
+    rows, batch_size = targets(trainer, device, cores)
     num_envs, segments = _environments_and_segments(trainer, agents, rows, batch_size, cores)
     return Sizes(
         num_envs=num_envs,
@@ -51,7 +52,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         batch_size=segments * trainer.bptt_horizon,
         minibatch_size=trainer.minibatch_size or _minibatch(segments, trainer.bptt_horizon, device),
         num_workers=default_workers(cores, num_envs, device) if trainer.num_workers is None else trainer.num_workers,
-        update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
+        update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon, trainer.total_timesteps),
     )
 
 
@@ -76,12 +77,15 @@ def of_all_ranks(sizes: Sizes, ranks: int) -> Sizes:
     return sizes._replace(**{name: n * ranks for name, n in sizes._asdict().items() if name not in unscaled})
 
 
-def targets(horizon: int, device: str, cores: int) -> tuple[int, int]:
-    """Rows and batch size that suit the machine; the sizes are as close to them as divisibility allows."""
-    if device in ("cpu", "auto"):
-        rows = 32 * cores
-        return rows, rows * max(horizon, 64)  # several short segments per row, so that epochs do not become too small
-    return min(4096, max(1, 524288 // horizon)), 524288
+def targets(trainer: Trainer, device: str, cores: int) -> tuple[int, int]:
+    """Rows and batch size that suit the budget and the machine; sizes come as near to them as dividing allows."""
+    horizon, steps = trainer.bptt_horizon, trainer.total_timesteps
+    if device not in ("cpu", "auto"):
+        return min(4096, max(1, 524288 // horizon)), 524288
+    batch_size = 2048 if steps <= SHORT_RUN else 4096 if steps <= 1_000_000 else 4096 * max(2, cores)
+    while batch_size > 512 and steps < 8 * batch_size:  # a very short run still makes several updates
+        batch_size //= 2
+    return max(1, batch_size // max(horizon, 64)), batch_size
 
 
 def default_workers(cores: int, num_envs: int, device: str) -> int:
@@ -94,9 +98,11 @@ def default_workers(cores: int, num_envs: int, device: str) -> int:
     return 0 if cores == 1 else min(cores, num_envs, MAX_WORKERS)
 
 
-def default_epochs(batch_size: int) -> int:
-    """One pass over a large batch has enough minibatches; a small batch needs several passes."""
-    return 1 if batch_size >= 65536 else 4
+def default_epochs(batch_size: int, total_timesteps: int) -> int:
+    """Passes over a batch: one of a large batch, which has many minibatches; more of a small one in a short run."""
+    if batch_size >= 65536:
+        return 1
+    return 8 if total_timesteps <= SHORT_RUN else 4
 
 
 def _environments_and_segments(

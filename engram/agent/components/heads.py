@@ -30,7 +30,7 @@ class CoreComponent(WeightedComponent):
     reads = ("features",)
     fixed_shape = True
     hidden_size: Positive = 128
-    num_layers: Positive = 2
+    num_layers: Positive | None = None  # null: 2 for tokens, else 1
     initialisation: Initialisation = "orthogonal"
 
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
@@ -40,7 +40,7 @@ class CoreComponent(WeightedComponent):
         from engram.agent.initialisation import INITIALISATIONS
         from engram.agent.recurrent.cores import CORES
 
-        module = CORES[self.core](inputs[0].sizes[0], self.hidden_size, self.num_layers)
+        module = CORES[self.core](inputs[0].sizes[0], self.hidden_size, self.num_layers or context.spec.default_layers)
         if self.initialisation != "orthogonal":  # the default of every core
             for name, parameter in module.named_parameters():
                 if name.startswith("weight"):
@@ -95,14 +95,11 @@ class ActorComponent(WeightedComponent):
         return Shape("features", (context.logits,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from torch import nn
-
-        from engram.agent.heads import BilinearScores
-        from engram.agent.initialisation import initialise
+        from engram.agent.heads import BilinearScores, GaussianOutput
 
         features = inputs[0].sizes[0]
-        if context.continuous:  # initialised like the output of GaussianActor
-            return initialise(nn.Linear(features, context.logits), initialisation="max_0_01")
+        if context.continuous:
+            return GaussianOutput(features, context.logits // 2)
         return BilinearScores(features, inputs[1].sizes[1])
 
 

@@ -104,6 +104,10 @@ class ComponentPolicy(Policy):
         for name, store in stores.items():
             store.load(join_memory(memory[name]))
 
+    def value_layer(self) -> nn.Linear | None:
+        layer = self.components["_value_"]
+        return layer if isinstance(layer, nn.Linear) and layer.out_features == 1 else None
+
     def _add(self, name: str, component: Component, module: nn.Module) -> None:
         self.components[name] = module
         if isinstance(module, Core):

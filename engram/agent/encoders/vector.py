@@ -9,20 +9,22 @@ from torch import Tensor, nn
 
 from engram.agent.encoders.convolution import fit_convolution
 from engram.agent.initialisation import initialise
+from engram.agent.normalization import ObservationNormalizer
 
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 
 
 class VectorEncoder(nn.Module):
-    """A vector [N, size] to features [N, output_size]: two linear layers, ReLU after each."""
+    """A vector [N, size], normalised, to features [N, output_size]: two linear layers, ReLU after each."""
 
     def __init__(self, size: int, output_size: int = 128, hidden_size: int = 128) -> None:
         super().__init__()
+        self.normalizer = ObservationNormalizer(size)
         self.linear1 = initialise(nn.Linear(size, hidden_size), "relu")
         self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
 
     def forward(self, vectors: Tensor) -> Tensor:
-        x = vectors.to(self.linear1.weight.dtype)
+        x = self.normalizer(vectors.to(self.linear1.weight.dtype))
         return self.linear2(self.linear1(x).relu_()).relu_()
 
 

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
+from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
 from engram.agent.policies.shape_checks import check_outputs
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
@@ -35,6 +36,7 @@ class Policy(nn.Module):
         self.unused_arguments: dict[str, Any] = {}  # accepted and kept, but nothing reads them
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
         self.l2_init = L2Init()
+        self.value_normalizer = ValueNormalizer()
 
     def stores(self) -> Mapping[str, MemoryStore]:
         """Everything that remembers, by name."""
@@ -99,6 +101,15 @@ class Policy(nn.Module):
     def recurrent_parameters(self) -> list[nn.Parameter]:
         return [p for module in self.modules() if isinstance(module, Core) for p in module.parameters()]
 
+    # Normalisation.
+
+    def value_layer(self) -> nn.Linear | None:
+        """The critic's last layer, if it is linear: rescaled when the value normaliser changes, so values do not."""
+        return None
+
+    def observation_normalizers(self) -> list[ObservationNormalizer]:
+        return [module for module in self.modules() if isinstance(module, ObservationNormalizer)]
+
     # The td, as the table of the policy call says.
 
     def get_agent_experience_spec(self) -> TensorDict:
@@ -118,7 +129,7 @@ class Policy(nn.Module):
         sample = self.action_space.sample(logits, noise)
         td["actions"] = sample.actions
         td["act_log_prob"] = sample.log_prob
-        td["values"] = value.reshape(-1).to(sample.log_prob.dtype)
+        td["values"] = self.value_normalizer(value.reshape(-1).to(sample.log_prob.dtype))
         td["full_log_probs"] = sample.full_log_probs
         return td
 
@@ -132,7 +143,7 @@ class Policy(nn.Module):
         self.set_shape_fields(td, rows, steps)
         td["act_log_prob"] = evaluation.log_prob.view(rows, steps)
         td["entropy"] = evaluation.entropy.view(rows, steps)
-        td["value"] = value.reshape(rows, steps).to(evaluation.log_prob.dtype)
+        td["value"] = self.value_normalizer(value.reshape(rows, steps).to(evaluation.log_prob.dtype))
         td["full_log_probs"] = evaluation.full_log_probs.view(rows, steps, -1)
         return td
 

@@ -53,3 +53,6 @@ class Example(LSTMWrapper):
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the core gives [N, hidden_size] to logits [N, actions] and values [N, 1]."""
         return self.actor(hidden), self.critic(hidden)
+
+    def value_layer(self) -> nn.Linear:
+        return self.critic

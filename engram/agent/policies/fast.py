@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.agent.encoders import make_encoder
 from engram.agent.heads import Critic, make_actor
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
+from engram.env.spec import EnvSpec
 
 
 class Fast(LSTMWrapper):
@@ -17,9 +18,9 @@ class Fast(LSTMWrapper):
     """
 
     def __init__(
-        self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
+        self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
+        super().__init__(env, None, input_size, hidden_size, num_layers or EnvSpec.of(env).default_layers, **kwargs)
         self.encoder = make_encoder(self.env_spec, "fast", input_size)
         self.actor = make_actor(self.action_space, hidden_size)
         self.critic = Critic(hidden_size)
@@ -29,3 +30,6 @@ class Fast(LSTMWrapper):
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(hidden), self.critic(hidden)
+
+    def value_layer(self) -> nn.Linear:
+        return self.critic.value

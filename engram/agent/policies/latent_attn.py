@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.agent.encoders import make_encoder
 from engram.agent.heads import Critic, make_actor
@@ -27,6 +27,9 @@ class LatentAttn(LSTMWrapper):
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(hidden), self.critic(hidden)
+
+    def value_layer(self) -> nn.Linear:
+        return self.critic.value
 
 
 class LatentAttnTiny(LatentAttn):

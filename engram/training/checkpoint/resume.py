@@ -120,17 +120,21 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _random_states(training: Training) -> dict[str, Tensor]:
-    return {
+    states = {
         "actions": training.rollout.generator.get_state(),
         "segments": training.generator.get_state(),
         "torch": torch.get_rng_state(),
     }
+    last_noise = training.rollout.last_noise
+    return states if last_noise is None else states | {"action_noise": last_noise.cpu()}
 
 
 def _load_random(training: Training, states: Mapping[str, Tensor]) -> None:
     training.rollout.generator.set_state(states["actions"])
     training.generator.set_state(states["segments"])
     torch.set_rng_state(states["torch"])
+    if "action_noise" in states:
+        training.rollout.last_noise = states["action_noise"].to(training.rollout.device)
 
 
 def _start_new(training: Training) -> None:

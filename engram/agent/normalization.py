@@ -1,0 +1,79 @@
+"""Running normalisation of observations and values. Statistics are buffers: part of the weights and checkpoints.
+
+They change only between two rollouts (`update`), so acting and learning on the same data see the same numbers and a
+replay stays exact.
+"""
+
+# N rows, S size of an observation
+
+import torch
+from torch import Tensor, nn
+
+OBSERVATION_LIMIT = 10.0
+MAX_COUNT = 1e6  # then old observations are forgotten slowly
+VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
+
+
+class ObservationNormalizer(nn.Module):
+    """Observations [N, S] to zero mean and unit variance, clipped. Before any update it only clips."""
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x_NS: Tensor) -> Tensor:
+        return ((x_NS - self.mean) * (self.variance + 1e-6).rsqrt()).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+
+    @torch.no_grad()
+    def update(self, count: Tensor, mean_S: Tensor, variance_S: Tensor) -> None:
+        """Merge the moments of further observations."""
+        total = self.count + count
+        share, delta = count / total, mean_S - self.mean
+        self.variance += share * (variance_S - self.variance + (1 - share) * delta.square())
+        self.mean += share * delta
+        self.count.copy_(total.clamp(max=MAX_COUNT))
+
+
+class ValueNormalizer(nn.Module):
+    """The critic's output in units of the returns: value = mean + std * output (PopArt)."""
+
+    mean: Tensor
+    mean_square: Tensor
+    std: Tensor
+    updates: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("mean_square", torch.ones(()))
+        self.register_buffer("std", torch.ones(()))
+        self.register_buffer("updates", torch.zeros(()))
+
+    def forward(self, output: Tensor) -> Tensor:
+        return output * self.std.to(output.dtype) + self.mean.to(output.dtype)
+
+    @torch.no_grad()
+    def update(self, mean: Tensor, mean_square: Tensor, layer: nn.Linear | None) -> None:
+        """Follow the returns of a rollout. `layer`, the critic's last one, is rescaled so that values stay the same.
+
+        The first update takes over the rollout's statistics, and an untrained critic then says the mean return.
+        """
+        self.updates += 1
+        rate = (1 / self.updates).clamp(min=VALUE_RATE)
+        old_mean, old_std = self.mean.clone(), self.std.clone()
+        self.mean.lerp_(mean, rate)
+        self.mean_square.lerp_(mean_square, rate)
+        self.std.copy_((self.mean_square - self.mean.square()).clamp(min=0).sqrt().clamp(min=1e-4))
+        if layer is not None:
+            first = self.updates == 1
+            scale = torch.where(first, 1.0, old_std / self.std)
+            layer.weight *= scale
+            if layer.bias is not None:
+                moved = (old_std * layer.bias + old_mean - self.mean) / self.std
+                layer.bias.copy_(torch.where(first, layer.bias, moved))

@@ -1,0 +1,51 @@
+"""Updates the statistics by which a policy normalises observations and values, between two rollouts."""
+
+import torch
+from torch import Tensor
+
+from engram.agent.metta_agent import MettaAgent
+from engram.training.advantage import Advantages, masked_moments
+from engram.training.distributed import ALONE, World
+from engram.training.experience import Experience
+
+
+def value_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
+    """The unit in which the critic learns."""
+    return agent.policy.value_normalizer.std if normalize else 1.0
+
+
+def is_first_update(agent: MettaAgent) -> bool:
+    return not agent.policy.value_normalizer.updates.item()
+
+
+@torch.no_grad()
+def begin_value_normalization(
+    agent: MettaAgent, experience: Experience, advantages: Advantages, world: World = ALONE
+) -> None:
+    """Take over the statistics of the first rollout's returns, also for the values that are stored with it.
+
+    An untrained critic's output means nothing: with them it says the mean return instead of 0.
+    """
+    normalizer = agent.policy.value_normalizer
+    _, mean, mean_square = masked_moments(advantages.returns, experience.buffer["alive"], world)
+    normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
+    for fields in (experience.buffer, experience.bootstrap):
+        values, final_values = fields["values"], fields["final_values"]
+        values.copy_(normalizer(values))
+        final_values.copy_(torch.where(fields["truncateds"], normalizer(final_values), final_values))
+
+
+@torch.no_grad()
+def update_normalizers(
+    agent: MettaAgent, experience: Experience, advantages: Advantages, observations: bool, values: bool, world: World
+) -> None:
+    """Follow the observations and returns of a rollout that has been learned from."""
+    alive = experience.buffer["alive"]
+    if values:
+        _, mean, mean_square = masked_moments(advantages.returns, alive, world)
+        agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
+    normalizers = agent.policy.observation_normalizers() if observations else []
+    for normalizer in normalizers:
+        count, mean, mean_square = masked_moments(experience.buffer["env_obs"].flatten(2), alive, world)
+        variance = (mean_square - mean.square()).clamp(min=0)
+        normalizer.update(count.float(), mean.float(), variance.float())
