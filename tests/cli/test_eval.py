@@ -67,7 +67,7 @@ def test_a_run_without_memory_is_played_without_memory(runs, capsys, monkeypatch
     monkeypatch.setattr(evaluate, "Player", lambda *arguments: seen.append(make(*arguments)) or seen[-1])
     assert answer(capsys, f"run={runs / 'forgetful'}")["memory"] == "off"
     assert answer(capsys, f"run={runs / 'recall_1'}")["memory"] == "carry"
-    assert [player.forgetful for player in seen] == [True, False]
+    assert [player.memory_off for player in seen] == [True, False]
 
 
 def test_the_default_output_is_a_table(runs, capsys):

@@ -68,7 +68,7 @@ def test_training_starts_with_the_settings_stored_with_the_run(started):
 
 def test_a_wrong_setting_makes_no_directory_and_starts_nothing(started, capsys):
     assert main(["train", *SEEDS, "trainer.minibatch_size=1000"]) == 2
-    output = "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): try 960 or 1024\n"
+    output = "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (128): try 896 or 1024\n"
     assert capsys.readouterr().err == output
     assert started.settings is None
     assert not Path("runs").exists()
@@ -105,7 +105,7 @@ def test_a_signal_before_the_first_checkpoint_says_that_nothing_is_saved(tmp_pat
     assert process.returncode == (130 if sign == signal.SIGINT else 143)
     assert output == (
         "stopped before the first checkpoint (trainer.checkpoint.interval is 1000000 epochs): "
-        "the same command begins anew\n"
+        "the same command starts from the beginning\n"
     )
 
 
@@ -196,7 +196,7 @@ def test_help_lists_every_group_with_its_choices(capsys):
     for group, meaning in GROUPS.items():
         assert f"  {group}: {meaning}" in output
         assert all(f"{name:<18} {text}" in output for name, text in choices(group).items())
-    assert "trainer.optimizer.learning_rate=0.00046" in output
+    assert "trainer.optimizer.learning_rate=0.001" in output
 
 
 def test_the_examples_in_the_help_are_valid(capsys):

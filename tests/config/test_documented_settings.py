@@ -44,7 +44,7 @@ def defaults(model: type[BaseModel], prefix: str) -> dict[str, Any]:
 def shown(default: Any) -> str:
     """A default as the pages write it."""
     if default is PydanticUndefined:
-        return "to be given"
+        return "required"
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
     return str(default)

@@ -116,9 +116,10 @@ def test_a_malformed_override_gets_the_right_form(word, message):
         ("run=..", "run: '..' cannot name a directory (letters, digits and . _ + -, at most 100)"),
         ("seed=-1", "seed: -1 is too small: at least 0"),
         ("env=mettagrid", "env.path: missing: give env.path=VALUE"),
-        ("trainer.burn_in=64", "trainer.burn_in: 64 leaves nothing to learn from: less than trainer.bptt_horizon (64)"),
-        ("trainer.minibatch_size=1000", "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (64): "
-         "try 960 or 1024"),
+        ("trainer.burn_in=128",
+         "trainer.burn_in: 128 leaves nothing to learn from: less than trainer.bptt_horizon (128)"),
+        ("trainer.minibatch_size=1000", "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (128): "
+         "try 896 or 1024"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_gets_what_is_expected(word, message):
@@ -150,7 +151,7 @@ RATE = "trainer.schedule.optimizer.learning_rate"
         (f"{RATE}={{kind:metric,metric:a,factor:2,most:1}}", f"{RATE}: give one of patience"),
         (f"{RATE}={{kind:metric,metric:a,factor:2,target:1}}", f"{RATE}: give least, most or both"),
         (f"{RATE}={{kind:metric,metric:a,factor:2,target:1,least:0.1}}",
-         "trainer.schedule: optimizer.learning_rate is set to 0.00046, but must be between least and most, and not 0"),
+         "trainer.schedule: optimizer.learning_rate is set to 0.001, but must be between least and most, and not 0"),
     ],
 )  # fmt: skip
 def test_a_schedule_is_checked_like_every_setting(word, message):

@@ -63,7 +63,7 @@ def test_other_changes_are_refused_and_all_of_them_named(begun):
     assert str(caught.value).splitlines() == [
         "seed: 7, but 1 when the run began",
         "py_agent.option: 3, but null when the run began",
-        "trainer.ppo.gamma: 0.5, but 0.977 when the run began",
+        "trainer.ppo.gamma: 0.5, but 0.99 when the run began",
         f"{begun}/mine is another run: give another run=, or the settings it began with",
     ]
     assert load_run(begun / "mine").seed == 1

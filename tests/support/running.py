@@ -18,7 +18,8 @@ SMALL = (
     "trainer.minibatch_size=48",
     "trainer.num_workers=0",
     "trainer.checkpoint.interval=1",
-    "trainer.schedule.optimizer.learning_rate.kind=constant",  # does not depend on how long the run is to be
+    "trainer.ppo.ent_coef=0.01",
+    "trainer.schedule.optimizer.learning_rate.kind=constant",  # so that metrics do not depend on total_timesteps
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.native.library import kernels, without_kernels
-from engram.training.advantage import normalize, root_mean_square
+from engram.training.advantage import masked_moments, normalize
 from engram.training.ppo import ppo_loss
 from engram.training.settings import PPO
 
@@ -64,25 +64,23 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 300.0])
-def test_in_the_unit_of_returns_the_losses_do_not_depend_on_the_size_of_rewards(size: float) -> None:
+def test_in_units_of_the_returns_losses_do_not_depend_on_the_scale_of_rewards(size: float) -> None:
     values, old_values, returns = torch.randn(3, 8, 16)
-    there = torch.rand(8, 16) < 0.7
-    unit = root_mean_square(returns, there)
+    mask = torch.rand(8, 16) < 0.7
     expected, found = (
         ppo_loss(
-            *torch.zeros(2, 8, 16), values * k, torch.zeros(8, 16), old_values * k, values, returns * k, there.float(),
-            PPO(), value_unit=unit * k,
+            *torch.zeros(2, 8, 16), values * k, torch.zeros(8, 16), old_values * k, values, returns * k, mask.float(),
+            PPO(), value_unit=returns.std() * k,
         )
         for k in (1.0, size)
     )  # fmt: skip
     assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
-    assert root_mean_square(returns * size, there).item() == pytest.approx(unit.item() * size)
 
 
-def test_the_unit_of_returns_is_their_root_mean_square_over_what_counts() -> None:
-    returns, there = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
-    assert root_mean_square(returns, there).item() == pytest.approx(math.sqrt(12.5))
-    assert root_mean_square(torch.zeros(1, 3), there).item() > 0
+def test_moments_are_those_of_the_masked_steps() -> None:
+    x, mask = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
+    count, mean, mean_square = masked_moments(x, mask)
+    assert (count.item(), mean.item(), mean_square.item()) == (2, -0.5, 12.5)
 
 
 def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None:

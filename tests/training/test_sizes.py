@@ -12,7 +12,7 @@ from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 
 
 def resolve(agents: int = 1, device: str = "cpu", cores: int = 2, **given) -> Sizes:
-    return resolve_sizes(Trainer(**given), agents, device, cores)
+    return resolve_sizes(Trainer(**{"bptt_horizon": 64, **given}), agents, device, cores)
 
 
 def problems(agents: int = 1, **given) -> list[str]:
@@ -66,11 +66,18 @@ def test_a_suggested_size_is_one_that_works(given, machine):
 
 def test_default_sizes_fit_the_machine():
     assert resolve() == Sizes(64, 64, 64, 64, 4096, 512, 0, 4)
-    assert resolve(cores=1) == Sizes(32, 32, 64, 32, 2048, 256, 0, 4)
+    assert resolve(cores=1) == Sizes(64, 64, 64, 64, 4096, 512, 0, 4)
     assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 0, 4)
     assert [resolve(cores=cores, num_envs=64).num_workers for cores in (3, 4, 8, 64, 128)] == [1, 2, 4, 32, 32]
     assert resolve(device="cuda", cores=2).num_workers == 2
     assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
+
+
+def test_short_runs_have_small_batches_and_more_passes():
+    sizes = [resolve(total_timesteps=steps) for steps in (2_000, 5_000, 100_000, 1_000_000, 5_000_000)]
+    assert [each.batch_size for each in sizes] == [512, 512, 2048, 4096, 8192]
+    assert [each.update_epochs for each in sizes] == [8, 8, 8, 4, 4]
+    assert resolve(total_timesteps=5_000_000, cores=16).batch_size == 65536
 
 
 def test_short_segments_do_not_make_small_batches():

@@ -277,7 +277,7 @@ CASES = [
         ClippingHardCodedOff, {"configuration", "weight_clipping"}, "clip_range=0.05 was given, and the policy has 0.0"
     ),
     Case(NoOptions, {"configuration"}, "does not take the options"),
-    Case(OnlyLinearClipped, {"configuration", "weight_clipping"}, "core.weight_ih_l0"),
+    Case(OnlyLinearClipped, {"configuration", "weight_clipping"}, "lstm.weight_ih_l0"),
     Case(NoClipping, {"configuration", "weight_clipping"}, "no clip_weights()"),
     Case(PullWithoutGradient, {"configuration"}, "l2_init_loss() has no gradient"),
     Case(FixedPrecision, {"precision"}, "float64 raises"),

@@ -24,7 +24,8 @@ def stored(tmp_path, cores: int, **trainer) -> Checkpoint:
 def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypatch) -> None:
     def run(name: str, cores: int, epochs: int) -> None:
         monkeypatch.setattr("engram.training.run.available_cores", lambda: cores)
-        running.run(tmp_path, *NULL, f"trainer.total_timesteps={epochs * 2048}", name=name)
+        steps = f"trainer.total_timesteps={epochs * 2048}"
+        running.run(tmp_path, *NULL, "trainer.update_epochs=1", steps, name=name)
 
     run("whole", cores=1, epochs=2)
     run("x", cores=1, epochs=1)
@@ -41,9 +42,10 @@ def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypat
 
 
 def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> None:
-    began = stored(tmp_path, cores=2)
-    assert sizes_with(16, began) == sizes_with(2)
-    assert sizes_with(16) != sizes_with(2)
+    long = {"total_timesteps": 10_000_000}
+    began = stored(tmp_path, cores=2, **long)
+    assert sizes_with(16, began, **long) == sizes_with(2, **long)
+    assert sizes_with(16, **long) != sizes_with(2, **long)
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:

@@ -1,0 +1,50 @@
+"""Normalisation of observations and values."""
+
+import pytest
+import torch
+from torch import nn
+
+from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
+
+
+def test_observations_get_zero_mean_and_unit_variance_over_all_updates() -> None:
+    torch.manual_seed(0)
+    normalizer, batches = ObservationNormalizer(3), [torch.randn(500, 3) * 4 + 7, torch.randn(300, 3) - 2]
+    for batch in batches:
+        normalizer.update(torch.tensor(float(len(batch))), batch.mean(0), batch.var(0, correction=0))
+    everything = torch.cat(batches)
+    torch.testing.assert_close(normalizer.mean, everything.mean(0))
+    torch.testing.assert_close(normalizer.variance, everything.var(0, correction=0))
+    normalized = normalizer(everything)
+    assert normalized.mean().abs().item() < 1e-4
+    assert normalized.std().item() == pytest.approx(1, abs=1e-2)
+
+
+def test_observations_are_unchanged_before_the_first_update_but_for_clipping() -> None:
+    x = torch.tensor([[0.5, -3.0, 1e6]])
+    torch.testing.assert_close(ObservationNormalizer(3)(x), torch.tensor([[0.5, -3.0, 10.0]]))
+
+
+def test_values_stay_the_same_when_their_statistics_change() -> None:
+    torch.manual_seed(0)
+    normalizer, layer, features = ValueNormalizer(), nn.Linear(8, 1), torch.randn(20, 8)
+    normalizer.update(torch.tensor(5.0), torch.tensor(29.0), layer)
+    assert (normalizer.mean.item(), normalizer.std.item()) == (5.0, 2.0)
+    before = normalizer(layer(features))
+    normalizer.update(torch.tensor(-40.0), torch.tensor(5000.0), layer)
+    assert normalizer.std.item() != 2.0
+    torch.testing.assert_close(normalizer(layer(features)), before, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_update_moves_an_untrained_critic_to_the_mean_return() -> None:
+    normalizer, layer = ValueNormalizer(), nn.Linear(8, 1)
+    weight = layer.weight.detach().clone()
+    normalizer.update(torch.tensor(-800.0), torch.tensor(800.0**2 + 100.0), layer)
+    assert torch.equal(layer.weight, weight)
+    assert normalizer(torch.zeros(1)).item() == -800
+
+
+def test_equal_returns_do_not_divide_by_zero() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.update(torch.tensor(3.0), torch.tensor(9.0), None)
+    assert normalizer(torch.ones(1)).isfinite().all()
