@@ -43,7 +43,7 @@ from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
-ENTROPY = 0.03  # coefficient for discrete actions, annealed to 0
+ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
 

@@ -28,7 +28,7 @@ class PPO(Settings):
     clip_coef: Greater = 0.2
     vf_clip_coef: Greater | None = None  # null: the value loss is not clipped
     vf_coef: NonNegative = 0.44
-    ent_coef: NonNegative | None = None  # null: 0.03, annealed to 0; 0 for continuous actions
+    ent_coef: NonNegative | None = None  # null: 0.01, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
     adv_floor: NonNegative = 0.0  # in units of the returns' spread: a smaller spread of advantages is not scaled up
     norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards

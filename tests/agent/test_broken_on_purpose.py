@@ -235,7 +235,7 @@ def train(directory) -> None:
 )
 def test_training_stops_at_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path, fault: Fault) -> None:
     break_it(monkeypatch, fault)
-    with pytest.raises(UserError, match="sees another memory in learning than in acting"):
+    with pytest.raises(UserError, match="has different memory in learning than in acting"):
         train(tmp_path)
 
 

@@ -208,7 +208,7 @@ def test_replay_is_exact_in_every_memory_mode(tmp_path, memory: str, horizon: in
 def test_a_policy_that_replays_from_the_wrong_memory_is_stopped(tmp_path, monkeypatch) -> None:
     right = gradient.replay
     monkeypatch.setattr(gradient, "replay", lambda agent, m: right(agent, m._replace(memory=m.memory + 1)))
-    with pytest.raises(UserError, match="sees another memory in learning than in acting"):
+    with pytest.raises(UserError, match="has different memory in learning than in acting"):
         run(tmp_path, *ENVIRONMENTS["recall"])
 
 

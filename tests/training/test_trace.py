@@ -40,9 +40,9 @@ def test_a_trace_covers_all_stages_and_does_not_change_the_run(tmp_path) -> None
     assert [len(fields) for fields in stages.values()] == [3, 3, 3, 3]
     first = {stage: fields[0] for stage, fields in stages.items()}
     assert first["rollout"]["env_obs"].startswith("float32 [6, 6]")
-    assert first["rollout"]["memory.lstm.memory"].startswith("float32 [6, 2, 16] rms 0.")
+    assert first["rollout"]["memory.lstm.memory"].startswith("float32 [6, 1, 16] rms 0.")
     assert first["experience"]["dones"] == "bool [12, 8]"
-    assert first["minibatch"]["memory.lstm"].startswith("float32 [6, 2, 16]")
+    assert first["minibatch"]["memory.lstm"].startswith("float32 [6, 1, 16]")
     assert first["minibatch"]["advantages"].startswith("float32 [6, 8]")
     assert first["replay"]["full_log_probs"].startswith("float32 [6, 8, 4]")
 

@@ -31,14 +31,11 @@ def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypat
     run("x", cores=1, epochs=1)
     run("x", cores=3, epochs=2)
     assert running.metrics(tmp_path) == running.metrics(tmp_path, "whole")
-    assert (
-        "keeping the sizes the run started with, which differ from the defaults here: num_envs 32, not 96"
-        in running.log(tmp_path)
-    )
-    assert "sizes are those" not in running.log(tmp_path, "whole")
+    assert "keeping the sizes the run started with, which differ from the defaults here" in running.log(tmp_path)
+    assert "keeping the sizes" not in running.log(tmp_path, "whole")
     checkpoint, _ = load_latest(tmp_path / "x" / "checkpoints")
     assert checkpoint is not None
-    assert checkpoint.state["sizes"]["num_envs"] == 32
+    assert checkpoint.state["sizes"]["num_envs"] == 8
 
 
 def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> None:
@@ -49,7 +46,7 @@ def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> Non
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"run with other sizes \(rows 64, not 128\): start a new run"):
+    with pytest.raises(UserError, match=r"run with other sizes \(rows 32, not 64\): start a new run"):
         sizes_with(2, stored(tmp_path, cores=2, batch_size=8192), agents=2, batch_size=8192)
 
 
