@@ -72,7 +72,7 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "loop_acting": ["loop_replay"],
     "loop_starts": ["loop_start_state", "loop_replay"],
     "loop_start_state": ["loop_replay"],
-    "precision": ["compile"],
+    "precision": ["compile", "replay"],
 }
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
 
