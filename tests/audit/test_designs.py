@@ -15,6 +15,7 @@ from engram.audit.checks import CHECKS
 from engram.audit.context import QUICK, AuditSizes
 from engram.audit.target import build, spec_of
 
+pytestmark = pytest.mark.slow
 SMALL = AuditSizes(rows=12, horizon=12, steps=60)
 FULL = AuditSizes()
 
@@ -32,7 +33,6 @@ def test_right_designs_pass(policy: type) -> None:
     assert {result.name: result.finding for result in report.failures} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", right.RIGHT, ids=lambda policy: policy.__name__)
 def test_right_designs_pass_at_the_sizes_of_a_run(policy: type) -> None:
     report = audit(policy, FULL)
@@ -117,7 +117,6 @@ def test_a_wrong_design_fails_by_the_check_that_names_the_fault(case: Wrong) -> 
     assert_found(case)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in WRONG if case.sizes == FULL], ids=lambda c: c.policy.__name__)
 def test_a_fault_that_shows_from_some_size_on_is_found(case: Wrong) -> None:
     assert_found(case)
