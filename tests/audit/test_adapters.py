@@ -162,7 +162,7 @@ class BatchFirst(Agent):
         (NeverClears, {"boundary_acting", "boundary_learning", "gradient_boundary", "nan_at_start", "replay"}),
         (
             BatchFirst,
-            {"row_isolation", "causality", "boundary_learning", "gradient_boundary", "replay"},
+            {"row_isolation", "causality", "boundary_learning", "gradient_boundary", "replay", "nan_at_start"},
         ),
     ],
 )
