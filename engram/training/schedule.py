@@ -173,6 +173,8 @@ def problems(schedules: Mapping[str, Schedule], sections: Mapping[str, Settings]
     numbers = [name for name, value in values.items() if isinstance(value, float)]
     found = []
     for name, schedule in schedules.items():
+        if name == "ppo.ent_coef" and values.get(name) is None:
+            continue  # gets its value from the kind of actions when the run starts
         if name not in numbers:
             hint = suggestion(name, numbers, otherwise=f": choose from {', '.join(numbers)}")
             hint = f": give trainer.{name} a value first" if name in values and values[name] is None else hint

@@ -146,7 +146,7 @@ def test_a_part_of_a_source_is_that_part_alone() -> None:
 
 def test_memory_is_kept_by_the_component_that_remembers() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
-    assert policy.memory_shapes() == {"short": (1, 8), "_core_": (2, 16)}
+    assert policy.memory_shapes() == {"short": (1, 8), "_core_": (1, 16)}
     policy(acting_td(policy, 3))
     memory = policy.get_memory()
     assert memory.keys() == {"short", "_core_"}

@@ -35,7 +35,7 @@ def test_the_distance_is_as_computed_by_hand() -> None:
 def test_a_teacher_with_the_same_weights_is_no_distance_away_as_long_as_both_remember(
     tmp_path, taught, memory: str
 ) -> None:
-    still = ("trainer.optimizer.learning_rate=1e-12", f"trainer.memory={memory}")
+    still = ("trainer.optimizer.learning_rate=1e-12", f"trainer.memory={memory}", "trainer.norm_obs=false")
     run(tmp_path, *TASK, *still, f"init_from={taught}", f"trainer.kickstart.teacher={taught}", epochs=4)
     for record in metrics(tmp_path)[1:]:
         same = record["loss/teacher_value"] < 1e-8

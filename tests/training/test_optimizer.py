@@ -131,5 +131,5 @@ def test_a_run_learns_with_every_optimiser(tmp_path, kind: str) -> None:
         epochs=40,
     )
     records = metrics(tmp_path)
-    assert records[-1]["return"] > 2 * records[0]["return"]
+    assert records[-1]["return"] > 1.5 * records[0]["return"]
     assert records[-1]["loss/entropy"] < records[0]["loss/entropy"]

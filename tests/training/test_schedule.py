@@ -68,19 +68,20 @@ def test_a_metric_is_kept_near_its_target_within_bounds() -> None:
 
 
 def test_only_scheduled_settings_change_and_only_in_the_copy() -> None:
-    settings = Trainer(schedule={RATE: {"kind": "linear", "to": 0}, "ppo.ent_coef": {"kind": "constant"}})
+    entropy = {"ent_coef": 0.0021}
+    settings = Trainer(ppo=entropy, schedule={RATE: {"kind": "linear", "to": 0}, "ppo.ent_coef": {"kind": "constant"}})
     schedules = Schedules(settings.schedule)
     now = schedules.now(settings, 0.5)
-    assert now.optimizer.learning_rate == pytest.approx(0.00023)
-    assert settings.optimizer.learning_rate == 0.00046
+    assert now.optimizer.learning_rate == pytest.approx(0.0005)
+    assert settings.optimizer.learning_rate == 0.001
     assert now.ppo == settings.ppo
-    assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.00023), "schedule/ppo.ent_coef": 0.0021}
+    assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.0005), "schedule/ppo.ent_coef": 0.0021}
 
 
 def test_the_learning_rate_decays_to_0_by_default() -> None:
-    default, other = Trainer(), Trainer(schedule={"ppo.ent_coef": {"kind": "constant"}})
+    default, other = Trainer(), Trainer(ppo={"ent_coef": 0.1}, schedule={"ppo.ent_coef": {"kind": "constant"}})
     constant = Trainer(schedule={RATE: {"kind": "constant"}})
-    for settings, rate in ((default, 0.00023), (other, 0.00023), (constant, 0.00046)):
+    for settings, rate in ((default, 0.0005), (other, 0.0005), (constant, 0.001)):
         assert Schedules(settings.schedule).now(settings, 0.5).optimizer.learning_rate == pytest.approx(rate)
 
 
@@ -97,7 +98,7 @@ def test_an_epoch_without_the_metric_changes_nothing() -> None:
         schedules.observe(record, settings)
     assert schedules.now(settings, 0.5) == settings
     schedules.observe({"return": 1.0}, settings)
-    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
+    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.0005
 
 
 def by_metric(metric: str) -> str:
@@ -127,7 +128,7 @@ def test_an_optional_metric_may_appear_later(metric: str) -> None:
     schedules = Schedules(settings.schedule)
     schedules.observe({"epoch": 1}, settings)
     schedules.observe({"epoch": 2, metric: 9.0}, settings)
-    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.00023
+    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.0005
 
 
 def test_a_metric_that_disappears_does_not_stop_the_run() -> None:
@@ -172,7 +173,7 @@ def test_an_interrupted_run_with_schedules_resumes_exactly(tmp_path) -> None:
     run(tmp_path, *SCHEDULED, name="pieces", epochs=6)
     assert metrics(tmp_path, "pieces") == metrics(tmp_path, "whole")
     rates = [record[f"schedule/{RATE}"] for record in metrics(tmp_path, "whole")]
-    assert rates[:3] == [0.00046, 0.00023, 0.000115]
+    assert rates[:3] == [0.001, 0.0005, 0.00025]
 
 
 def test_a_learning_rate_near_zero_barely_changes_the_policy(tmp_path) -> None:

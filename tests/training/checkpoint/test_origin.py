@@ -70,8 +70,8 @@ def test_weights_that_do_not_fit_are_one_error_that_names_them(tmp_path, source)
     said = str(caught.value)
     assert "policy.core.weight_ih_l0 is [32, 128], expected [64, 128]" in said
     assert "Use the policy and options they were trained with" in said
-    with pytest.raises(UserError, match=r"policy\.core\.weight_ih_l1 is unexpected"):
-        running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.num_layers=1")
+    with pytest.raises(UserError, match=r"policy\.core\.weight_ih_l1 is missing"):
+        running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.num_layers=2")
 
 
 def test_an_environment_with_other_actions_is_refused(tmp_path, source) -> None:
