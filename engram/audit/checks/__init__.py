@@ -1,11 +1,10 @@
-"""All checks, in the order in which one fault causes another."""
+"""All checks, in the order of the report."""
 
 from engram.audit.checks import (
     action_log_prob,
     boundary,
     configuration,
     detachment,
-    determinism,
     gradient,
     gradient_health,
     memory_interface,
@@ -18,13 +17,12 @@ from engram.audit.checks import (
 from engram.audit.result import Check
 
 MODULES = (
-    determinism,
     detachment,
     row_isolation,
     boundary,
     gradient,
-    memory_interface,
     replay,
+    memory_interface,
     td_fields,
     action_log_prob,
     configuration,
@@ -35,4 +33,4 @@ MODULES = (
 CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
 
 # Worth repeating during training.
-CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "memory_after_learning", "replay")
+CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "replay", "memory_after_learning")
