@@ -30,7 +30,7 @@ class PPO(Settings):
     vf_coef: NonNegative = 0.44
     ent_coef: NonNegative | None = None  # null: 0.01, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
-    adv_floor: NonNegative = 0.0  # in units of the returns' spread: a smaller spread of advantages is not scaled up
+    adv_floor: NonNegative = 0.1  # times the largest spread of returns so far: a smaller one is not scaled up
     norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards
     target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
     l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began
