@@ -81,7 +81,7 @@ class Trainer(Settings):
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
-    update_epochs: Positive | None = None  # passes over each batch; null: 8, 4 or 1, by budget and batch size
+    update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
     norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
