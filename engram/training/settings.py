@@ -56,12 +56,12 @@ class Prioritized(Settings):
 
 
 class Kickstart(Settings):
-    """Imitating a policy that is trained already, less and less."""
+    """Imitation of a trained policy, annealed to none."""
 
     teacher: str  # the directory of a run or of one of its checkpoints
-    action_coef: NonNegative = 1.0  # of the cross-entropy with what the teacher would do
-    value_coef: NonNegative = 1.0  # of the squared difference from what it expects
-    anneal_steps: Positive | None = None  # both sink to 0 over so many agent-steps; null: over the run
+    action_coef: NonNegative = 1.0  # of the cross-entropy with the teacher's action probabilities
+    value_coef: NonNegative = 1.0  # of the squared difference from the teacher's values
+    anneal_steps: Positive | None = None  # agent-steps until both coefficients reach 0; null: the whole run
 
 
 class Checkpoint(Settings):
@@ -99,7 +99,7 @@ class Trainer(Settings):
     schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
     checkpoint: Checkpoint = Checkpoint()
     tensorboard: bool = False  # write the metrics for TensorBoard too
-    trace: Annotated[int, Field(ge=0)] = 0  # write what every field is, along the whole way, for so many steps
+    trace: Annotated[int, Field(ge=0)] = 0  # steps for which shape, dtype and RMS of every field are logged
     profile: bool = False  # write where the time of one epoch goes
 
     @property

@@ -1,4 +1,4 @@
-"""Heads compute what the contract says, once per row, and begin small."""
+"""Heads compute the bilinear form once per row, and start small."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_the_largest_value_of_the_action_embeddings_is_a_tenth(actions):
     assert ActionEmbedding(actions)().abs().max().item() == pytest.approx(0.1)
 
 
-def test_heads_have_the_sizes_of_the_contract():
+def test_heads_have_the_sizes_documented():
     critic, actor = Critic(128), BilinearActor(128, num_actions=30)
     assert critic(torch.randn(4, 128)).shape == (4, 1)
     assert actor(torch.randn(4, 128)).shape == (4, 30)
@@ -74,7 +74,7 @@ def test_heads_have_the_sizes_of_the_contract():
     assert shapes == [(1024, 128), (1024,), (1, 1024), (1,), (512, 128), (512,), (30, 16), (1,), (16, 512)]
 
 
-def test_a_fresh_policy_has_no_favourite_action():
+def test_a_fresh_policy_is_nearly_uniform():
     torch.manual_seed(0)
     probabilities = BilinearActor(128, num_actions=10)(torch.randn(100, 128)).softmax(-1)
     assert 0.05 < probabilities.min() < probabilities.max() < 0.2
@@ -105,7 +105,7 @@ def test_heads_compile_whole_and_give_the_same_numbers():
     torch.testing.assert_close(torch.compile(actor, fullgraph=True)(features), actor(features))
 
 
-def test_orthogonal_weights_are_scaled_for_what_follows():
+def test_orthogonal_weights_have_the_gain_of_the_nonlinearity():
     weight = initialise(nn.Linear(64, 32), "relu").weight
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32), atol=1e-5, rtol=0)
     weight = initialise(nn.Linear(64, 32)).weight
@@ -121,5 +121,5 @@ def test_every_initialisation_fills_every_layer_and_clears_its_bias(name, layer)
     assert layer.bias is None or not layer.bias.any()
 
 
-def test_max_0_01_means_it():
+def test_max_0_01_scales_to_that_value():
     assert initialise(nn.Linear(8, 4), "relu", "max_0_01").weight.abs().max().item() == pytest.approx(0.01)

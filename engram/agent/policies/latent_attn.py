@@ -1,4 +1,4 @@
-"""Latent attention in three sizes: a few learned queries read the tokens."""
+"""Latent attention in three sizes: a few learned queries attend to the tokens."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
 class LatentAttn(LSTMWrapper):
-    """What the three have in common; they differ in one row of the encoder's table of sizes."""
+    """The base of the three sizes, which differ only in the encoder's `ATTENTION_SIZES`."""
 
     encoder_kind: str
 
