@@ -58,4 +58,6 @@ def example(spec: EnvSpec) -> Observations:
 
 def first_tensor(observations: Observations) -> Tensor:
     """Any tensor of the observations, for its device and leading shape."""
-    return observations if isinstance(observations, Tensor) else next(iter(observations.values(True, True)))
+    if isinstance(observations, Tensor):
+        return observations
+    return next(value for value in observations.values(True, True) if isinstance(value, Tensor))

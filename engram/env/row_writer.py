@@ -120,8 +120,8 @@ def _write_array(title: str, out: np.ndarray, symbols: int | None, value: Any) -
         array = _converted(title, array, out.dtype)
     if symbols is not None and array.size and not 0 <= array.min() <= array.max() < symbols:
         raise MisfitError(
-            f"{title} has the symbol {_outside(array, symbols)}, expected 0 to {symbols - 1}: set env.symbols to the number "
-            f"of symbols, or to false if these are pixels"
+            f"{title} has the symbol {_outside(array, symbols)}, expected 0 to {symbols - 1} (set env.symbols to the "
+            f"number of symbols, or to false if these are pixels)"
         )
     out[...] = array
 
@@ -209,10 +209,9 @@ def _word_counts(text: str) -> np.ndarray:
 
 
 def flat_mask(mask: Any) -> np.ndarray:
-    arrays = (
-        [np.asarray(each).ravel() for each in mask] if isinstance(mask, tuple | list) else [np.asarray(mask).ravel()]
-    )
-    flat = np.concatenate(arrays) if arrays else np.zeros(0)
+    """A mask as one array of flags; a sequence has one mask for each action."""
+    masks = mask if isinstance(mask, tuple | list) else [mask]
+    flat = np.concatenate([np.asarray(each).ravel() for each in masks] or [np.zeros(0, np.bool_)])
     if flat.dtype.kind not in "biu" or (flat.size and not 0 <= flat.min() <= flat.max() <= 1):
         raise MisfitError(f"the action mask has the values {flat[:16].tolist()}, expected 0 and 1")
     return flat.astype(np.bool_)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.env.parts import ACTION_MASK, OBSERVATION, PackedRows, Part, leaves, part_of
+from engram.env.parts import box as box
 
 ObservationKind = Literal["tokens", "image", "symbols", "vector", "parts"]
 
@@ -34,8 +35,8 @@ class EnvSpec:
     >>> spec.observation_kind, spec.single_observation_space.shape
     ('vector', (4,))
 
-    An observation is one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`, a grid of symbols
-    `[H, W, C]` or a flat vector. Dict and Tuple observations have several `parts`, each with a name, a kind and a Box.
+    An observation is one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`, a grid of
+    symbols `[H, W, C]` or a flat vector. Dict and Tuple observations have `parts`, each with a name, a kind and a Box.
     Actions are Discrete, MultiDiscrete or Box.
     """
 
@@ -123,7 +124,7 @@ class EnvSpec:
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and dtype of a row of observations in buffers and experience: packed bytes, or the observation itself."""
+        """Shape and dtype of an observation in buffers and experience: packed bytes, or the observation itself."""
         if self.packing is not None:
             return (self.packing.size,), np.dtype(np.uint8)
         (part,) = self.all_parts

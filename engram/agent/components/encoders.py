@@ -184,7 +184,7 @@ class PartsEncoderComponent(WeightedComponent):
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         names = [part.name for part in context.spec.parts]
         for name in self.parts or []:
-            if name not in names:
+            if inputs and name not in names:
                 hint = suggestion(name, names, otherwise=f": it has {', '.join(names) or 'none'}")
                 raise ShapeError(f"parts: {context.spec.name} has no part {name!r}{hint}")
         return Shape("features", (self.size,))
