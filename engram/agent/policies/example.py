@@ -24,12 +24,15 @@ class Example(LSTMWrapper):
 
     def __init__(self, env, input_size=512, hidden_size=512, num_layers=2, **kwargs):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
+        spec = self.env_spec
+        if spec.observation_kind == "tokens":
+            self.read_tokens(spec, input_size)
+        else:
+            self.encoder = make_encoder(spec, "fast", input_size)
         self.actor = nn.Linear(hidden_size, self.action_space.logits)
         self.critic = nn.Linear(hidden_size, 1)
-        spec = self.env_spec
-        if spec.observation_kind != "tokens":
-            self.encoder = make_encoder(spec, "fast", input_size)
-            return
+
+    def read_tokens(self, spec, input_size):
         first, second = conv_shape(spec.window)
         flat = 32 * second.output[0] * second.output[1]
         self.box = TokensToBox(spec)
