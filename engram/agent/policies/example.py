@@ -1,7 +1,7 @@
 """Example: the smallest complete policy. Copy this file, change the network, and train it with
 `./tools/train.py py_agent=path/to/your_file.py:YourClass`.
 
-A policy says how to read observations and what to do with what is remembered. Memory is the base class's business.
+A policy encodes observations and decodes the core's output. The base class handles memory.
 """
 
 import torch
@@ -48,7 +48,7 @@ class Example(LSTMWrapper):
         self.own = nn.Sequential(nn.Linear(len(spec.features), input_size - input_size // 2), nn.ReLU())
 
     def encode_observations(self, observations: Observations) -> Tensor:
-        """Tokens [N, M, 3] to features [N, input_size]: what is around, and what the agent's own cell says."""
+        """Tokens [N, M, 3] to features [N, input_size]: of the whole window, and of the agent's own cell."""
         if self.env_spec.observation_kind != "tokens":
             return self.encoder(observations)
         box = self.box(observations)
@@ -56,7 +56,7 @@ class Example(LSTMWrapper):
         return torch.cat([self.around(box), self.own(box[:, :, height // 2, width // 2])], dim=1)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the core gives [N, hidden_size] to logits [N, actions] and values [N, 1]."""
+        """The core's output [N, hidden_size] to logits [N, actions] and values [N, 1]."""
         return self.actor(hidden), self.critic(hidden)
 
     def value_layer(self) -> nn.Linear:
