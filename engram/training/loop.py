@@ -37,6 +37,8 @@ from engram.training.settings import Trainer
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard, check_health
 
+NORM_OBS_UNTIL = 0.5  # of a run: later, the learning rate is too small to follow changing inputs
+
 
 @dataclass
 class Training:
@@ -106,7 +108,8 @@ def learn(training: Training, experience: Experience, settings: Trainer, average
     if norm_returns and first:
         begin_value_normalization(agent, experience, settings.ppo, world)
     advantages = update(training, experience, settings, averages, beta)
-    update_normalizers(agent, experience, advantages, settings.norm_obs, norm_returns and not first, world)
+    norm_obs = settings.norm_obs and training.progress.steps < NORM_OBS_UNTIL * settings.total_timesteps
+    update_normalizers(agent, experience, advantages, norm_obs, norm_returns and not first, world)
     return advantages
 
 
