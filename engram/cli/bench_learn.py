@@ -16,7 +16,7 @@ EXAMPLES = """examples:
   engram bench learn --suite quick
   engram bench learn --tasks control/CartPole,recall/delay100 --seeds 3
   engram bench learn --tasks my_task.yaml trainer.ppo.gamma=0.999 --out bench-results/gamma
-  engram bench learn --vary py_agent.core=lstm,gru,mingru"""
+  engram bench learn --vary py_agent.core=lstm,gru,mingru,lru,attention"""
 
 
 def main(words: Sequence[str]) -> int:
