@@ -86,7 +86,7 @@ class LRU(Core):
 
     @torch.no_grad()
     def spread_time_scales(self, horizon: int) -> None:
-        """Lifetimes from 1 to `horizon` steps, evenly in their logarithm. In its life a unit turns half a circle at most."""
+        """Lifetimes from 1 to `horizon` steps, evenly in their logarithm. A life is at most half a turn."""
         for layer in range(self.num_layers):
             decay, angle = (getattr(self, f"{name}_l{layer}") for name in ("decay", "angle"))
             decay.uniform_(-math.log(max(horizon, 2)), 0)
