@@ -11,6 +11,7 @@ from engram.agent.heads import (
     BilinearScores,
     Critic,
     GaussianActor,
+    LinearActor,
 )
 from engram.agent.initialisation import INITIALISATIONS, initialise
 
@@ -35,6 +36,8 @@ def test_the_bilinear_actor_equals_the_repetition_per_action():
 def test_actors_have_relu_in_their_hidden_layer_and_the_critic_tanh():
     torch.manual_seed(0)
     features, actor, continuous, critic = torch.randn(7, 32), BilinearActor(32, 5), GaussianActor(32, 2), Critic(32)
+    linear = LinearActor(32, 5)
+    torch.testing.assert_close(linear(features), linear.output(linear.hidden(features).relu()))
     hidden = actor.hidden(features).relu()
     torch.testing.assert_close(actor(features), actor.scores(hidden, actor.embedding()))
     torch.testing.assert_close(continuous(features), continuous.output(continuous.hidden(features).relu()))
@@ -74,9 +77,10 @@ def test_heads_have_the_sizes_documented():
     assert shapes == [(1024, 128), (1024,), (1, 1024), (1,), (512, 128), (512,), (30, 16), (1,), (16, 512)]
 
 
-def test_a_fresh_policy_is_nearly_uniform():
+@pytest.mark.parametrize("actor", [BilinearActor, LinearActor])
+def test_a_fresh_policy_is_nearly_uniform(actor):
     torch.manual_seed(0)
-    probabilities = BilinearActor(128, num_actions=10)(torch.randn(100, 128)).softmax(-1)
+    probabilities = actor(128, num_actions=10)(torch.randn(100, 128)).softmax(-1)
     assert 0.05 < probabilities.min() < probabilities.max() < 0.2
 
 
@@ -89,7 +93,7 @@ def test_continuous_actions_begin_with_small_means_and_deviations_near_one():
 
 
 @pytest.mark.parametrize(
-    "head", [Critic(32), BilinearActor(32, 5), GaussianActor(32, 2)], ids=lambda h: type(h).__name__
+    "head", [Critic(32), BilinearActor(32, 5), LinearActor(32, 5), GaussianActor(32, 2)], ids=lambda h: type(h).__name__
 )
 def test_double_precision_and_autocast_work(head):
     features = torch.randn(4, 32)
