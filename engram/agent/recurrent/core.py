@@ -139,7 +139,7 @@ class Core(nn.Module):
 
 def clear(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
     """Memories (or their gradients) with zeros where an episode starts, even over NaN."""
-    if starts_N.device.type != "cpu":  # counting the starts would sync
+    if starts_N.device.type != "cpu" or torch.compiler.is_compiling():  # counting starts would sync or break the graph
         return tuple(memory.masked_fill(starts_N.unsqueeze(-1), 0) for memory in memories_NH)
     rows = starts_N.nonzero().squeeze(1)  # few: on CPUs this is several times faster than a mask over all rows
     return tuple(memory.index_fill(0, rows, 0) for memory in memories_NH) if len(rows) else memories_NH
