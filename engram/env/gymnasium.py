@@ -12,6 +12,7 @@ from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
 from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
+from engram.env.scene import picture
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
 from engram.env.wrappers import unwrap_rows, wrap
@@ -118,6 +119,9 @@ class GymBlock:
         self._write_observations(observations)
         self._buffers.alive[:] = True
         return self._log.reproduces(state)
+
+    def scene(self) -> np.ndarray | None:
+        return picture(self._envs[0].render()) if self._envs[0].render_mode == "rgb_array" else None
 
     def close(self) -> None:
         for env in self._envs:

@@ -21,6 +21,7 @@ from engram.env.episode_log import EpisodeLog
 from engram.env.mettagrid.simulators import SimulatorFactory
 from engram.env.mettagrid.tags import TagRenamer, Tags
 from engram.env.mettagrid.token_budget import overflow
+from engram.env.scene import GridObject, GridScene
 
 
 class MettagridBlock:
@@ -89,6 +90,9 @@ class MettagridBlock:
         self._flags_set = True
         return self._log.reproduces(state)
 
+    def scene(self) -> GridScene:
+        return grid_scene(self.simulators[0])
+
     def close(self) -> None:
         self.simulators.clear()
         self._steps.clear()
@@ -153,6 +157,22 @@ class MettagridBlock:
             step()
             log.lengths[rows] += 1
             log.returns[rows] += self._buffers.rewards[rows]
+
+
+def grid_scene(simulator: MettaGrid) -> GridScene:
+    """Everything on the grid of a simulator, as it is now."""
+    names = simulator.resource_names
+    objects = [
+        GridObject(
+            kind=thing["type_name"],
+            row=thing["r"],
+            column=thing["c"],
+            agent=thing.get("agent_id"),
+            inventory={names[item]: count for item, count in thing["inventory"].items()},
+        )
+        for thing in simulator.grid_objects().values()
+    ]
+    return GridScene(simulator.map_height, simulator.map_width, objects)
 
 
 def _views(buffers: Buffers, envs: int) -> list[tuple[np.ndarray, ...]]:
