@@ -17,7 +17,7 @@ from engram.analysis.distributions import difference
 from engram.analysis.memory_step import MemoryStep
 from engram.analysis.recording import Recording
 
-BUDGET = 400_000  # steps of the policy, over all branches
+BUDGET = 800_000  # steps of the policy, over all branches
 
 ALONE, ERASED = 0, 1  # the kinds of branches
 
@@ -57,7 +57,8 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
     step = MemoryStep(agent)
     observations, memory = torch.from_numpy(recording.observations), torch.from_numpy(recording.memory)
     expected, alive = torch.from_numpy(recording.distributions), torch.from_numpy(recording.alive)
-    branches = _Branches(*(torch.zeros(0, dtype=torch.long) for _ in range(3)), torch.zeros(0, memory.shape[-1]))
+    nobody = torch.zeros(0, dtype=torch.long)
+    branches = _Branches(nobody, nobody, nobody, torch.zeros(0, memory.shape[-1]))
     for t, starts_R in enumerate(torch.from_numpy(recording.starts)):
         branches = branches.where(~starts_R[branches.rows])
         active = branches.where(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory

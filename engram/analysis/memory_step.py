@@ -65,7 +65,9 @@ class MemoryStep:
 def stored_memory(agent: MettaAgent, rows: int) -> Tensor:
     """Copies of the memory [rows, U] of an agent's first rows, all stores side by side."""
     stores = agent.policy.stores().values()
-    return torch.cat([torch.zeros(rows, 0), *(store.memory_NLS[:rows].flatten(1).float().cpu() for store in stores)], -1)
+    return torch.cat(
+        [torch.zeros(rows, 0), *(store.memory_NLS[:rows].flatten(1).float().cpu() for store in stores)], -1
+    )
 
 
 def unit_names(agent: MettaAgent) -> list[str]:

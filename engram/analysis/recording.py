@@ -116,4 +116,3 @@ def record(
         complete=ended == len([start for start in episode_starts if start < steps]),
         **{name: np.stack(column) for name, column in columns.items()},
     )
-

@@ -1,4 +1,4 @@
-"""`engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]`: record an episode, show its memory."""
+"""`engram replay run=NAME [SETTING=VALUE …] [--out FILE]`: record an episode and show what the agent remembers."""
 
 import webbrowser
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VIDEOS = (".gif", ".mp4")
 
-DESCRIPTION = """Plays whole episodes with the policy of a run and writes one HTML page that needs nothing else. It shows the
+DESCRIPTION = """Plays whole episodes with the policy of a run and writes one self-contained HTML page. It shows the
 world, the action probabilities, the memory, and which earlier steps matter for the action under the cursor."""
 
 SETTINGS = f"""settings and their defaults:
@@ -38,9 +38,13 @@ examples:
 def main(words: Sequence[str]) -> int:
     usage = "engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]"
     parser = ArgumentParser(prog="engram replay", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page; by default replay.html in the run's directory")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page; by default replay.html in the run's directory"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="also write a .gif or .mp4 (needs the extra `video`)")
+    parser.add_argument(
+        "--video", type=Path, metavar="FILE", help="also write a .gif or .mp4 (needs the extra `video`)"
+    )
     parser.add_argument(
         "--mettagrid", type=Path, metavar="FILE", help="also write the first episode as a mettagrid replay, FILE.json.z"
     )

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: the files in `web/` with their styles, scripts and data inlined. They load nothing else."""
+"""Self-contained HTML pages: the files in `web/` with their styles, scripts and data inlined."""
 
 import base64
 import json

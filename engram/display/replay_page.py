@@ -92,7 +92,10 @@ def _actions(spec: EnvSpec) -> dict[str, Any]:
     if isinstance(space, spaces.Box):
         return {"actions": "continuous", "names": [f"[{index}]" for index in range(int(np.prod(space.shape)))]}
     if isinstance(space, spaces.MultiDiscrete) and spec.action_max_params is None:
-        return {"actions": "discrete", "names": [f"{i}: {value}" for i, n in enumerate(space.nvec) for value in range(n)]}
+        return {
+            "actions": "discrete",
+            "names": [f"{i}: {value}" for i, n in enumerate(space.nvec) for value in range(n)],
+        }
     if isinstance(space, spaces.MultiDiscrete):
         kinds = spec.action_names or tuple(f"type {kind}" for kind in range(len(spec.action_max_params or ())))
         pairs = zip(kinds, spec.action_max_params or (), strict=True)
@@ -124,4 +127,3 @@ def _notes(recording: "Recording", influence: "Influence") -> list[str]:
     if not recording.complete:
         notes.append(f"The recording stops after {recording.steps} steps, before the last episode ends.")
     return notes
-

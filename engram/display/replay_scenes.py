@@ -66,7 +66,7 @@ def _pictures(frames: Sequence[np.ndarray]) -> World:
         divisor *= 2
         notes = [f"Pictures are shown at 1/{divisor} of their size, to keep this page small."]
     offsets = np.cumsum([0, *map(len, encoded)])
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "pictures": np.frombuffer(b"".join(encoded), np.uint8),
         "pictureOffsets": offsets.astype(np.int32),
     }

@@ -104,8 +104,10 @@ def _world(scene: Scene, size: tuple[int, int]) -> Any:
         else:
             draw.rectangle(box, fill=fill)
         if thing.kind != "wall" and cell >= 14:
-            label = str(thing.agent) if thing.agent is not None else thing.kind[0] + thing.kind.rpartition("_")[2][:1] * (
-                "_" in thing.kind
+            label = (
+                str(thing.agent)
+                if thing.agent is not None
+                else thing.kind[0] + thing.kind.rpartition("_")[2][:1] * ("_" in thing.kind)
             )
             draw.text((x + cell / 2, y + cell / 2), label, fill=PAPER, anchor="mm", font=_font(int(cell * 0.42)))
     return picture
@@ -122,14 +124,18 @@ def _numbers(draw: "ImageDraw", left: int, recording: "Recording", step: int) ->
         for index in sorted(np.argsort(-row)[:MOST_ACTIONS]):
             taken = recording.actions[step, 0] == index
             draw.text((left, top), names[index][:16], fill=INK if taken else SOFT, font=small)
-            draw.rectangle((left + 100, top + 2, left + 100 + 110 * row[index], top + 11), fill=ACCENT if taken else SOFT)
+            draw.rectangle(
+                (left + 100, top + 2, left + 100 + 110 * row[index], top + 11), fill=ACCENT if taken else SOFT
+            )
             draw.text((left + 216, top), f"{100 * row[index]:.0f}%", fill=SOFT, font=small)
             top += 16
     text = f"value {recording.values[step, 0]:.2f}   reward {recording.rewards[step, 0]:.2f}"
     draw.text((left, top + 6), text, fill=INK, font=small)
 
 
-def _past(draw: "ImageDraw", corner: tuple[int, int], recording: "Recording", influence: "Influence", step: int) -> None:
+def _past(
+    draw: "ImageDraw", corner: tuple[int, int], recording: "Recording", influence: "Influence", step: int
+) -> None:
     """How much the action would change without the past up to each earlier step of the episode."""
     left, top = corner
     width, height = PANEL - 24, 48

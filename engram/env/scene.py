@@ -48,6 +48,6 @@ def drawable(settings: EnvSettings) -> EnvSettings:
 
 def picture(rendered: object) -> np.ndarray | None:
     """What an environment's `render` returned, if that is a picture."""
-    if isinstance(rendered, np.ndarray) and rendered.dtype == np.uint8 and rendered.ndim == 3 and rendered.shape[2] == 3:
-        return rendered.copy()  # some environments draw into the same array again
-    return None
+    if not isinstance(rendered, np.ndarray) or rendered.dtype != np.uint8 or rendered.shape[2:] != (3,):
+        return None
+    return rendered.copy()  # some environments draw into the same array again

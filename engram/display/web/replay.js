@@ -277,7 +277,8 @@ function ago(back) {
 
 function showPast(facts, agent, step, begin) {
   if (step - begin < facts.group) {
-    $("past-text").textContent = "There is no past yet: memory is empty before this step.";
+    $("past-text").textContent = step === begin ? "There is no past yet: memory is empty before this step."
+      : `The past is left out in groups of ${facts.group} steps; the first of this episode ends at step ${begin + facts.group - 1}.`;
     return;
   }
   const use = facts.arrays.use.data[step * facts.agents + agent];

@@ -187,7 +187,7 @@ function drawMatrix(canvas, { facts, agent, step, matrixKind }) {
   const picture = heatPicture(columns, count,
     (g, row) => (g < Math.floor(row / facts.group) ? facts.change(matrixKind, agent, start + row, g) : -1),
     (share) => (share < 0 ? rgb("card") : mix(shades[0], shades[1], share)));
-  context.imageSmoothingEnabled = count > tall || columns > wide;
+  context.imageSmoothingEnabled = columns > wide;
   context.drawImage(picture, GUTTER, 0, (wide * columns * facts.group) / count, tall);
   context.strokeStyle = colour("line");
   context.lineWidth = 1;
