@@ -74,18 +74,28 @@ def _pictures(frames: Sequence[np.ndarray]) -> World:
 
 
 def _observations(recording: "Recording") -> World:
-    observations = recording.observations
-    steps, rows = observations.shape[:2]
-    flat_TRD = observations.reshape(steps, rows, -1).astype(np.float32)
+    steps, rows = recording.observations.shape[:2]
+    flat_TRD, names = observation_numbers(recording)
     shown = max(1, min(flat_TRD.shape[2], OBSERVATION_BYTES // (steps * rows)))
     notes = []
     if shown < flat_TRD.shape[2]:
         notes = [f"The first {shown} of {flat_TRD.shape[2]} numbers of an observation are shown."]
-        flat_TRD = flat_TRD[:, :, :shown]
+        flat_TRD, names = flat_TRD[:, :, :shown], names[:shown]
     low_D, high_D = flat_TRD.min((0, 1)), flat_TRD.max((0, 1))
     scaled = (flat_TRD - low_D) / np.where(high_D > low_D, high_D - low_D, 1)
-    facts = {"form": "observations", "low": low_D.tolist(), "high": high_D.tolist()}
+    facts = {"form": "observations", "names": names, "low": low_D.tolist(), "high": high_D.tolist()}
     return World(facts, {"observations": np.rint(scaled * 255).astype(np.uint8)}, notes)
+
+
+def observation_numbers(recording: "Recording") -> tuple[np.ndarray, list[str]]:
+    """The observations as numbers [T, R, D], and the name of each: its part, if there are several, and its index."""
+    observations, packing = recording.observations, recording.spec.packing
+    steps, rows = observations.shape[:2]
+    together = np.ascontiguousarray(observations.reshape(steps * rows, *observations.shape[2:]))
+    parts = {"": together} if packing is None else packing.views(together)
+    flat = {name: part.reshape(steps, rows, -1).astype(np.float32) for name, part in parts.items()}
+    names = [f"{name}[{index}]" for name, part in flat.items() for index in range(part.shape[2])]
+    return np.concatenate([*flat.values()], axis=2), names
 
 
 def shrink(picture: np.ndarray, divisor: int) -> np.ndarray:

@@ -144,14 +144,14 @@ function makePictures(facts, place) {
 function makeObservations(facts, place) {
   const { data, shape } = facts.arrays.observations;
   const [, agents, numbers] = shape;
-  const { low, high } = facts.world;
+  const { low, high, names } = facts.world;
   const caption = "This environment has no picture. The bars are the numbers of the observation, each between its smallest and largest value in this recording.";
   const canvas = element("canvas");
   place.append(element("p", { className: "soft small caption", textContent: caption }), canvas);
   function draw(step, selected) {
     const line = numbers <= 24 ? 18 : Math.max(2, 432 / numbers);
     const { context, width } = prepare(canvas, Math.ceil(numbers * line) + 4);
-    const left = numbers <= 24 ? 34 : 4, right = numbers <= 24 ? 52 : 4;
+    const left = numbers <= 24 ? Math.min(130, 8 + Math.max(...names.map((name) => context.measureText(name).width))) : 4, right = numbers <= 24 ? 52 : 4;
     context.textBaseline = "middle";
     for (let i = 0; i < numbers; i++) {
       const share = data[(step * agents + selected) * numbers + i] / 255;
@@ -163,7 +163,7 @@ function makeObservations(facts, place) {
       if (numbers > 24) continue;
       context.fillStyle = colour("soft");
       context.textAlign = "right";
-      context.fillText(`[${i}]`, left - 6, y + line / 2 - 1);
+      context.fillText(names[i], left - 6, y + line / 2 - 1);
       context.fillText(number(low[i] + share * (high[i] - low[i])), width - 2, y + line / 2 - 1);
     }
     return null;
