@@ -22,15 +22,19 @@ def spec(settings: Gym) -> EnvSpec:
     with explained(f"env.id: {settings.id} cannot be used"):
         env = make(settings)
         try:
-            observation = row_space(env.observation_space, settings.id)
-            action = policy_action_space(env.action_space, settings.id)
+            return spec_of(env, settings.id)
         finally:
             env.close()
-    return EnvSpec(settings.id, observation.space, action, observation.kind)
+
+
+def spec_of(env: gymnasium.Env, name: str) -> EnvSpec:
+    observation = row_space(env.observation_space, name)
+    return EnvSpec(name, observation.space, policy_action_space(env.action_space, name), observation.kind)
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
-    return GymBlock(settings, env_ids, seed, buffers)
+    envs = [make(settings) for _ in env_ids]
+    return GymBlock(envs, settings.id, settings.reward_scale, env_ids, seed, buffers)
 
 
 def make(settings: Gym) -> gymnasium.Env:
@@ -55,18 +59,20 @@ def make(settings: Gym) -> gymnasium.Env:
 class GymBlock:
     """Steps environments one after the other. Where an episode ends, the next one begins in the same step."""
 
-    def __init__(self, settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs, transforms = zip(*(unwrap_rows(make(settings)) for _ in env_ids), strict=True)
+    def __init__(
+        self, envs: list[gymnasium.Env], name: str, reward_scale: float, env_ids: range, seed: int, buffers: Buffers
+    ) -> None:
+        self._envs, transforms = zip(*map(unwrap_rows, envs), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
         self._check = partial(check_observation, space)
-        self._name = settings.id
+        self._name = name
         self._write = batch_writer(space, buffers.observations)
         self._write_final = [writer(space, row) for row in buffers.final_observations]
-        self._scale = settings.reward_scale
+        self._scale = reward_scale
         self._buffers = buffers
-        self._log = EpisodeLog(settings.id, env_ids, seed, buffers)
+        self._log = EpisodeLog(name, env_ids, seed, buffers)
 
     def reset(self) -> None:
         buffers = self._buffers

@@ -21,20 +21,24 @@ from engram.settings import UserError
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
-    name = settings.module
-    with explained(f"env.module: {name} cannot be used"):
+    with explained(f"env.module: {settings.module} cannot be used"):
         env = make(settings)
         try:
-            agents = env.possible_agents
-            observations = row_space(_shared_space(env.observation_space, agents, "observation"), name)
-            actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
+            return spec_of(env, settings.module)
         finally:
             env.close()
+
+
+def spec_of(env: ParallelEnv, name: str) -> EnvSpec:
+    agents = env.possible_agents
+    observations = row_space(_shared_space(env.observation_space, agents, "observation"), name)
+    actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
     return EnvSpec(name, observations.space, actions, observations.kind, agents=len(agents))
 
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
-    return PettingZooBlock(settings, env_ids, seed, buffers)
+    envs = [make(settings) for _ in env_ids]
+    return PettingZooBlock(envs, settings.module, settings.reward_scale, env_ids, seed, buffers)
 
 
 def make(settings: PettingZoo) -> ParallelEnv:
@@ -52,10 +56,12 @@ def make(settings: PettingZoo) -> ParallelEnv:
         raise
     if not isinstance(env, ParallelEnv):
         raise UserError(f"env.module: {settings.module} made {env!r}, expected a pettingzoo.ParallelEnv")
+    return check_agents(env, f"env.module: {settings.module}")
+
+
+def check_agents(env: ParallelEnv, where: str) -> ParallelEnv:
     if not getattr(env, "possible_agents", None):
-        raise UserError(
-            f"env.module: {settings.module} has no possible_agents, expected a list: each agent in it is a row"
-        )
+        raise UserError(f"{where} has no possible_agents, expected a list: each agent in it is a row")
     return env
 
 
@@ -67,19 +73,21 @@ class PettingZooBlock:
     back has `starts` true, and neither a terminal nor a truncation: no episode ended there.
     """
 
-    def __init__(self, settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs = [make(settings) for _ in env_ids]
+    def __init__(
+        self, envs: list[ParallelEnv], name: str, reward_scale: float, env_ids: range, seed: int, buffers: Buffers
+    ) -> None:
+        self._envs = envs
         self._agents = list(self._envs[0].possible_agents)
         space = self._envs[0].observation_space(self._agents[0])
-        self._name, self._scale = settings.module, settings.reward_scale
-        self._check = partial(check_observation, space, settings.module)
+        self._name, self._scale = name, reward_scale
+        self._check = partial(check_observation, space, name)
         self._read = reader(self._envs[0].action_space(self._agents[0]))
         self._write = [writer(space, row) for row in buffers.observations]
         self._write_final = [writer(space, row) for row in buffers.final_observations]
         self._rewards = np.zeros(len(buffers.rewards), np.float64)
         self._alive = [False] * len(buffers.rewards)
         self._buffers = buffers
-        self._log = EpisodeLog(settings.module, env_ids, seed, buffers)
+        self._log = EpisodeLog(name, env_ids, seed, buffers)
 
     def reset(self) -> None:
         self._clear_step()
