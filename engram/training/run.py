@@ -270,7 +270,7 @@ def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch
     ranks = training.world.size
     return RunPlan(
         run=settings.run,
-        policy=settings.policy.name,
+        policy=settings.policy.name.rpartition(":")[2],
         env=training.agent.env_spec,
         sizes=of_all_ranks(sizes, ranks),
         device=device.type if ranks == 1 else f"{ranks} x {device.type}",
