@@ -9,6 +9,8 @@ replay stays exact.
 import torch
 from torch import Tensor, nn
 
+from engram.env.parts import OBSERVATION
+
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
@@ -21,8 +23,9 @@ class ObservationNormalizer(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, part: str = OBSERVATION) -> None:
         super().__init__()
+        self.part = part  # the part of the observation whose statistics these are
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
         self.register_buffer("count", torch.zeros(()))

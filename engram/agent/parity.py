@@ -21,6 +21,8 @@ PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the
     "relate": "encoder.relate",
     "from_vector": "encoder",
     "from_image": "encoder",
+    "from_symbols": "encoder",
+    "from_parts": "encoder",
     "_core_": "core",
     "critic": "critic.hidden",
     "small_critic": "critic.hidden",

@@ -12,13 +12,13 @@ from tensordict import TensorDict
 
 from engram.agent.metta_agent import MettaAgent
 from engram.api.arguments import Env, PolicyChoice, env_choice, policy_choice
-from engram.api.observations import to_rows
+from engram.api.observations import ObservationRows
 from engram.api.run import Run, directory_of
 from engram.config.evaluation import with_env
 from engram.config.load import load_run
 from engram.config.overrides import from_python
 from engram.config.run import RunSettings
-from engram.env.flatten import reader
+from engram.env.action_reader import reader
 from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
 from engram.settings import UserError
@@ -46,7 +46,7 @@ class Agent:
         self.observation_space, self.action_space = spaces.observation, spaces.action
         self.policy = agent
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
-        self._spaces = spaces
+        self._to_rows = ObservationRows(spaces, agent.env_spec).convert
         self._read_actions = reader(spaces.action)
         self._device = next(agent.parameters()).device
         self._generator = torch.Generator(self._device)
@@ -61,13 +61,16 @@ class Agent:
         self.policy.reset_memory()
         self._rows = None
 
-    def act(self, observations: Any, starts: Any = None, deterministic: bool = False) -> Any:
+    def act(
+        self, observations: Any, starts: Any = None, deterministic: bool = False, *, action_masks: Any = None
+    ) -> Any:
         """Actions for one observation, or for a batch with one memory per row.
 
         `starts` is true where an observation is the first of an episode: that row forgets what was before. After
-        `reset` all rows are at the start of an episode. `deterministic` takes the most likely action.
+        `reset` all rows are at the start of an episode. `deterministic` takes the most likely action. `action_masks`
+        are those of the environment's infos, if it has them there.
         """
-        rows, single = to_rows(observations, self._spaces, self.policy.env_spec)
+        rows, single = self._to_rows(observations, action_masks)
         if self._rows not in (None, len(rows)):
             raise UserError(
                 f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
@@ -76,13 +79,19 @@ class Agent:
         return self._act(self.policy, rows, single, _flags(starts, len(rows), "starts"), deterministic)
 
     def predict(
-        self, observation: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: State | None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        *,
+        action_masks: Any = None,
     ) -> tuple[Any, State]:
         """Action and next state for one observation or a batch, as in stable-baselines3: the caller keeps the state.
 
         `state` is None before the first step. `episode_start` is true where an observation begins an episode.
         """
-        rows, single = to_rows(observation, self._spaces, self.policy.env_spec)
+        rows, single = self._to_rows(observation, action_masks)
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
@@ -115,8 +124,7 @@ class Agent:
         actions = td["actions"]
         if deterministic:
             actions = agent.action_space.greedy(td["full_log_probs"], actions)
-        space = self._spaces.action
-        converted = np.asarray(self._read_actions(actions.cpu().numpy()), dtype=space.dtype)
+        converted = np.asarray(self._read_actions(actions.cpu().numpy()), dtype=self.action_space.dtype)
         return converted[0] if single else converted
 
     def _checked(self, state: Any, rows: int) -> State:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.flatten import batch_writer, check_observation
+from engram.env.block import Buffers
+from engram.env.parts import ACTION_MASK
+from engram.env.row_writer import MisfitError, RowWriter
 from engram.env.single import RowSpaces
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
@@ -19,17 +21,36 @@ class Rows(NamedTuple):
     single: bool  # one observation was given, without a dimension for rows
 
 
-def to_rows(observation: Any, own: RowSpaces, spec: EnvSpec) -> Rows:
-    """Convert one observation or a batch: arrays with a first dimension for rows, or a list of observations."""
-    singles, single = _split(observation, own.observation)
-    for each in singles:
-        check_observation(own.observation, "observation", each)
-    box = spec.single_observation_space
-    rows = np.zeros((len(singles), *box.shape), box.dtype)
-    batch_writer(own.observation, rows)(singles)
-    for transform in own.transforms:
-        rows[...] = transform(rows)
-    return Rows(rows, single)
+class ObservationRows:
+    """Converts one observation or a batch: arrays with a first dimension for rows, or a list of observations."""
+
+    def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
+        self._own, self._spec = own, spec
+        self._rows, self._writer = np.zeros(0), RowWriter(own.observation, spec, Buffers.allocate(spec, 0).observations)
+
+    def convert(self, observation: Any, action_masks: Any = None) -> Rows:
+        """The rows are valid until the next call."""
+        singles, single = _split(observation, self._own.observation)
+        if len(self._rows) != len(singles):
+            self._rows = Buffers.allocate(self._spec, len(singles)).observations
+            self._writer = RowWriter(self._own.observation, self._spec, self._rows)
+        try:
+            self._writer.write_all(singles, _infos(action_masks, len(singles), single))
+        except MisfitError as error:
+            raise UserError(f"observation: {error}") from None
+        for transform in self._own.transforms:
+            self._rows[...] = transform(self._rows)
+        return Rows(self._rows, single)
+
+
+def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:
+    """Infos of an environment with these masks."""
+    if action_masks is None:
+        return [{}] * rows
+    masks = [action_masks] if single else action_masks
+    if len(masks) != rows:
+        raise UserError(f"action_masks: expected one for each of {rows} rows, got {len(masks)}")
+    return [{ACTION_MASK: mask} for mask in masks]
 
 
 def _split(observation: Any, space: spaces.Space) -> tuple[list[Any], bool]:
@@ -58,6 +79,8 @@ def _fits(observation: Any, space: spaces.Space) -> bool:
             and len(observation) == len(space.spaces)
             and all(map(_fits, observation, space.spaces))
         )
+    if isinstance(space, spaces.Text):
+        return isinstance(observation, str)
     return _shape(observation) == (space.shape or ())
 
 
@@ -73,6 +96,11 @@ def _rows(observation: Any, space: spaces.Space) -> list[Any] | None:
         if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
             return None
         return _joined([_rows(part, each) for part, each in zip(observation, space.spaces, strict=True)], tuple)
+    if isinstance(space, spaces.Text):
+        texts = isinstance(observation, list | tuple | np.ndarray) and all(
+            isinstance(each, str) for each in observation
+        )
+        return list(observation) if texts else None
     shape = _shape(observation)
     if shape is None or not shape or shape[1:] != (space.shape or ()):
         return None
@@ -92,7 +120,7 @@ def _leaves(observation: Any, space: spaces.Space) -> Any:
         return {name: _leaves(observation[name], part) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(map(_leaves, observation, space.spaces))
-    return np.asarray(observation)
+    return observation if isinstance(space, spaces.Text) else np.asarray(observation)
 
 
 def _shape(observation: Any) -> tuple[int, ...] | None:

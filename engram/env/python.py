@@ -22,8 +22,8 @@ def spec(settings: PythonEnv) -> EnvSpec:
         env = make(settings)
         try:
             if isinstance(env, ParallelEnv):
-                return pettingzoo_adapter.spec_of(env, settings.title)
-            return gymnasium_adapter.spec_of(env, settings.title)
+                return pettingzoo_adapter.spec_of(env, settings.title, settings)
+            return gymnasium_adapter.spec_of(env, settings.title, settings)
         finally:
             env.close()
 

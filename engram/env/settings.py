@@ -12,6 +12,7 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=5, le=200)]
 Window = Annotated[int, Field(ge=3, le=15)]
 Tokens = Annotated[int, Field(ge=1, le=2000)]
+Symbols = Annotated[int, Field(ge=2, le=256)] | Literal[False] | None
 
 
 class MettagridWorld(Settings):
@@ -168,6 +169,8 @@ class Gym(Settings):
     kwargs: dict[str, Any] = {}
     wrappers: list[str] = []  # innermost first: names in engram/env/wrappers.py, or package.module:Class
     max_steps: Positive | None = None  # overrides the registered limit
+    symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
+    action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 
@@ -180,6 +183,8 @@ class PythonEnv(Settings):
     wrappers: list[str] = []  # of Gymnasium environments
     max_steps: Positive | None = None  # of Gymnasium environments
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
+    symbols: Symbols = None  # as for gym
+    action_masks: bool = True  # as for gym
 
     @property
     def title(self) -> str:
@@ -193,6 +198,8 @@ class PettingZoo(Settings):
     kind: Literal["pettingzoo"] = "pettingzoo"
     module: str  # or package.module:Class, of a ParallelEnv
     kwargs: dict[str, Any] = {}
+    symbols: Symbols = None  # as for gym
+    action_masks: bool = True  # as for gym
     reward_scale: Annotated[float, Field(gt=0)] = 1.0
 
 

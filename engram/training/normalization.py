@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.observations import unpack
 from engram.training.advantage import Advantages, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
@@ -56,7 +57,8 @@ def update_normalizers(
         _, mean, mean_square = masked_moments(advantages.returns, alive, world)
         agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
     normalizers = agent.policy.observation_normalizers() if observations else []
+    parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
-        count, mean, mean_square = masked_moments(experience.buffer["env_obs"].flatten(2), alive, world)
+        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), alive, world)
         variance = (mean_square - mean.square()).clamp(min=0)
         normalizer.update(count.float(), mean.float(), variance.float())

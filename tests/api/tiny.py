@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import engram
@@ -25,11 +26,11 @@ class Small(engram.LSTMWrapper):
 
     def __init__(self, env: object, **kwargs: Any) -> None:
         super().__init__(env, input_size=8, hidden_size=8, **kwargs)
-        size = self.env_spec.single_observation_space.shape[0]
-        self.encoder, self.actor, self.critic = nn.Linear(size, 8), nn.Linear(8, 2), nn.Linear(8, 1)
+        self.encoder, self.actor, self.critic = nn.Linear(3, 8), nn.Linear(8, 2), nn.Linear(8, 1)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
-        return self.encoder(observations)
+    def encode_observations(self, observations: Any) -> Tensor:
+        bit, clock = nn.functional.one_hot(observations["bit"].flatten().long(), 2), observations["clock"]
+        return self.encoder(torch.cat([bit, clock], dim=1))
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(hidden), self.critic(hidden)

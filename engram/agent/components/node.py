@@ -16,7 +16,8 @@ from engram.agent.components import COMPONENTS
 from engram.agent.components.component import Component
 from engram.nearest import nearest, suggestion
 
-Condition = Literal["tokens", "no_tokens", "vector", "image", "discrete", "continuous"]  # observations and actions
+# Kinds of observations and of actions.
+Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts", "discrete", "continuous"]
 
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)?:(-?\d+)?\])?")

@@ -13,14 +13,18 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.actions import make_actions
+from engram.agent.actions import at_least_float32, make_actions
 from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
+from engram.agent.observations import example, first_tensor
 from engram.agent.policies.shape_checks import check_outputs
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
+from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
+
+IMPOSSIBLE = -1e9  # finite, so that a row whose mask allows nothing (an absent agent) has no NaN
 
 
 class Policy(nn.Module):
@@ -114,9 +118,7 @@ class Policy(nn.Module):
 
     def get_agent_experience_spec(self) -> TensorDict:
         """The fields that learning needs from a rollout: one row of each."""
-        space = self.env_spec.single_observation_space
-        dtype = torch.from_numpy(space.low.ravel()[:1].astype(space.dtype)).dtype
-        return TensorDict({"env_obs": torch.zeros(space.shape, dtype=dtype)}, batch_size=[])
+        return TensorDict({"env_obs": example(self.env_spec)}, batch_size=[])
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td [B]: actions, their log-probabilities, and values."""
@@ -126,7 +128,7 @@ class Policy(nn.Module):
         noise = td.get("action_noise", None)
         if noise is None:
             noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
-        sample = self.action_space.sample(logits, noise)
+        sample = self.action_space.sample(masked(logits, td), noise)
         td["actions"] = sample.actions
         td["act_log_prob"] = sample.log_prob
         td["values"] = self.value_normalizer(value.reshape(-1).to(sample.log_prob.dtype))
@@ -137,7 +139,7 @@ class Policy(nn.Module):
         """Fill in a learning td, [B, T] or flattened, for the given actions. Returns it as [B, T]."""
         rows, steps = self._learning_shape(td, action)
         self._check(logits, value, rows, steps)
-        evaluation = self.action_space.evaluate(logits, action)
+        evaluation = self.action_space.evaluate(masked(logits, td), action)
         if td.batch_dims != 2:
             td = td.reshape(rows, steps)
         self.set_shape_fields(td, rows, steps)
@@ -149,7 +151,7 @@ class Policy(nn.Module):
 
     def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
         """Set `bptt` and `batch`, which user code may read. Engram itself uses shapes."""
-        observations = td["env_obs"]
+        observations = first_tensor(td["env_obs"])
         compiling = torch.compiler.is_compiling() or type(observations) is not Tensor  # a fake tensor
         make = torch.full if compiling else _filled
         td["bptt"] = make(td.batch_size, steps, device=observations.device)
@@ -170,6 +172,14 @@ class Policy(nn.Module):
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
             "one of the two must still be [B, T], or the shape of the segment is lost"
         )
+
+
+def masked(logits: Tensor, td: TensorDictBase) -> Tensor:
+    """Logits [N, W], those of impossible actions so low that their probability is exactly 0."""
+    mask = td.get(ACTION_MASK, None)
+    if mask is None:
+        return logits
+    return at_least_float32(logits).masked_fill(~mask.reshape(logits.shape), IMPOSSIBLE)
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from engram.agent.encoders import make_encoder
 from engram.agent.heads import make_actor, make_critic
+from engram.agent.observations import Observations
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
@@ -22,7 +23,7 @@ class LatentAttn(LSTMWrapper):
         self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
         self.critic = make_critic(self.env_spec, hidden_size)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
+    def encode_observations(self, observations: Observations) -> Tensor:
         return self.encoder(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

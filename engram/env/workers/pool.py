@@ -69,13 +69,13 @@ def open_workers(
     shares = share_out(batches, num_workers, separate=num_workers >= available_cores())
     code = user_code.pickled(settings.name, "env") if isinstance(settings, PythonEnv) else None
     setups = [
-        WorkerSetup(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, own, code)
+        WorkerSetup(adapter_path(settings.kind), settings, seed, spec, layout, first_env, own, code)
         for own in (_shares_of(worker, shares, first_env) for worker in range(num_workers))
         if own
     ]
     memory = shared_memory.create(layout)
     try:
-        buffers = shared_memory.attach(memory, layout)
+        buffers = shared_memory.attach(memory, spec, layout)
         pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout)
     finally:
         os.close(memory)
