@@ -1,6 +1,5 @@
 """`engram train [GROUP=CHOICE …] [SETTING=VALUE …]`: train a policy, alone or as one rank of several."""
 
-import errno
 import os
 import shlex
 import shutil
@@ -11,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engram.api.hooks import find_hook
+from engram.api.train import train_run
 from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
-from engram.config.run_directory import differences, not_writable, prepare_directory
+from engram.config.run_directory import differences, prepare_directory
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
 
 if TYPE_CHECKING:
-    from engram.agent.metta_agent import MettaAgent
     from engram.training.distributed import World
 
-FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = "stopped; the same command resumes from the last checkpoint, if there is one"
 
 
@@ -38,6 +37,7 @@ def _run(words: Sequence[str], stack: ExitStack) -> int:
     process = place()
     try:
         settings = load(words)
+        find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
         directory = prepare_directory(settings, stack) if process.rank == 0 else settings.directory
     except UserError as error:
@@ -73,30 +73,17 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
 
 
 def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: "World | None" = None) -> None:
+    from engram.display.terminal import make_display
+
     try:
-        # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-        from engram.display.terminal import make_display
-        from engram.training.distributed import ALONE
-        from engram.training.run import start
-
-        audit: Callable[[MettaAgent], None] | None = None
-        if settings.trainer.audit is not None:
-            from engram.audit import stop_on_memory_fault
-
-            audit = stop_on_memory_fault
-        world = world or ALONE
-        resumed = bool(list_checkpoints(directory / "checkpoints"))
+        resumed, main = bool(list_checkpoints(directory / "checkpoints")), world is None or world.main
         with (
-            nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
+            nullcontext(sys.stdout) if main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
         ):
-            start(settings, display, world, audit=audit)
+            train_run(settings, display, world)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
-    except OSError as error:
-        if not _is_about(error, directory):
-            raise
-        raise UserError(not_writable(directory, error)) from error
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
@@ -133,10 +120,3 @@ def _program() -> str:
         return "engram"
     path = os.path.relpath(Path(sys.executable).with_name("engram"))
     return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
-
-
-def _is_about(error: OSError, directory: Path) -> bool:
-    """Whether the error comes from the run's directory: full, read-only, or gone."""
-    if error.errno in FULL_OR_READ_ONLY:
-        return True
-    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())

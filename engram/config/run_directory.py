@@ -21,6 +21,7 @@ LOCK_FILE = ".lock"
 MAY_CHANGE = (
     "runs_dir",
     "device",
+    "hooks",
     "wandb",
     "trainer.total_timesteps",
     "trainer.num_workers",

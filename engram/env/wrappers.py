@@ -13,6 +13,8 @@ from engram.env.errors import explained
 from engram.nearest import suggestion
 from engram.settings import UserError
 
+Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
+
 
 class Velocities(NamedTuple):
     """The indices of the velocities in an observation of this size."""
@@ -110,9 +112,9 @@ def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
     return env
 
 
-def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Callable[[np.ndarray], np.ndarray]]]:
+def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Transform]]:
     """Removes the outermost wrappers that can transform all rows at once; returns their transforms, in order."""
-    transforms: list[Callable[[np.ndarray], np.ndarray]] = []
+    transforms: list[Transform] = []
     while isinstance(env, MaskVelocity):
         transforms.insert(0, env.observation)
         env = env.env

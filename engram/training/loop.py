@@ -1,11 +1,14 @@
 """The training loop: collect experience, compute advantages, update, report, save."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
 from engram.agent.metta_agent import MettaAgent
+from engram.env.settings import EnvSettings
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
@@ -57,6 +60,14 @@ class Training:
     world: World = ALONE
 
 
+class Orders(NamedTuple):
+    """What a hook wants to be different after an epoch."""
+
+    stop: bool = False
+    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, as `ppo.ent_coef`
+    env: EnvSettings | None = None  # the environment from now on
+
+
 def train(
     training: Training,
     settings: Trainer,
@@ -64,8 +75,12 @@ def train(
     save: Callable[[Record], None],
     evaluate: Callable[[], Record],
     audit: Callable[[MettaAgent], None] | None = None,
+    stop_after: Callable[[Record], bool] = lambda record: False,
 ) -> None:
-    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end."""
+    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end.
+
+    `stop_after` may change the environment and scheduled settings after an epoch; if it returns true, training ends.
+    """
     agent, progress, world = training.agent, training.progress, training.world
     timers, averages, record = Timers(), Averages(), Record()
     while progress.steps < settings.total_timesteps:
@@ -94,6 +109,8 @@ def train(
             with timers("audit"):
                 audit(agent)
         training.schedules.observe(record, settings)
+        if stop_after(record):
+            break
         if evaluating or progress.epoch % settings.checkpoint.interval == 0:
             save(record)
     save(record)

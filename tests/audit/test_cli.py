@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engram.api.audit_targets import ALL, targets
 from engram.cli.audit import parse
-from engram.cli.audit_targets import ALL, targets
 from engram.cli.main import main
 from engram.config.load import load
 from engram.settings import UserError
