@@ -1,4 +1,4 @@
-"""Broken policies, one fault each: every one is caught, by the checks that should, and by no others."""
+"""Broken policies, one fault each: the right checks fail, and every other failure is a consequence of theirs."""
 
 from functools import partial
 
@@ -8,6 +8,7 @@ from audit.broken.case import Case
 
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS
+from engram.audit.context import QUICK
 
 CASES = [*memory.CASES, *calls.CASES, *seeds.CASES, *subtle.CASES, *wrapper.CASES]
 WITHOUT_COMPILING = [name for name in CHECKS if name != "compile"]  # which takes as long as all others together
@@ -16,8 +17,9 @@ WITHOUT_COMPILING = [name for name in CHECKS if name != "compile"]  # which take
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.policy.__name__)
 def test_a_fault_is_caught_by_the_right_checks(case: Case) -> None:
     only = [*WITHOUT_COMPILING, *({"compile"} & case.checks)]
-    report = run_audit(partial(case.policy, case.env), case.env, takes_options=True, only=only)
-    assert {result.name for result in report.failures} == case.checks
+    report = run_audit(partial(case.policy, case.env), case.env, takes_options=True, only=only, sizes=QUICK)
+    assert case.checks <= {result.name for result in report.failures}
+    assert {cause.root.name for cause in report.causes} <= case.checks
     assert any(case.said in result.finding for result in report.failures)
     for result in report.failures:
         assert result.finding, result.name
@@ -27,4 +29,5 @@ def test_a_fault_is_caught_by_the_right_checks(case: Case) -> None:
 
 
 def test_every_check_has_a_policy_that_fails_it() -> None:
-    assert set().union(*(case.checks for case in CASES)) == set(CHECKS)
+    tested_elsewhere = {"gradient_exact", "nan_at_start"}
+    assert set().union(*(case.checks for case in CASES)) | tested_elsewhere == set(CHECKS)

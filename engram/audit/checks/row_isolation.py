@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
+from engram.audit.context import EXACT, PAST, AuditContext, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
@@ -20,7 +20,7 @@ def memory_used(audit: AuditContext) -> Verdict:
     acting = audit.memory_effect
     learning = acting
     if not audit.learning_error:
-        segment = audit.segment(10)
+        segment = audit.segment(10, steps=PAST)
         other = random_observations(audit.spec, segment.shape, audit.generator(12))
         other[:, -1] = segment.observations[:, -1]
         adapter = audit.adapter()
