@@ -51,6 +51,7 @@ class AuditContext:
         """`make()` returns the policy; with `takes_options`, its keyword arguments are the policy's settings."""
         self.make, self.spec, self.seed, self.takes_options = make, spec, seed, takes_options
         self.sizes = sizes or AuditSizes()
+        self.failed: set[str] = set()  # the checks that failed so far
         self.original = self._build(adapter)
         self.learning_error = self._try_learning()
         self.random_outputs = {mode: self._random_outputs(mode) for mode in (None, False)}

@@ -86,13 +86,13 @@ class LearningCall:
         }
 
     @torch.no_grad()
-    def derivative(self, loss: Loss, direction: dict[str, Tensor]) -> float:
-        """The central difference of the loss along a direction in the weights."""
+    def derivative(self, loss: Loss, direction: dict[str, Tensor]) -> Tensor:
+        """The central difference of a function of the outputs along a direction in the weights."""
         parameters, values = self.parameters(), []
         for sign in (1, -1):
             for name, delta in direction.items():
                 parameters[name].add_(sign * self.precision.step * delta)
-            values.append(float(loss(self.run())))
+            values.append(loss(self.run()).double())
             for name, delta in direction.items():
                 parameters[name].sub_(sign * self.precision.step * delta)
         return (values[0] - values[1]) / (2 * self.precision.step)
@@ -114,9 +114,28 @@ class LearningCall:
             direction = self.direction(170 + number)
             size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
             given = sum(float((gradients[n] * d).sum()) for n, d in direction.items())
-            true = self.derivative(loss, direction)
+            true = float(self.derivative(loss, direction))
             worst = max(worst, abs(given - true) / max(size, abs(true), 1e-12))
         return worst
+
+    def wrong_steps(self) -> list[int]:
+        """Steps of the first row whose own outputs have a wrong gradient."""
+        direction, parameters = self.direction(190), self.parameters()
+
+        def by_step(output: PolicyOutput) -> Tensor:
+            return output.value[0].double() + output.log_prob[0].double()
+
+        true, found = self.derivative(by_step, direction), []
+        outputs = by_step(self.run())
+        for step in range(len(true)):
+            gradients = torch.autograd.grad(
+                outputs[step], list(parameters.values()), retain_graph=True, allow_unused=True
+            )
+            parts = [g * direction[name] for name, g in zip(parameters, gradients, strict=True) if g is not None]
+            given = sum(float(part.sum()) for part in parts)
+            if abs(given - float(true[step])) > 10 * self.precision.error * max(float(true.abs().max()), 1e-12):
+                found.append(step)
+        return found
 
     @torch.no_grad()
     def _memory_after(self, past: Scenario) -> Any:

@@ -73,13 +73,24 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "loop_starts": ["loop_start_state", "loop_replay"],
     "loop_start_state": ["loop_replay"],
     "precision": ["compile", "replay"],
+    "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
+
+
+LEARNING_DIFFERS = "learning differs from acting"
 
 
 class RootCause(NamedTuple):
     root: FailedCheck
     consequences: tuple[FailedCheck, ...]
+
+
+def _learning_differs_without_starts(replay: FailedCheck | None) -> bool:
+    """Then a comparison of learning calls that begin at other steps fails too, and starts are not to blame."""
+    if replay is None or LEARNING_DIFFERS not in replay.finding:
+        return False
+    return "where an episode starts" not in replay.finding.partition(LEARNING_DIFFERS)[2]
 
 
 def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
@@ -91,6 +102,8 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         order.insert(0, "boundary_acting")
     if "causality" in failed and "in acting" in (failed["row_isolation"].finding if "row_isolation" in failed else ""):
         order.insert(order.index("causality"), "row_isolation")
+    if _learning_differs_without_starts(failed.get("replay")):
+        order.insert(order.index("boundary_learning"), "replay")
     found = []
     for name in order:
         if (root := failed.pop(name, None)) is not None:

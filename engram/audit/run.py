@@ -56,6 +56,7 @@ def run_audit(
         for check in checks:
             progress(check)
             results.append(run_check(check, audit))
+            audit.failed |= set() if results[-1].passed else {check.name}
     policy = audit.policy
     return AuditReport(
         target=name or type(policy).__name__,

@@ -38,6 +38,22 @@ def test_linear_convolution_and_recurrent_layers_are_found():
     assert len(core.parameters) == 8
 
 
+def test_a_bias_beside_a_linear_layer_is_clipped_too():
+    scores = BilinearScores(4, 2)
+    assert "bias" in {name for layer in weight_layers(scores) for name in layer.parameters}
+    clip_weights(weight_layers(moved(scores, by=5)), 0.25)
+    assert largest(scores) == 0.25
+
+
+def test_every_weight_that_multiplies_activations_is_clipped_in_every_policy():
+    left_out = re.compile(r"norm|embedding|queries|class_token|encoder\.0\.\d+$")
+    for name in POLICIES:
+        policy = find_class(name)(token_spec())
+        clipped = {parameter for layer in policy.weight_layers() for parameter in layer.parameters}
+        rest = {parameter for parameter, _ in policy.named_parameters()} - clipped
+        assert {parameter for parameter in rest if not left_out.search(parameter)} == set()
+
+
 def test_a_single_layer_is_a_module_too():
     assert list(weight_layers(nn.Linear(2, 2))[0].parameters) == ["weight", "bias"]
 

@@ -233,6 +233,18 @@ def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
             choose_device("cuda")
 
 
+def test_bfloat16_on_a_cpu_that_dies_of_it_is_refused_with_the_fix(monkeypatch, tmp_path) -> None:
+    flags = tmp_path / "cpuinfo"
+    flags.write_text("flags : avx512f amx_tile")
+    monkeypatch.setattr(device, "CPU_FLAGS", flags)
+    monkeypatch.setattr(device, "BFLOAT16_PRODUCT", "import os; os.kill(os.getpid(), 4)")
+    with pytest.raises(UserError, match="signal 4.*ONEDNN_MAX_CPU_ISA"):
+        device.require_precision("bfloat16", torch.device("cpu"))
+    device.require_precision("float32", torch.device("cpu"))
+    flags.write_text("flags : avx512f")
+    device.require_precision("bfloat16", torch.device("cpu"))
+
+
 def test_values_are_learned_in_units_of_the_returns_unless_switched_off(tmp_path, monkeypatch) -> None:
     used: list[tuple[float, float]] = []
 

@@ -65,10 +65,14 @@ def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[st
             gc.collect()
             alive = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.grad_fn is not None]
             names = {id(tensor): name for name, tensor in retained_tensors(adapter.policy).items()}
+            held = graph_nodes(tensor for tensor in alive if id(tensor) in names)  # with what those graphs hold
             for tensor in alive:
+                if id(tensor) not in names and tensor.grad_fn in held:
+                    continue
                 name = names.get(id(tensor), "a tensor outside the module, in a global, class attribute or closure")
                 direct = id(tensor) not in names or is_module_attribute(adapter.policy, name)
-                (kept if direct or _is_used_again(audit, name, scenario) else idle)[name] = None
+                (kept if direct or _is_used_again(audit, name, scenario, learning) else idle)[name] = None
+            del tensor, held
             del alive, names
     return list(kept), list(idle)
 
@@ -83,19 +87,21 @@ def _shared_by_learning_calls(audit: AuditContext) -> int:
     return len(one & other)
 
 
-def _is_used_again(audit: AuditContext, name: str, scenario: Scenario) -> bool:
-    """Whether what is kept under this name changes the next output."""
-    said = []
+def _is_used_again(audit: AuditContext, name: str, scenario: Scenario, learning: bool) -> bool:
+    """Whether what a call keeps under this name changes the next output."""
+    outputs = []
     for wiped in (False, True):
         adapter = audit.adapter()
         play(adapter, scenario.part(0, 2))
+        if learning:
+            adapter.learn(audit.segment(74), after_acting=True)
         kept = retained_tensors(adapter.policy).get(name)
         if kept is None:
             return True
         if wiped:
             kept.data.add_(1.0) if kept.is_floating_point() else kept.data.zero_()
-        said.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
-    return max_difference(said[0], said[1]) > EXACT
+        outputs.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
+    return max_difference(outputs[0], outputs[1]) > EXACT
 
 
 def graph_growth(audit: AuditContext) -> Verdict:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
+from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext, max_difference, seed_everything, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import play
@@ -41,14 +42,15 @@ def _changed_by_calls(audit: AuditContext) -> str:
     adapter, segment = audit.adapter(own_mode=True), audit.segment(85)
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
-    outputs = [adapter.learn(segment, after_acting=True).numbers() for _ in range(6)]
+    memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
+    outputs = [adapter.learn(segment, memory, after_acting=True).numbers() for _ in range(6)]
     repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
     if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
         text = f"the same learning call gives other outputs when repeated, by {max(repeats):.2g}"
         return f"{text}: it depends on earlier calls"
     moved = _moved_buffers(audit, acting=True)
     play(adapter, audit.scenario(86, steps=3))
-    off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, after_acting=True).numbers()))
+    off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
     if moved and off > tolerance(outputs[0]):
         return (
             f"the same learning call gives other outputs later, by {off:.2g}, because calls change {', '.join(moved)}"

@@ -190,7 +190,7 @@ def _pattern(audit: AuditContext, call: LearningCall) -> str:
     ratios = [(steps - 1 - each.step, each.given / each.true) for each in found if abs(each.true) > visible]
     wrong = [(distance, ratio) for distance, ratio in ratios if abs(ratio - 1) > max(10 * call.precision.error, 1e-3)]
     if not wrong:
-        return "the last step's gradient is right, so the fault is in other steps' outputs"
+        return _by_output_step(call)
     if all(ratio == 0 for _, ratio in wrong):
         return f"it is cut {min(distance for distance, _ in wrong)} steps before the last: see horizon"
     nearest, ratio = min(wrong)
@@ -205,13 +205,26 @@ def _pattern(audit: AuditContext, call: LearningCall) -> str:
     )
 
 
+def _by_output_step(call: LearningCall) -> str:
+    """Which steps' outputs have a wrong gradient, where that of the last step is right."""
+    wrong = call.wrong_steps()
+    if not wrong:
+        return "the last step's gradient is right, so the fault is in other steps' outputs"
+    return (
+        f"outputs up to step {wrong[0] - 1} have the right gradient, and from step {wrong[0]} on a wrong one: memory is "
+        f"detached, or its gradient changed, before step {wrong[0]}"
+        if wrong[0]
+        else f"the outputs of steps {', '.join(map(str, wrong[:8]))} have a wrong gradient"
+    )
+
+
 def _wrong_parameters(call: LearningCall, kinds: Sequence[int]) -> str:
     """Weights whose gradient is wrong, with autograd's part of the true one."""
     loss = call.loss(kinds)
     gradients, found = call.gradients(loss), []
     for number, name in enumerate(list(gradients)[:40]):
         direction = call.direction(200 + number, [name])
-        true = call.derivative(loss, direction)
+        true = float(call.derivative(loss, direction))
         given = float((gradients[name] * direction[name]).sum())
         if abs(given - true) > max(call.precision.error * abs(true), 1e-8):
             found.append(f"{name} ({given:.2g}, true {true:.2g})")

@@ -8,8 +8,10 @@ import torch
 from engram.audit.checks.rehearsal import SHORT, Kind, Outcome, Rehearsal, conditions, rehearse, smallest
 from engram.audit.context import AuditContext, describe
 from engram.audit.result import Check, Verdict
+from engram.audit.root_cause import EXPLAINS
 
 TRIES = 50  # to find the smallest rehearsal that fails
+FEW_TRIES = 12  # where a check that failed before explains it
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
 
@@ -102,11 +104,12 @@ def _sizes(audit: AuditContext) -> str:
 
 def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
     tries = 0
+    explained = any("replay" in EXPLAINS.get(name, ()) for name in audit.failed)
 
     def fails(candidate: Rehearsal) -> bool:
         nonlocal tries
         tries += 1
-        if tries > TRIES:
+        if tries > (FEW_TRIES if explained else TRIES):
             return False
         try:
             return bool(rehearse(audit, candidate, kind).off(kind).any())

@@ -68,18 +68,17 @@ def state_after_call(audit: AuditContext) -> dict:
 @torch.no_grad()
 def row_isolation(audit: AuditContext) -> Verdict:
     """Batches in any order and size change nothing, and what one row sees never changes what another one says."""
-    scenario, adapter = audit.scenario(14, end_chance=0.1), audit.adapter()
-    whole = play(adapter, scenario)
+    scenario = audit.scenario(14, end_chance=0.1)
+    whole = play(audit.adapter(), scenario)
     schedule = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
-    adapter.reset()
-    sliced = play(adapter, scenario, schedule)
+    sliced = play(audit.adapter(), scenario, schedule)
     by_slices = abs_difference(sliced.numbers, whole.numbers).amax((1, 2))
     leaks = torch.zeros(audit.rows, audit.rows)  # from row, to row
     first = [(rows, step) for rows, step in schedule if step < LEAKS]
     for row in range(audit.rows):
         other = scenario.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
-        adapter.reset()
-        leaks[row] = abs_difference(play(adapter, other, first).numbers, sliced.numbers[:, :LEAKS]).amax((1, 2))
+        seen = play(audit.adapter(), other, first).numbers
+        leaks[row] = abs_difference(seen, sliced.numbers[:, :LEAKS]).amax((1, 2))
     learning = torch.zeros(audit.rows, audit.rows)
     if not audit.learning_error:
         learning = _leaks_in_learning(audit, whole, scenario)

@@ -84,7 +84,7 @@ class OneRowNotCleared(OwnForward):
     def _manage_lstm_state(self, td, B, TT, device):
         result = super()._manage_lstm_state(td, B, TT, device)
         if B == 1 and TT > 1:
-            self.lstm.expect(None)
+            self.lstm.pending_starts = None
         return result
 
 
