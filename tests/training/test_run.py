@@ -11,7 +11,7 @@ from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
-from engram.training import gradient
+from engram.training import device, gradient
 from engram.training.advantage import normalize
 from engram.training.checkpoint.files import load_latest
 from engram.training.device import choose_device
@@ -238,7 +238,7 @@ def test_bfloat16_on_a_cpu_that_dies_of_it_is_refused_with_the_fix(monkeypatch, 
     flags.write_text("flags : avx512f amx_tile")
     monkeypatch.setattr(device, "CPU_FLAGS", flags)
     monkeypatch.setattr(device, "BFLOAT16_PRODUCT", "import os; os.kill(os.getpid(), 4)")
-    with pytest.raises(UserError, match="signal 4.*ONEDNN_MAX_CPU_ISA"):
+    with pytest.raises(UserError, match=r"signal 4.*ONEDNN_MAX_CPU_ISA"):
         device.require_precision("bfloat16", torch.device("cpu"))
     device.require_precision("float32", torch.device("cpu"))
     flags.write_text("flags : avx512f")

@@ -19,6 +19,7 @@ from engram.audit.retained import graph_nodes, is_module_attribute, retained_siz
 from engram.audit.scenario import Scenario, play
 
 WINDOW, WINDOWS = 10, 2
+OUTSIDE = "a tensor outside the module, in a global, class attribute or closure"
 LEAK = 65536  # bytes of the process per window, in every window
 
 
@@ -63,18 +64,20 @@ def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[st
                 play_two = [adapter.act(scenario.batch(slice(0, audit.rows), step)).value.shape for step in (0, 1)]
                 del play_two
             gc.collect()
-            alive = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.grad_fn is not None]
-            names = {id(tensor): name for name, tensor in retained_tensors(adapter.policy).items()}
-            held = graph_nodes(tensor for tensor in alive if id(tensor) in names)  # with what those graphs hold
-            for tensor in alive:
-                if id(tensor) not in names and tensor.grad_fn in held:
-                    continue
-                name = names.get(id(tensor), "a tensor outside the module, in a global, class attribute or closure")
-                direct = id(tensor) not in names or is_module_attribute(adapter.policy, name)
+            for name, direct in _alive_with_a_graph(adapter):
                 (kept if direct or _is_used_again(audit, name, scenario, learning) else idle)[name] = None
-            del tensor, held
-            del alive, names
     return list(kept), list(idle)
+
+
+def _alive_with_a_graph(adapter: PolicyAdapter) -> list[tuple[str, bool]]:
+    """Names of the tensors with a graph that are alive, and whether each is in a module or outside, not in a helper."""
+    alive = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.grad_fn is not None]
+    names = {id(tensor): name for name, tensor in retained_tensors(adapter.policy).items()}
+    held = graph_nodes(tensor for tensor in alive if id(tensor) in names)  # what those graphs hold is not kept as well
+    outside = any(id(tensor) not in names and tensor.grad_fn not in held for tensor in alive)
+    inside = [names[id(tensor)] for tensor in alive if id(tensor) in names]
+    found = [(OUTSIDE, True)] if outside else []
+    return found + [(name, is_module_attribute(adapter.policy, name)) for name in inside]
 
 
 def _shared_by_learning_calls(audit: AuditContext) -> int:

@@ -210,11 +210,12 @@ def _by_output_step(call: LearningCall) -> str:
     wrong = call.wrong_steps()
     if not wrong:
         return "the last step's gradient is right, so the fault is in other steps' outputs"
+    first = wrong[0]
+    if not first:
+        return f"the outputs of steps {', '.join(map(str, wrong[:8]))} have a wrong gradient"
     return (
-        f"outputs up to step {wrong[0] - 1} have the right gradient, and from step {wrong[0]} on a wrong one: memory is "
-        f"detached, or its gradient changed, before step {wrong[0]}"
-        if wrong[0]
-        else f"the outputs of steps {', '.join(map(str, wrong[:8]))} have a wrong gradient"
+        f"outputs up to step {first - 1} have the right gradient, and from step {first} on a wrong one: memory is "
+        f"detached, or its gradient changed, before step {first}"
     )
 
 
