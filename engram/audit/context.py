@@ -22,7 +22,7 @@ from engram.settings import UserError
 
 EXACT = 1e-5  # largest difference between float32 numbers of size 1 that should be equal
 VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
-PAST = 24  # steps of a past that should leave a trace in memory, also in a slow one
+PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
 
 
 class AuditSizes(NamedTuple):
@@ -219,18 +219,21 @@ class AuditContext:
     @torch.no_grad()
     def _memory_effect(self, adapter: PolicyAdapter) -> float:
         """How much two different pasts change the outputs for the same observation."""
-        scenario = self.scenario(96, steps=PAST)
-        other = scenario.with_other_past(slice(None), PAST - 1, self.generator(95), self.spec)
-        outputs: list[Tensor] = []
-        try:
-            for each in (scenario, other):
-                copy = copy_adapter(adapter)
-                copy.training_mode = False if self.mode_matters else None
-                seed_everything(self.seed)
-                outputs.append(play(copy, each).numbers[:, -1])
-        except Exception:  # the checks report it
-            return torch.inf
-        return max_difference(outputs[0], outputs[1])
+        effect = 0.0
+        for steps in PASTS:
+            scenario = self.scenario(96, steps=steps)
+            other = scenario.with_other_past(slice(None), steps - 1, self.generator(95), self.spec)
+            outputs: list[Tensor] = []
+            try:
+                for each in (scenario, other):
+                    copy = copy_adapter(adapter)
+                    copy.training_mode = False if self.mode_matters else None
+                    seed_everything(self.seed)
+                    outputs.append(play(copy, each).numbers[:, -1])
+            except Exception:  # the checks report it
+                return torch.inf
+            effect = max(effect, max_difference(outputs[0], outputs[1]))
+        return effect
 
     def _find_learned_start(self) -> str:
         """Parameters that only a flagged start brings in: then a start means them, and not an empty store."""

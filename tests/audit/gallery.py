@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from audit.test_designs import FULL, RIGHT, WRONG, audit  # noqa: E402
+from audit.test_designs import FULL, RIGHT, WRONG, audit
 
 
 def main(names: list[str]) -> None:
@@ -26,8 +26,8 @@ def main(names: list[str]) -> None:
         cleared += report.passed
         print(f"{policy.__name__}: {', '.join(result.name for result in report.failures) or 'passes'}", flush=True)
     print(
-        f"wrong: {caught} of {len(wrong)} caught, {named} by the check that names the fault, {rooted} with the right root"
-        f"; right: {cleared} of {len(right)} pass"
+        f"wrong: {caught} of {len(wrong)} caught, {named} by the check that names the fault, {rooted} with the right "
+        f"root; right: {cleared} of {len(right)} pass"
     )
 
 
