@@ -18,10 +18,16 @@ class MettagridWorld(Settings):
     """Settings that all built-in mettagrid worlds share."""
 
     kind: str
-    max_steps: Positive
+    max_steps: Positive | None
     window: Window
     num_tokens: Tokens | None = None  # tokens per observation; None: the maximum that can be in view
     other_resources: list[Annotated[str, Field(min_length=1)]] = []  # of other worlds, so that one policy fits both
+
+    @property
+    def step_limit(self) -> int:
+        """Maximum steps of an episode."""
+        assert self.max_steps is not None
+        return self.max_steps
 
     @field_validator("window")
     @classmethod
@@ -37,11 +43,15 @@ class TMaze(MettagridWorld):
     """A cue beside the start, a corridor, and two goals that look the same: only memory tells them apart."""
 
     kind: Literal["tmaze"] = "tmaze"
-    max_steps: Positive = 40
+    max_steps: Positive | None = None  # null: ten times the corridor, enough for a random walk to find a goal
     window: Window = 5
     corridor: Annotated[int, Field(ge=1, le=50)] = 4
     right_reward: Annotated[float, Field(gt=0)] = 1.0
     wrong_reward: float = -0.1
+
+    @property
+    def step_limit(self) -> int:
+        return self.max_steps or 10 * self.corridor
 
     @model_validator(mode="after")
     def _needs_memory_and_can_be_solved(self) -> "TMaze":
@@ -50,7 +60,7 @@ class TMaze(MettagridWorld):
                 f"corridor {self.corridor} is too short for window {self.window}: cue and goals would be in view "
                 f"together and no memory needed; use corridor {self.window - 1} or more, or a smaller window"
             )
-        if self.max_steps < self.corridor + 2:
+        if self.step_limit < self.corridor + 2:
             raise ValueError(
                 f"max_steps {self.max_steps} is too few: with corridor {self.corridor} the way to a goal takes "
                 f"{self.corridor + 2} steps"

@@ -58,12 +58,13 @@ def _observation_shape(spec: EnvSpec) -> Shape:
 
 
 def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
-    """The nodes for this environment: those whose condition holds, and that have at least one source left."""
+    """The nodes for this environment: those whose conditions hold, and that have at least one source left."""
     spec, actions = context.spec, "continuous" if context.continuous else "discrete"
+    true = {spec.observation_kind, actions, *(() if spec.observation_kind == "tokens" else ("no_tokens",))}
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         sources = tuple(s for s in node.sources if s.name in nodes or s.name == OBSERVATION)
-        if node.condition in (None, spec.observation_kind, actions) and (sources or not node.sources):
+        if true.issuperset(node.conditions) and (sources or not node.sources):
             nodes[name] = replace(node, sources=sources)
     missing = [name for name in graph.nodes if name in REQUIRED and name not in nodes]
     if missing:

@@ -1,7 +1,7 @@
 """Example: the smallest complete policy. Copy this file, change the network, and train it with
 `./tools/train.py py_agent=path/to/your_file.py:YourClass`.
 
-A policy says how to read observations and what to do with what is remembered. Memory is the base class's business.
+A policy encodes observations and decodes the core's output. The base class handles memory.
 """
 
 import torch
@@ -26,7 +26,7 @@ class Example(LSTMWrapper):
         spec = self.env_spec
         if spec.observation_kind != "tokens":
             raise UserError(
-                f"py_agent=example reads tokens, and {spec.name} shows {spec.observation_kind}s: try py_agent=fast"
+                f"py_agent=example reads tokens, and {spec.name} gives {spec.observation_kind}s: try py_agent=fast"
             )
         first, second = conv_shape(spec.window)
         flat = 32 * second.output[0] * second.output[1]
@@ -45,13 +45,13 @@ class Example(LSTMWrapper):
         self.critic = nn.Linear(hidden_size, 1)
 
     def encode_observations(self, observations: Tensor) -> Tensor:
-        """Tokens [N, M, 3] to features [N, input_size]: what is around, and what the agent's own cell says."""
+        """Tokens [N, M, 3] to features [N, input_size]: of the whole window, and of the agent's own cell."""
         box = self.box(observations)
         height, width = self.env_spec.window
         return torch.cat([self.around(box), self.own(box[:, :, height // 2, width // 2])], dim=1)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the core gives [N, hidden_size] to logits [N, actions] and values [N, 1]."""
+        """The core's output [N, hidden_size] to logits [N, actions] and values [N, 1]."""
         return self.actor(hidden), self.critic(hidden)
 
     def value_layer(self) -> nn.Linear:

@@ -1,4 +1,4 @@
-"""Vectors and images of every size and type are encoded, and each observation finds its encoder."""
+"""Vectors and images of every size and dtype are encoded, and make_encoder picks the right encoder."""
 
 import numpy as np
 import pytest
@@ -29,14 +29,14 @@ def spec_of(kind, shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int64])
-def test_vectors_of_any_type_are_taken(dtype):
+def test_vectors_of_any_dtype_are_encoded(dtype):
     result = VectorEncoder(4, output_size=32)(torch.ones(3, 4, dtype=dtype))
     assert result.shape == (3, 32)
     assert result.dtype == torch.float32
 
 
 @pytest.mark.parametrize("shape", [(84, 84, 4), (210, 160, 3), (28, 28, 1), (7, 7, 3), (8, 40, 3), (1, 1, 2)])
-def test_images_of_any_size_are_taken(shape):
+def test_images_of_any_size_are_encoded(shape):
     assert ImageEncoder(shape, output_size=32)(torch.rand(2, *shape)).shape == (2, 32)
 
 
@@ -64,7 +64,7 @@ def test_every_kind_encodes_every_observation(kind):
     assert tokens(torch.zeros(3, 20, 3, dtype=torch.uint8)).shape == (3, 64)
 
 
-def test_an_unknown_kind_is_refused_with_the_known_ones():
+def test_an_unknown_kind_is_an_error_with_the_known_ones():
     with pytest.raises(UserError, match=r"no kind 'slow'.*fast, latent_attn_tiny"):
         make_encoder(spec_of("vector", (6,), "float32"), "slow")
 
@@ -86,7 +86,7 @@ def test_it_compiles_whole_and_gives_the_same_numbers():
 
 
 @pytest.mark.parametrize("size", [1, 4, 8, 9, 40])
-def test_a_vector_goes_through_two_linear_layers_however_few_its_numbers(size: int) -> None:
+def test_vectors_of_every_size_go_through_two_linear_layers(size: int) -> None:
     torch.manual_seed(0)
     encoder, vectors, weight = VectorEncoder(size, 16, 24), torch.randn(50, size), torch.randn(50, 16)
     for bias in (encoder.linear1.bias, encoder.linear2.bias):

@@ -38,7 +38,7 @@ def random_tokens(rows=6, count=40, window=(11, 11)):
 
 
 def drawn_by_hand(tokens, spec):
-    """What the box should be, one token at a time."""
+    """The expected box, drawn one token at a time."""
     places = {feature.id: (place, feature.normalization) for place, feature in enumerate(spec.features)}
     height, width = spec.window
     expected = torch.zeros(len(tokens), len(places), height, width)
@@ -65,18 +65,18 @@ def test_small_values_are_not_truncated():
     assert draw((0x34, 9, 1))[3, 3, 4] == pytest.approx(0.01)
 
 
-def test_tokens_about_the_agent_itself_are_drawn_in_the_centre():
+def test_global_tokens_are_drawn_in_the_centre():
     assert draw((0xFE, 1, 20))[1, 5, 5] == 1.0
     assert draw((0xFE, 1, 20), window=(5, 9))[1, 2, 4] == 1.0
 
 
-def test_the_last_of_several_tokens_for_one_place_counts():
+def test_the_last_token_of_a_cell_and_feature_counts():
     assert draw((0x11, 0, 30), (0x22, 0, 5), (0x11, 0, 20))[0, 1, 1] == 2.0
     assert draw((0x11, 0, 30), (0x11, 0, 0), EMPTY)[0, 1, 1] == 0.0
 
 
 @pytest.mark.parametrize("window", [(11, 11), (5, 7), (3, 15)])
-def test_the_box_is_what_one_would_draw_by_hand(window):
+def test_the_box_equals_one_drawn_by_hand(window):
     tokens, spec = random_tokens(window=window), token_spec(window)
     assert torch.equal(TokensToBox(spec)(tokens), drawn_by_hand(tokens, spec))
 
@@ -88,12 +88,12 @@ def test_dividing_after_drawing_gives_the_same_box_to_the_last_bit():
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
-def test_only_the_last_writer_of_each_place_is_marked(places):
+def test_only_the_last_element_of_each_index_is_marked(places):
     marked = is_last(torch.tensor(places), 6).tolist()
     assert marked == [place not in places[i + 1 :] for i, place in enumerate(places)]
 
 
-def test_writing_in_order_and_writing_winners_only_agree():
+def test_eager_and_order_independent_scatter_agree():
     places = torch.randint(0, 1000, (200_000,), generator=torch.Generator().manual_seed(0))
     values = torch.arange(200_000.0)
     winners = torch.where(is_last(places, 1001), places, 1000)
@@ -131,7 +131,7 @@ def test_the_layers_are_those_of_the_contract():
     }
 
 
-def test_a_convolution_of_tokens_is_that_of_their_box():
+def test_a_token_convolution_equals_that_of_the_box():
     spec, tokens = token_spec(), random_tokens()
     fused = TokenConv2d(spec, 8, (5, 5), (3, 3))
     torch.testing.assert_close(fused(tokens), fused.conv(drawn_by_hand(tokens, spec)))

@@ -1,4 +1,4 @@
-"""ComponentPolicy: a policy from YAML remembers, replays and is looked after like one in Python."""
+"""ComponentPolicy: a YAML policy has memory, replay and weight tools like a Python policy."""
 
 import copy
 
@@ -18,7 +18,7 @@ from engram.agent.encoders.tokens import Tokens
 from engram.agent.recurrent.cores import CORES
 
 VECTOR = EnvSpec.of(vector_env())
-SMALL = {  # two memories, one after the other
+SMALL = {  # two recurrent components in a row
     "seen": {"kind": "linear", "sources": ["_obs_"], "size": 12, "nonlinearity": "relu"},
     "short": {"kind": "gru", "sources": ["seen"], "hidden_size": 8, "num_layers": 1},
     "_core_": {"kind": "lstm", "sources": ["short"], "hidden_size": 8},
@@ -76,14 +76,14 @@ def test_every_action_space_replays(name: str, actions: spaces.Space) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("name", DESIGNS)
-def test_every_design_sees_images(name: str, dtype: type) -> None:
+def test_every_design_reads_images(name: str, dtype: type) -> None:
     policy = ComponentPolicy(image_spec(dtype), design(name))
     images = torch.randint(256, (2, 12, 12, 3)).to(torch.uint8 if dtype is np.uint8 else torch.float32)
     assert policy(TensorDict({"env_obs": images}, [2]))["values"].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
-def test_a_vector_of_any_numbers_is_read(dtype: torch.dtype) -> None:
+def test_vectors_of_any_dtype_are_read(dtype: torch.dtype) -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     assert policy(TensorDict({"env_obs": torch.ones(2, 5, dtype=dtype)}, [2]))["values"].dtype == torch.float32
 
@@ -92,7 +92,7 @@ def test_a_vector_of_any_numbers_is_read(dtype: torch.dtype) -> None:
     "spec", [token_spec(5), token_spec(11), VECTOR, image_spec()], ids=["5", "11", "vector", "image"]
 )
 @pytest.mark.parametrize("name", DESIGNS)
-def test_every_shape_is_what_was_inferred_before_anything_was_built(name: str, spec: EnvSpec) -> None:
+def test_every_output_has_the_shape_inferred_before_building(name: str, spec: EnvSpec) -> None:
     policy = ComponentPolicy(spec, design(name))
     given: dict[str, tuple[int, ...]] = {}
 
@@ -124,14 +124,14 @@ def test_components_for_other_environments_are_left_out() -> None:
     )
 
 
-def test_merges_do_what_they_are_called() -> None:
+def test_merges_compute_what_their_name_says() -> None:
     one, two = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
     results = {"concat": [1, 2, 3, 5], "add": [4, 7], "subtract": [-2, -3], "mean": [2, 3.5]}
     for kind, expected in results.items():
         assert COMPONENTS[kind]().build([], BuildContext(VECTOR, 2))(one, two).tolist() == [expected]
 
 
-def test_a_part_of_a_source_is_that_part_alone() -> None:
+def test_a_sliced_source_is_that_slice() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     with torch.no_grad():
         policy.components["_value_"].weight[:, 4:] = 0  # what is left reads short[:4]
@@ -144,7 +144,7 @@ def test_a_part_of_a_source_is_that_part_alone() -> None:
     torch.testing.assert_close(values, expected)
 
 
-def test_memory_is_kept_by_the_component_that_remembers() -> None:
+def test_memory_is_stored_by_component_name() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     assert policy.memory_shapes() == {"short": (1, 8), "_core_": (1, 16)}
     policy(acting_td(policy, 3))
@@ -152,12 +152,12 @@ def test_memory_is_kept_by_the_component_that_remembers() -> None:
     assert memory.keys() == {"short", "_core_"}
     h, c = memory["_core_"]
     assert list(h) == list(c) == [0, 1, 2]
-    assert h[0].shape == c[0].shape == (1, 8)
+    assert h[0].shape == c[0].shape == (2, 8)
     assert memory["short"][1][0].shape == (1, 0)  # a GRU has no cell
     assert replay_difference(policy, play(policy, 5, 8, 0.2)) < 1e-5
 
 
-def test_get_memory_is_a_copy_that_set_memory_restores_with_the_same_future() -> None:
+def test_get_memory_is_a_copy_that_set_memory_restores() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     play(policy, 4, 3, 0)
     saved, kept = policy.get_memory(), copy.deepcopy(policy.get_memory())
@@ -169,7 +169,7 @@ def test_get_memory_is_a_copy_that_set_memory_restores_with_the_same_future() ->
     assert torch.equal(policy(acting_td(policy, 4, seed=9))["full_log_probs"], future)
 
 
-def test_forgetting_one_row_is_forgetting_it_everywhere() -> None:
+def test_resetting_one_row_resets_it_in_every_component() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     policy(acting_td(policy, 3))
     policy.reset_env_memory(1)
@@ -177,7 +177,7 @@ def test_forgetting_one_row_is_forgetting_it_everywhere() -> None:
     assert policy.has_memory()
 
 
-def test_memory_of_other_components_is_refused() -> None:
+def test_memory_of_other_components_is_an_error() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     with pytest.raises(ValueError, match="got memory of lstm, expected that of the recurrent components short, _core_"):
         policy.set_memory({"lstm": ({}, {})})
@@ -190,7 +190,7 @@ def test_memory_carries_no_graph_and_is_not_part_of_the_weights() -> None:
     assert not any("memor" in name for name in policy.state_dict())
 
 
-def test_weight_options_hold_for_their_component() -> None:
+def test_weight_options_apply_to_their_component() -> None:
     components = copy.deepcopy(SMALL)
     components["_core_"] |= {"clip_scale": 0.1, "l2_init_scale": 0, "analyze_weights": False, "effective_rank": False}
     policy = ComponentPolicy(VECTOR, components, clip_range=0.5)
@@ -208,7 +208,7 @@ def test_weight_options_hold_for_their_component() -> None:
 
 
 @pytest.mark.parametrize("initialisation", ["orthogonal", "xavier", "normal", "max_0_01"])
-def test_weights_begin_as_the_initialisation_says(initialisation: str) -> None:
+def test_weights_are_initialised_as_configured(initialisation: str) -> None:
     components = copy.deepcopy(SMALL)
     for name in ("seen", "_core_"):
         components[name]["initialisation"] = initialisation
@@ -222,7 +222,7 @@ def test_weights_begin_as_the_initialisation_says(initialisation: str) -> None:
         assert seen.abs().max() <= 2**0.5 * (6 / 17) ** 0.5
 
 
-def test_dropout_is_quiet_in_evaluation() -> None:
+def test_dropout_is_off_in_evaluation() -> None:
     noise = {"kind": "dropout", "sources": ["_core_"], "p": 0.5, "allow_noise": True}
     policy = ComponentPolicy(
         VECTOR, SMALL | {"noise": noise, "both": {"kind": "concat", "sources": ["noise", "short"]}}
@@ -233,7 +233,7 @@ def test_dropout_is_quiet_in_evaluation() -> None:
     assert replay_difference(policy, play(policy, 5, 8, 0.1)) < 1e-5
 
 
-def test_a_copy_of_a_policy_is_a_policy_of_its_own() -> None:
+def test_a_deep_copy_has_its_own_memory() -> None:
     policy = ComponentPolicy(VECTOR, SMALL)
     twin = copy.deepcopy(policy)
     policy(acting_td(policy, 3))
@@ -270,7 +270,7 @@ def test_a_component_is_added_by_one_class_and_one_entry(monkeypatch: pytest.Mon
     torch.testing.assert_close(*values)
 
 
-def test_a_policy_takes_its_settings_whole_or_one_by_one() -> None:
+def test_a_policy_takes_settings_or_components() -> None:
     policy = ComponentPolicy(VECTOR, components=SMALL, clip_range=0.2, analyze_weights_interval=10)
     assert (policy.clip_range, policy.analyze_weights_interval) == (0.2, 10)
     assert ComponentPolicy(VECTOR, design("fast")).clip_range == 0

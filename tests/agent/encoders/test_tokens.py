@@ -1,4 +1,4 @@
-"""Bytes of tokens become cells, features and values, and nothing a byte can say is out of range."""
+"""Token bytes are decoded to cells, features and values, and no byte is out of range."""
 
 import numpy as np
 import pytest
@@ -28,11 +28,11 @@ def test_the_row_is_in_the_high_nibble_and_the_column_in_the_low_one():
     assert tokens.valid.all()
 
 
-def test_ids_with_gaps_become_places_without():
+def test_feature_ids_become_indices_without_gaps():
     assert decode((0, 3, 1), (0, 60, 1)).features.tolist() == [[0, 1]]
 
 
-def test_a_global_token_lies_on_the_agents_own_cell():
+def test_a_global_token_is_on_the_agents_cell():
     tokens = decode((0xFE, 3, 1), (0x23, 3, 1))
     assert tokens.cells[0, 0] == tokens.cells[0, 1]
     assert tokens.valid.all()
@@ -44,7 +44,7 @@ def test_values_are_divided_as_floats():
     assert decode((0, 60, 50), normalise=False).values.tolist() == [[50.0]]
 
 
-def test_padding_unknown_features_and_places_outside_the_window_are_not_real():
+def test_padding_unknown_features_and_locations_outside_the_window_are_invalid():
     tokens = decode((0xFF, 0xFF, 0xFF), (0xFF, 3, 9), (0x00, 4, 1), (0x50, 3, 1), (0x07, 3, 1), (0x00, 3, 1))
     assert tokens.valid.tolist() == [[False, False, False, False, False, True]]
 
@@ -61,7 +61,7 @@ def test_no_byte_is_out_of_range():
         assert decoded.features.max() < 2
 
 
-def test_a_normalization_of_zero_is_refused_by_name():
+def test_a_normalization_of_zero_is_an_error_that_names_the_feature():
     with pytest.raises(ValueError, match=r"'broken' \(id 7\) has normalization 0.0"):
         TokenDecoder(token_spec(Feature(7, "broken", 0.0)))
 

@@ -13,11 +13,11 @@ from engram.agent.encoders.box import TokenConv2d
 from engram.agent.encoders.convolution import conv_shape
 from engram.native import library
 
-WAYS = [*library.instruction_sets(), "pure"]
+MODES = [*library.instruction_sets(), "pure"]
 
 
-@pytest.fixture(params=WAYS, autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=MODES, autouse=True)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels for each supported instruction set, and PyTorch without them."""
     kernels = library.kernels()
     if kernels is not None and request.param != "pure":
@@ -37,7 +37,7 @@ def convolution(window: int = 11, features: int = 6, channels: int = 20) -> Toke
 
 
 def observations(window: int, rows: int = 40, tokens: int = 30, features: int = 6) -> Tensor:
-    """With padding at the end, tokens about the agent, unknown features, and several for one place."""
+    """With padding at the end, global tokens, unknown features, and several tokens of one cell and feature."""
     generator = torch.Generator().manual_seed(1)
     seen = random_observations(token_spec(window, tokens, features), (rows,), generator)
     seen[::3, 5] = seen[::3, 2]
@@ -47,17 +47,17 @@ def observations(window: int, rows: int = 40, tokens: int = 30, features: int = 
     return seen
 
 
-def through_the_box(conv: TokenConv2d, tokens: Tensor) -> Tensor:
+def box_convolution(conv: TokenConv2d, tokens: Tensor) -> Tensor:
     return conv.conv(conv.box(tokens))
 
 
 @pytest.mark.parametrize("window", [11, 9, 5, 3, 1])
 @pytest.mark.parametrize("channels", [1, 13, 64])
-def test_it_is_the_convolution_of_the_box_and_so_are_its_gradients(window: int, channels: int) -> None:
+def test_values_and_gradients_equal_those_of_the_box_convolution(window: int, channels: int) -> None:
     conv, tokens = convolution(window, channels=channels), observations(window)
     precise = deepcopy(conv).double()
     results = []
-    for run, parameters in ((conv, conv.parameters()), (precise, precise.parameters())):  # that one draws the box
+    for run, parameters in ((conv, conv.parameters()), (precise, precise.parameters())):  # the second one draws the box
         output = run(tokens)
         loss = (output * torch.linspace(0.5, 1.5, output.numel()).view(output.shape)).sum()
         results.append([output, *torch.autograd.grad(loss, list(parameters))])
@@ -65,7 +65,7 @@ def test_it_is_the_convolution_of_the_box_and_so_are_its_gradients(window: int, 
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_the_last_of_several_tokens_for_one_place_counts() -> None:
+def test_the_last_token_of_a_cell_and_feature_counts() -> None:
     conv = convolution()
     several = torch.tensor([[[0x33, 0, 9], [0x33, 1, 5], [0x33, 0, 4]], [[0x33, 1, 5], [0x33, 0, 4], [0xFF] * 3]])
     first, second = conv(several.to(torch.uint8))
@@ -96,7 +96,7 @@ def test_a_row_has_the_same_bits_in_any_batch(threads: int) -> None:
         torch.set_num_threads(before)
 
 
-def test_tokens_may_lie_apart() -> None:
+def test_tokens_may_be_strided() -> None:
     conv, tokens = convolution(), observations(11)
     apart = torch.stack([tokens, tokens], dim=1).flatten(1, 2)[:, : tokens.shape[1]]
     assert torch.equal(conv(apart), conv(tokens))
@@ -110,12 +110,12 @@ def test_learning_and_acting_have_the_same_bits() -> None:
     assert torch.equal(conv(tokens), acted)
 
 
-def test_it_is_one_graph() -> None:
+def test_it_compiles_to_one_graph() -> None:
     conv, tokens = convolution(), observations(11)
     torch.compiler.reset()
     run = torch.compile(conv, fullgraph=True, backend="aot_eager")
     output = run(tokens)
-    torch.testing.assert_close(output, through_the_box(conv, tokens), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output, box_convolution(conv, tokens), rtol=1e-4, atol=1e-5)
     output.sum().backward()
     assert conv.conv.weight.grad is not None
     torch.compiler.reset()

@@ -64,7 +64,10 @@ def test_the_bundled_designs_have_no_problems(name: str) -> None:
         ({"cnn1": {"sources": ["_obs_[:3]"]}}, "cnn1.sources: _obs_[:3]: only box, sequence, features can be sliced"),
         ({"_value_": {"size": 2}}, "_value_: gives features [2], expected features [1]"),
         ({"_action_": {"kind": "linear", "size": 9, "sources": ["actor"]}}, "_action_: gives features [9], expected"),
-        ({"_action_": {"sources": ["_action_embeds_", "actor"]}}, "_action_: actor reads features and action embed"),
+        (
+            {"_action_": {"sources": ["_action_embeds_", "actor"]}},
+            "_action_: actor reads features, or features and action embed",
+        ),
         (
             {"fc2": {"kind": "add", "sources": ["fc1", "flat"]}},
             "fc2: add needs sources of the same shape, got features [128]",

@@ -1,4 +1,4 @@
-"""Attention over tokens: padding and order mean nothing, a row without tokens is still a row."""
+"""Attention over tokens ignores padding and order, and handles rows without tokens."""
 
 import math
 
@@ -32,7 +32,7 @@ def token_spec(window=(11, 11)):
 
 
 def random_tokens(rows=5, count=40, real=24):
-    """Rows with `real` tokens and fewer, then padding."""
+    """Rows with at most `real` tokens, then padding."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 256, (rows, count, 3), generator=generator)
     row, column = (torch.randint(0, 11, (rows, count), generator=generator) for _ in range(2))
@@ -57,7 +57,7 @@ def embed(*tokens, spec=None, embed_dim=10, num_freqs=4):
     return embedding, embedding(TokenDecoder(spec)(torch.tensor([tokens], dtype=torch.uint8)))
 
 
-def test_a_token_is_its_embedding_its_waves_and_its_value():
+def test_an_embedded_token_has_embedding_fourier_features_and_value():
     embedding, (features, real) = embed((0x3A, 6, 50))
     x, y, frequencies = 1.0, 3 / 10 * 2 - 1, (1, 2, 4, 8)
     waves = [wave(f * place) for place in (x, y) for wave in (math.cos, math.sin) for f in frequencies]
@@ -72,14 +72,14 @@ def test_the_number_of_features_is_that_of_the_contract(embed_dim, num_freqs, to
     assert embedding.feature_dim == features.shape[-1] == total
 
 
-def test_the_agent_is_at_the_origin_and_so_are_tokens_about_it():
+def test_global_tokens_are_at_the_origin():
     _, (features, real) = embed((0xFE, 6, 50), (0x55, 6, 50))
     assert torch.equal(features[0, 0], features[0, 1])
     assert features[0, 0, 10:14].tolist() == [1.0] * 4
     assert real.all()
 
 
-def test_a_block_computes_ordinary_attention():
+def test_a_block_equals_torch_multihead_attention():
     torch.manual_seed(0)
     block = CrossAttentionBlock(dim=32, feature_dim=27, heads=4)
     reference = nn.MultiheadAttention(32, 4, kdim=27, vdim=27, batch_first=True)
@@ -96,13 +96,13 @@ def test_a_block_computes_ordinary_attention():
     torch.testing.assert_close(block.attend(query, padded_features, real), expected)
 
 
-def test_nothing_is_gathered_where_nothing_is():
+def test_a_row_without_tokens_attends_to_nothing():
     block = CrossAttentionBlock(dim=32, feature_dim=24, heads=4)
     nn.init.ones_(block.value.bias)
     real = torch.tensor([[True, False], [False, False]])
-    gathered = block.attend(torch.randn(2, 3, 32), torch.randn(2, 2, 24), real)
-    assert gathered[0].all()
-    assert not gathered[1].any()
+    attended = block.attend(torch.randn(2, 3, 32), torch.randn(2, 2, 24), real)
+    assert attended[0].all()
+    assert not attended[1].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +120,7 @@ def test_masking_and_stripping_give_the_same_numbers(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_of_tokens_means_nothing(kind):
+def test_the_order_of_tokens_does_not_matter(kind):
     encoder, tokens = make(kind), random_tokens()
     shuffled = tokens[:, torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(1))]
     torch.testing.assert_close(encoder(shuffled), encoder(tokens), atol=1e-5, rtol=1e-5)
@@ -133,7 +133,7 @@ def test_a_row_does_not_depend_on_the_others(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_token_counts_and_so_does_what_is_said_of_the_agent(kind):
+def test_every_token_counts_global_ones_too(kind):
     encoder, tokens = make(kind), random_tokens()
     for token in ((0x12, 3, 50), (0xFE, 3, 50)):
         changed = tokens.clone()
@@ -153,7 +153,7 @@ def test_a_row_without_tokens_gives_finite_numbers_and_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_learns(kind):
+def test_every_parameter_has_a_gradient(kind):
     encoder = make(kind)
     (encoder(random_tokens()) * torch.randn(5, 128)).sum().backward()
     assert [name for name, p in encoder.named_parameters() if p.grad.abs().max() < 1e-4] == []
@@ -176,7 +176,7 @@ def test_one_query_gives_a_vector_and_several_a_sequence():
     assert SelfAttention(32, layers=2, heads=4, out_dim=128)(sequence).shape == (3, 128)
 
 
-def test_heads_that_do_not_divide_the_dimensions_are_refused():
+def test_heads_that_do_not_divide_the_dimensions_are_an_error():
     with pytest.raises(UserError, match="32 dimensions cannot be split into 5 heads"):
         SelfAttention(32, layers=1, heads=5, out_dim=8)
 

@@ -1,4 +1,4 @@
-"""The convolution that becomes a matrix product where it covers its whole input."""
+"""A convolution as large as its input is computed as a matrix product."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from engram.agent.encoders.convolution import Conv2d
 
 @pytest.mark.parametrize("size", [(3, 3), (5, 4)], ids=["one cell", "several cells"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_it_is_the_convolution_of_torch_with_its_gradients(size, layout) -> None:
+def test_values_and_gradients_equal_those_of_torch(size, layout) -> None:
     torch.manual_seed(0)
     ours, theirs = Conv2d(6, 7, (3, 3)), nn.Conv2d(6, 7, (3, 3))
     theirs.load_state_dict(ours.state_dict())
