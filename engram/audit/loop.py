@@ -186,11 +186,12 @@ class RecordingPolicy(nn.Module):
                     "loop_order", "a sequence is not made of consecutive steps of one row: rows and steps are mixed"
                 )
                 continue
-            self._check_start_state(line[0], _row(state, column) * (0.0 if flags[0, column] else 1.0))
+            used = _row(state, column) * (0.0 if flags[0, column] else 1.0)
+            self._check_start_state(line[0], used)
             for number, step in enumerate(line):
-                self._check_step(
-                    step, bool(flags[number, column]), None if actions is None else actions[number, column]
-                )
+                # A loop may store the state of an episode's first step as zeros, in place of a flag.
+                flag = bool(flags[number, column]) or (number == 0 and step.start and not used.any())
+                self._check_step(step, flag, None if actions is None else actions[number, column])
                 if fresh and step in self.played:
                     self.seen["loop_replay"] += 1
                     apart = float((logits[number, column] - self.played[step].logits).abs().max())
