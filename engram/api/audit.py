@@ -45,6 +45,7 @@ def audit(
         adapter=adapter,
         takes_options=target.takes_options,
         name=target.name,
+        sizes=target.sizes,
     )
 
 
