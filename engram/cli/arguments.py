@@ -25,3 +25,10 @@ class ArgumentParser(argparse.ArgumentParser):
             if word.startswith("-") and (option := nearest(word, known)):
                 raise UserError(f"{self.prog}: no option {word}; did you mean {option}?")
         return options, settings
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The option of every verb that opens stored runs."""
+    parser.add_argument(
+        "--trust", action="store_true", help="run code that the run names, even if you did not make the run here"
+    )

@@ -40,13 +40,14 @@ class EvalRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(words: Sequence[str]) -> EvalRequest:
+def load_evaluation(words: Sequence[str], trust: bool = False) -> EvalRequest:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
     overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
     settings = _eval_settings({name: override.text for name, override in overrides.items() if override not in of_env})
     directory = find_run(settings.run, Path(settings.runs_dir))
-    return EvalRequest(directory, settings, _with_env(load_run(directory), of_env))
+    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
+    return EvalRequest(directory, settings, _with_env(load_run(directory, trust, unused), of_env))
 
 
 def find_run(name: str, runs_dir: Path) -> Path:

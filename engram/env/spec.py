@@ -1,7 +1,8 @@
 """EnvSpec: everything a policy may know about an environment."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -10,6 +11,7 @@ ObservationKind = Literal["tokens", "image", "vector"]
 
 GLOBAL_LOCATION = 0xFE  # a token about the agent itself, without a grid location
 EMPTY_LOCATION = 0xFF  # padding
+MAX_SIZE = 2**22  # numbers in an observation, and actions, of a spec that is read from a file
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,22 @@ class EnvSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "EnvSpec":
+        """The spec in a file, which a stranger may have written: raises before it allocates much."""
         observation = data["observation"]
         max_params = data["action_max_params"]
+        dtype = np.dtype(str(observation["dtype"]))
+        if dtype.kind not in "iuf" or observation["kind"] not in get_args(ObservationKind):
+            raise ValueError(f"no observations of the kind {observation['kind']} and dtype {dtype}")
         return cls(
-            name=data["name"],
-            single_observation_space=box(tuple(observation["shape"]), np.dtype(observation["dtype"])),
+            name=str(data["name"]),
+            single_observation_space=box(_shape(observation["shape"]), dtype),
             single_action_space=_action_from_json(data["action"]),
             observation_kind=observation["kind"],
-            agents=data["agents"],
-            window=(data["window"][0], data["window"][1]),
-            features=tuple(Feature(*f) for f in data["features"]),
-            action_names=tuple(data["action_names"]),
-            action_max_params=None if max_params is None else tuple(max_params),
+            agents=_size(data["agents"]),
+            window=(_size(data["window"][0]), _size(data["window"][1])),
+            features=tuple(Feature(_size(i), str(name), float(unit)) for i, name, unit in data["features"]),
+            action_names=tuple(map(str, data["action_names"])),
+            action_max_params=None if max_params is None else tuple(map(_size, max_params)),
             memoryless_ceiling=data["memoryless_ceiling"],
             mean_return_goal=data["mean_return_goal"],
         )
@@ -157,9 +163,21 @@ def _action_to_json(space: spaces.Space) -> dict[str, Any]:
 
 def _action_from_json(data: dict[str, Any]) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
     if data["kind"] == "discrete":
-        return spaces.Discrete(data["n"])
+        return spaces.Discrete(_size(data["n"]))
     if data["kind"] == "multi_discrete":
-        return spaces.MultiDiscrete(data["nvec"])
-    shape = tuple(data["shape"])
+        return spaces.MultiDiscrete([_size(n) for n in data["nvec"]])
+    shape = _shape(data["shape"])
     low, high = (np.array([float(v) for v in data[key]], np.float32).reshape(shape) for key in ("low", "high"))
     return spaces.Box(low, high, shape, np.float32)
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    shape = tuple(map(_size, sizes))
+    _size(prod(shape))
+    return shape
+
+
+def _size(size: Any) -> int:
+    if not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"{str(size)[:50]} is no size: expected a whole number up to {MAX_SIZE:,}")
+    return size
