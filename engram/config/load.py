@@ -91,9 +91,9 @@ def validate_stored(content: dict[str, Any], path: Path) -> RunSettings:
         return RunSettings.model_validate(content)
     except ValidationError as error:
         lines = [f"{path}: {line}" for line in describe_errors(error).values()]
-        raise SettingsError(
-            [*lines, f"{path} does not fit this version of Engram: correct it, or start another run"]
-        ) from None
+    except UnicodeEncodeError as error:
+        lines = [f"{path}: {error}"]
+    raise SettingsError([*lines, f"{path} does not fit this version of Engram: correct it, or start another run"])
 
 
 def read_settings(directory: Path) -> dict[str, Any]:

@@ -93,5 +93,12 @@ def _require_plain(value: Any, where: str) -> None:
     elif isinstance(value, list):
         for part in value:
             _require_plain(part, where)
+    elif isinstance(value, str) and not _is_unicode(value):
+        raise UnreadableError(f"{where}: {value[:50]!a} is not Unicode")
     elif not isinstance(value, str | int | float | None):
         raise UnreadableError(f"{where}: a {type(value).__name__} is not plain data")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether text has no halves of a character, which escapes can write and no library takes."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -17,6 +17,7 @@ from engram.config.run_directory import LOCK_FILE, lock, prepare_directory, rest
 from engram.settings import UserError
 from engram.training import loop
 from engram.training.checkpoint.files import load_latest
+from engram.training.log import log_to
 from engram.training.run import start
 from engram.training.storage import DiskError, LineFile, Storage
 
@@ -76,6 +77,7 @@ def disk(tmp_path) -> Iterator[Disk]:
     made = Disk(tmp_path / "disk", mount(tmp_path / "disk"))
     yield made
     made.free()
+    log_to(None, print)  # closes the log
     if made.mounted:
         subprocess.run(["umount", made.path], check=True)
 
@@ -143,13 +145,17 @@ def test_a_read_only_disk_is_only_a_pause(disk) -> None:
         subprocess.run(["mount", "-o", f"remount,{mode}", disk.path], capture_output=True)
 
     storage = Storage(disk.path, 60)
-    lines = LineFile(disk.path / "lines")
-    lines.write("1")
-    lines.close()
+
+    def write(line: str) -> None:
+        lines = LineFile(disk.path / "lines")
+        lines.write(line)
+        lines.close()
+
+    write("1")
     remount("ro")
-    assert not storage.attempt("lines", lambda: LineFile(disk.path / "lines").write("2"))
+    assert not storage.attempt("lines", partial(write, "2"))
     remount("rw")
-    assert storage.attempt("lines", lambda: LineFile(disk.path / "lines").write("2"))
+    assert storage.attempt("lines", partial(write, "2"))
     assert (disk.path / "lines").read_text() == "1\n2\n"
 
 

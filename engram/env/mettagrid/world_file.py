@@ -55,7 +55,7 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
     except ValidationError as error:
         _refuse(path, [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()])
         raise
-    except (TypeError, ImportError, AttributeError, AssertionError) as error:  # raised by the lookup of a map builder
+    except (TypeError, ValueError, ImportError, AttributeError, AssertionError) as error:  # of a map builder's lookup
         raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
 
 
