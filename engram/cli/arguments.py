@@ -27,6 +27,12 @@ class ArgumentParser(argparse.ArgumentParser):
         return options, settings
 
 
+def positive_int(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
+    return int(text)
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """The option of every verb that opens stored runs."""
     parser.add_argument(

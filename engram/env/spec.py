@@ -1,17 +1,29 @@
 """EnvSpec: everything a policy may know about an environment."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from math import prod
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-ObservationKind = Literal["tokens", "image", "vector"]
+from engram.env.parts import (
+    ACTION_MASK,
+    OBSERVATION,
+    PackedRows,
+    Part,
+    leaves,
+    part_of,
+    stored_shape,
+    stored_size,
+)
+from engram.env.parts import box as box
+
+ObservationKind = Literal["tokens", "image", "symbols", "vector", "parts"]
 
 GLOBAL_LOCATION = 0xFE  # a token about the agent itself, without a grid location
 EMPTY_LOCATION = 0xFF  # padding
-MAX_SIZE = 2**22  # numbers in an observation, and actions, of a spec that is read from a file
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,13 @@ class EnvSpec:
     >>> spec.observation_kind, spec.single_observation_space.shape
     ('vector', (4,))
 
-    Observations are always one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`
-    or a flat vector. Adapters flatten all other spaces. Actions are Discrete, MultiDiscrete or Box.
+    An observation is one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`, a grid of
+    symbols `[H, W, C]` or a flat vector. Dict and Tuple observations have `parts`, each with a name, a kind and a Box.
+    Actions are Discrete, MultiDiscrete or Box.
     """
 
     name: str
-    single_observation_space: spaces.Box
+    single_observation_space: spaces.Box | spaces.Dict
     single_action_space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     observation_kind: ObservationKind
     agents: int = 1  # rows per environment
@@ -47,6 +60,18 @@ class EnvSpec:
     action_max_params: tuple[int, ...] | None = None  # (type, parameter) actions: maximum parameter of each type
     memoryless_ceiling: float | None = None  # the best mean return without memory, where known
     mean_return_goal: float | None = None  # the best possible mean return, where known
+    parts: tuple[Part, ...] = ()  # of a Dict or Tuple observation
+    symbols: tuple[int, ...] = ()  # of one grid of symbols: the number of values of each channel
+    action_mask: bool = False  # whether each observation comes with a mask of the actions that are possible
+
+    @classmethod
+    def of_parts(cls, name: str, parts: list[Part], action: spaces.Space, **others: Any) -> "EnvSpec":
+        """The spec of an environment whose observation has these parts, or is the only one if that has no name."""
+        if [part.name for part in parts] == [OBSERVATION]:
+            (part,) = parts
+            return cls(name, part.space, action, part.kind, symbols=part.symbols, **others)
+        space = spaces.Dict({part.name: part.space for part in parts})
+        return cls(name, space, action, "parts", parts=tuple(parts), **others)
 
     @classmethod
     def of(cls, env: Any) -> "EnvSpec":
@@ -57,6 +82,10 @@ class EnvSpec:
         if isinstance(spec, EnvSpec):
             return spec
         observation = env.single_observation_space
+        if isinstance(observation, spaces.Dict | spaces.Tuple):
+            name = type(env).__name__
+            parts = [part_of(leaf, name) for leaf in leaves(observation)]
+            return cls.of_parts(name, parts, env.single_action_space)
         kind = observation_kind(observation)
         tokens = kind == "tokens"
         height, width = int(getattr(env, "obs_height", 11)), int(getattr(env, "obs_width", 11))
@@ -73,21 +102,68 @@ class EnvSpec:
 
     @property
     def default_layers(self) -> int:
-        """Recurrent layers that suit the observations: vectors and images are learned faster with one."""
+        """Recurrent layers that suit the observations: all but tokens are learned faster with one."""
         return 2 if self.observation_kind == "tokens" else 1
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The parts; of one Box, that Box as the only part, without a name."""
+        if self.observation_kind == "parts":
+            return self.parts
+        assert isinstance(self.single_observation_space, spaces.Box)
+        return (Part(OBSERVATION, self.observation_kind, self.single_observation_space, self.symbols),)
+
+    @property
+    def mask_size(self) -> int:
+        """Entries of an action mask: one per action, for several actions one after the other."""
+        space = self.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return int(space.n)
+        return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+
+    @cached_property
+    def packing(self) -> PackedRows | None:
+        """How parts and mask share a row of bytes; None if a row is just the observation."""
+        if self.observation_kind != "parts" and not self.action_mask:
+            return None
+        fields = {part.name: (part.shape, part.dtype) for part in self.all_parts}
+        if self.action_mask:
+            fields[ACTION_MASK] = ((self.mask_size,), np.dtype(np.bool_))
+        return PackedRows(fields)
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of an observation in buffers and experience: packed bytes, or the observation itself."""
+        if self.packing is not None:
+            return (self.packing.size,), np.dtype(np.uint8)
+        (part,) = self.all_parts
+        return part.shape, part.dtype
+
+    def with_action_mask(self) -> "EnvSpec":
+        """The spec with action masks, which are no part of the observation then."""
+        if not self.mask_size:
+            return self
+        if self.observation_kind != "parts":
+            return replace(self, action_mask=True)
+        return replace(
+            self.with_parts([part.name for part in self.parts if part.name != ACTION_MASK]), action_mask=True
+        )
+
+    def with_parts(self, names: Collection[str]) -> "EnvSpec":
+        """The spec with these parts only."""
+        parts = tuple(part for part in self.parts if part.name in names)
+        return replace(
+            self, single_observation_space=spaces.Dict({part.name: part.space for part in parts}), parts=parts
+        )
 
     def with_features(self, features: tuple[Feature, ...]) -> "EnvSpec":
         return replace(self, features=features)
 
     def to_json(self) -> dict[str, Any]:
-        observation = self.single_observation_space
+        parts = [part.to_json() for part in self.all_parts]
         return {
             "name": self.name,
-            "observation": {
-                "kind": self.observation_kind,
-                "shape": list(observation.shape),
-                "dtype": str(observation.dtype),
-            },
+            "observation": {"kind": "parts", "parts": parts} if self.observation_kind == "parts" else parts[0],
             "action": _action_to_json(self.single_action_space),
             "agents": self.agents,
             "window": list(self.window),
@@ -96,6 +172,7 @@ class EnvSpec:
             "action_max_params": None if self.action_max_params is None else list(self.action_max_params),
             "memoryless_ceiling": self.memoryless_ceiling,
             "mean_return_goal": self.mean_return_goal,
+            "action_mask": self.action_mask,
         }
 
     @classmethod
@@ -103,21 +180,18 @@ class EnvSpec:
         """The spec in a file, which a stranger may have written: raises before it allocates much."""
         observation = data["observation"]
         max_params = data["action_max_params"]
-        dtype = np.dtype(str(observation["dtype"]))
-        if dtype.kind not in "iuf" or observation["kind"] not in get_args(ObservationKind):
-            raise ValueError(f"no observations of the kind {observation['kind']} and dtype {dtype}")
-        return cls(
-            name=str(data["name"]),
-            single_observation_space=box(_shape(observation["shape"]), dtype),
-            single_action_space=_action_from_json(data["action"]),
-            observation_kind=observation["kind"],
-            agents=_size(data["agents"]),
-            window=(_size(data["window"][0]), _size(data["window"][1])),
-            features=tuple(Feature(_size(i), str(name), float(unit)) for i, name, unit in data["features"]),
+        return cls.of_parts(
+            str(data["name"]),
+            [Part.from_json(part) for part in observation.get("parts", [observation])],
+            _action_from_json(data["action"]),
+            agents=stored_size(data["agents"]),
+            window=(stored_size(data["window"][0]), stored_size(data["window"][1])),
+            features=tuple(Feature(stored_size(i), str(name), float(unit)) for i, name, unit in data["features"]),
             action_names=tuple(map(str, data["action_names"])),
-            action_max_params=None if max_params is None else tuple(map(_size, max_params)),
+            action_max_params=None if max_params is None else tuple(map(stored_size, max_params)),
             memoryless_ceiling=data["memoryless_ceiling"],
             mean_return_goal=data["mean_return_goal"],
+            action_mask=bool(data.get("action_mask", False)),
         )
 
 
@@ -132,14 +206,6 @@ def observation_kind(space: spaces.Space) -> ObservationKind:
     if len(space.shape) == 1:
         return "vector"
     raise ValueError(f"no encoder for observations of shape {space.shape}: flatten them to one dimension")
-
-
-def box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
-    """A Box of this shape, bounded by the range of the dtype."""
-    if np.issubdtype(dtype, np.integer):
-        limits = np.iinfo(dtype)
-        return spaces.Box(limits.min, limits.max, shape, dtype.type)
-    return spaces.Box(-np.inf, np.inf, shape, dtype.type)
 
 
 def _features_of(env: Any) -> tuple[Feature, ...]:
@@ -163,21 +229,9 @@ def _action_to_json(space: spaces.Space) -> dict[str, Any]:
 
 def _action_from_json(data: dict[str, Any]) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
     if data["kind"] == "discrete":
-        return spaces.Discrete(_size(data["n"]))
+        return spaces.Discrete(stored_size(data["n"]))
     if data["kind"] == "multi_discrete":
-        return spaces.MultiDiscrete([_size(n) for n in data["nvec"]])
-    shape = _shape(data["shape"])
+        return spaces.MultiDiscrete([stored_size(n) for n in data["nvec"]])
+    shape = stored_shape(data["shape"])
     low, high = (np.array([float(v) for v in data[key]], np.float32).reshape(shape) for key in ("low", "high"))
     return spaces.Box(low, high, shape, np.float32)
-
-
-def _shape(sizes: Any) -> tuple[int, ...]:
-    shape = tuple(map(_size, sizes))
-    _size(prod(shape))
-    return shape
-
-
-def _size(size: Any) -> int:
-    if not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
-        raise ValueError(f"{str(size)[:50]} is no size: expected a whole number up to {MAX_SIZE:,}")
-    return size

@@ -1,6 +1,7 @@
 """The directory of a run: its settings, and its lock with real processes."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
