@@ -33,7 +33,7 @@ from engram.config.load import load, validate_stored
 from engram.env.mettagrid.world_file import read_world
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import Recall, Small
-from engram.settings import UserError
+from engram.settings import SettingsError, UserError
 from engram.stored.files import UnreadableError
 from engram.stored.plain_yaml import parse_yaml
 from engram.stored.trust import code_named_in
@@ -161,6 +161,8 @@ def fuzz_graph(chance: random.Random) -> None:
     graph = read_graph(mutate(chance.choice(_graphs()), chance))
     if not graph.problems.lines:
         make_plan(graph, _context())
+    if graph.problems.lines:
+        raise SettingsError(graph.problems.lines)
 
 
 def fuzz_world(chance: random.Random) -> None:
