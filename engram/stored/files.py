@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from engram.settings import UserError
+
 MEGABYTE = 2**20
 
 
@@ -43,6 +45,15 @@ def require_inside(path: Path, directory: Path) -> None:
         raise UnreadableError(f"{path}: {error}") from error
     if not real.is_relative_to(root):
         raise UnreadableError(f"{path}: a link to {real}, outside of {directory}")
+
+
+def file_in_run(directory: Path, name: str, option: str) -> Path:
+    """The path of a file to write in the directory of a run; raises if a link there leads out of it."""
+    try:
+        require_inside(directory / name, directory)
+    except UnreadableError as error:
+        raise UserError(f"{error}: name another file with {option}") from None
+    return directory / name
 
 
 def read_bytes(path: Path, limit: int, inside: Path | None = None) -> bytes:

@@ -54,6 +54,7 @@ def edit(directory: Path, old: str, new: str) -> None:
 
 VERBS = [
     ("eval", "run={run}", "episodes=1"),
+    ("replay", "run={run}", "episodes=1"),
     ("audit", "{run}", "--only", "detachment"),
     ("train", "run={name}", "runs_dir={parent}", "trainer.total_timesteps=1"),
     ("validate", "run={name}", "runs_dir={parent}"),
@@ -212,3 +213,11 @@ def test_the_folder_of_a_run_is_no_place_for_modules(own, monkeypatch) -> None:
         run("--version")
         run("validate", "nonsense")
         assert (os.getcwd() in sys.path) == found
+
+
+def test_a_replay_is_not_written_through_a_link(tmp_path) -> None:
+    running.run(tmp_path, epochs=1)
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "x" / "replay.html").symlink_to(tmp_path / "secret")
+    assert run("replay", f"run={tmp_path / 'x'}", "episodes=1") == 2
+    assert (tmp_path / "secret").read_text() == "mine"
