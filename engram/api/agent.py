@@ -146,6 +146,7 @@ def load(
     policy: PolicyChoice | None = None,
     device: str = "auto",
     seed: int | None = None,
+    trust: bool = False,
 ) -> Agent:
     """The trained agent of a run: of its latest checkpoint, its `best`, or one by its path.
 
@@ -155,10 +156,12 @@ def load(
     True
 
     `env` and `policy` replace those of the run, for example classes that were defined in another script. `seed` makes
-    sampled actions reproducible.
+    sampled actions reproducible. `trust=True` allows code that the run names, although you did not make the run here.
     """
     directory = directory_of(run)
-    settings = _changed(load_run(directory), env, policy)
+    given = {"env": env, "py_agent": policy}
+    unused = ["trainer", "hooks", *(name for name, choice in given.items() if choice is not None)]
+    settings = _changed(load_run(directory, trust, unused), env, policy)
     spec = make_spec(settings.env)
     agent = load_agent(checkpoint_of(directory, checkpoint), settings.policy, spec, training=False)
     return Agent(agent.to(choose_device(device)), row_spaces(settings.env), settings, seed)

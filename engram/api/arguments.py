@@ -22,6 +22,7 @@ def run_settings(
     run: str | None,
     on_epoch: Callable[..., Any] | None,
     settings: Mapping[str, Any],
+    trust: bool = False,
 ) -> RunSettings:
     """The settings of a call of `engram.train`; raises `UserError` with everything that is wrong with them."""
     flat = {**_flat(settings), **(_flat({"env": env}) if isinstance(env, Mapping) else {})}
@@ -35,7 +36,7 @@ def run_settings(
     policies = POLICY_GROUPS if POLICY_GROUPS & given.keys() else set()
     if twice := sorted((named.keys() | policies) & flat.keys()):
         raise UserError(f"{', '.join(twice)}: given twice: leave one out")
-    return load([], named | flat)
+    return load([], trust, named | flat)
 
 
 def env_choice(env: Env) -> str:

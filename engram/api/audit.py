@@ -26,6 +26,7 @@ def audit(
     only: Sequence[str] = (),
     seed: int = 0,
     adapter: str = "auto",
+    trust: bool = False,
     **settings: Any,
 ) -> AuditReport:
     """Check that a policy handles its memory correctly. `report.passed` is true if all checks hold.
@@ -36,7 +37,7 @@ def audit(
     given = dict(settings)
     if env is not None:
         given |= env if isinstance(env, Mapping) else {"env": env_choice(env)}
-    target = _target(policy, given)
+    target = _target(policy, given, trust)
     return run_audit(
         target.make,
         target.spec,
@@ -49,7 +50,7 @@ def audit(
     )
 
 
-def _target(policy: Any, settings: Mapping[str, Any]) -> AuditTarget:
+def _target(policy: Any, settings: Mapping[str, Any], trust: bool) -> AuditTarget:
     if isinstance(policy, Run):
         policy = policy.directory
     if isinstance(policy, type) and issubclass(policy, Policy):
@@ -57,8 +58,8 @@ def _target(policy: Any, settings: Mapping[str, Any]) -> AuditTarget:
     if isinstance(policy, str | os.PathLike):
         if policy == "all":
             raise UserError("audit: one policy at a time, not all")
-        return targets(os.fspath(policy), [], settings)[0]
+        return targets(os.fspath(policy), [], trust, settings)[0]
     if not isinstance(policy, nn.Module) and not callable(policy):
         raise UserError(f"audit: {policy!r} is a {type(policy).__name__}: give a policy, its name, or a run")
     name = getattr(policy, "__name__", type(policy).__name__)
-    return target_from(policy, name, make_spec(load([], settings).env), {})
+    return target_from(policy, name, make_spec(load([], settings=settings).env), {})

@@ -27,6 +27,7 @@ def evaluate(
     *,
     env: Env | None = None,
     greedy: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Evaluation:
     """Play whole episodes with the policy of a run. Settings are those of `engram eval`.
@@ -39,7 +40,7 @@ def evaluate(
     given = {"run": str(directory_of(run)), "episodes": episodes, "greedy": greedy, **settings}
     if env is not None:
         given["env"] = env if isinstance(env, dict) else env_choice(env)
-    return play(load_evaluation([], given)).evaluation
+    return play(load_evaluation([], trust, given)).evaluation
 
 
 def play(request: EvalRequest) -> Played:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engram.config.evaluation import find_run
-from engram.config.load import SETTINGS_FILE, load_run
+from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.settings import UserError
 from engram.training.checkpoint.listing import list_checkpoints
@@ -37,7 +37,7 @@ class Run:
     @cached_property
     def settings(self) -> RunSettings:
         """All settings of the run."""
-        return load_run(self.directory)
+        return describe_run(self.directory)
 
     @property
     def records(self) -> list[dict[str, Any]]:

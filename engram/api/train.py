@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,7 +14,7 @@ from engram.api.hooks import find_hook, follow
 from engram.api.interrupt import Interrupts
 from engram.api.run import Run
 from engram.config.run import RunSettings
-from engram.config.run_directory import not_writable, prepare_directory
+from engram.config.run_directory import not_writable, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training.launch import place
@@ -34,6 +35,7 @@ def train(
     *,
     on_epoch: Callable[..., Any] | None = None,
     progress: bool = True,
+    trust: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a policy, or resume a run of the same name. Ctrl-C ends training and returns the run so far.
@@ -50,10 +52,12 @@ def train(
 
     `on_epoch(run, record)` is called after every epoch with its metrics. It may call `run.stop()` and
     `run.set("ppo.ent_coef", 0.001)`, and return settings of the environment for the coming epochs.
+
+    `trust=True` allows code that the stored settings of a run name, although you did not make the run here.
     """
     if place().size > 1:
         raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
-    resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings)
+    resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
     make_spec(resolved.env)  # an environment that cannot be made leaves no directory behind
     with ExitStack() as stack:  # holds the lock of the run's directory
         directory = prepare_directory(resolved, stack)
@@ -61,7 +65,8 @@ def train(
         stack.enter_context(warnings.catch_warnings())  # training shows warnings as messages
         interrupts = stack.enter_context(Interrupts(display.message))
         try:
-            train_run(resolved, display, interrupted=lambda: interrupts.requested)
+            restore = partial(restore_directory, resolved, stack)
+            train_run(resolved, display, None, trust, restore, lambda: interrupts.requested)
         except KeyboardInterrupt as stop:
             display.message(str(stop) or "stopped")
     return Run(directory)
@@ -71,6 +76,8 @@ def train_run(
     settings: RunSettings,
     display: "Display",
     world: "World | None" = None,
+    trust: bool = False,
+    restore_directory: Callable[[], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
@@ -86,7 +93,7 @@ def train_run(
         audit = stop_on_memory_fault
     on_epoch = follow(settings, find_hook(settings), interrupted)
     try:
-        start(settings, display, world or ALONE, audit, on_epoch)
+        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch)
     except OSError as error:
         if not _is_about(error, settings.directory):
             raise

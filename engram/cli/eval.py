@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import load_evaluation
 from engram.training.settings import EVALUATION_SEED
 
@@ -32,13 +32,14 @@ examples:
 
 
 def main(words: Sequence[str]) -> int:
-    usage = "engram eval run=NAME [SETTING=VALUE …] [--json]"
+    usage = "engram eval run=NAME [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram eval", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, with return.mean, return.low and return.high"
     )
+    add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_evaluation(words)
+    request = load_evaluation(words, options.trust)
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.api.evaluate import play
     from engram.display.evaluation import show

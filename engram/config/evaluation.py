@@ -48,13 +48,15 @@ class EvalRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(words: Sequence[str], settings: Mapping[str, Any] | None = None) -> EvalRequest:
+def load_evaluation(
+    words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> EvalRequest:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
-    return EvalRequest(*read_request(words, EvalSettings, settings))
+    return EvalRequest(*read_request(words, EvalSettings, trust, settings))
 
 
 def read_request(
-    words: Sequence[str], kind: type[Request], settings: Mapping[str, Any] | None = None
+    words: Sequence[str], kind: type[Request], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> tuple[Path, Request, RunSettings]:
     """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
     given = [*map(parse_override, words), *from_python(settings or {})]
@@ -63,7 +65,8 @@ def read_request(
     own = {name: override for name, override in overrides.items() if override not in of_env}
     request = _checked({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
     directory = find_run(request.run, Path(request.runs_dir))
-    return directory, request, with_env(load_run(directory), of_env)
+    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
+    return directory, request, with_env(load_run(directory, trust, unused), of_env)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:

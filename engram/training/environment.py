@@ -3,11 +3,14 @@
 import logging
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
+from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.distributed import World
 from engram.training.loop import Training
@@ -21,9 +24,15 @@ log = logging.getLogger("engram")
 def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | None) -> tuple[EnvSettings, int]:
     """The environment and its seed: those of the settings, unless a hook had changed them before the checkpoint."""
     stored = None if checkpoint is None else checkpoint.state.get("env")
-    if stored is None or stored["settings"]["kind"] != env.kind:
+    if checkpoint is None or stored is None or stored["settings"].get("kind") != env.kind:
         return env, seed
-    return type(env).model_validate(stored["settings"]), stored["seed"]
+    code, own = (set(code_named_in({"env": each})) for each in (stored["settings"], env.model_dump(mode="json")))
+    if not code <= own:  # only the settings of a run are checked for code that a stranger may have written
+        raise UserError(f"{checkpoint.path} names code that the settings of its run do not: {', '.join(code - own)}")
+    try:
+        return type(env).model_validate(stored["settings"]), stored["seed"]
+    except ValidationError as error:
+        raise UserError(f"{checkpoint.path}: its environment does not fit this version of Engram: {error}") from None
 
 
 def open_environment(env: EnvSettings, seed: int, sizes: Sizes, timeout: float, world: World) -> VectorEnv:
