@@ -198,7 +198,7 @@ def test_only_present_agents_act():
     ],
 )
 def test_what_a_step_may_not_return_is_refused(change, message):
-    block, buffers = start(skirmish())
+    block, buffers = start(skirmish(), range(2))
     env = block._envs[1]
     step = env.step
 
