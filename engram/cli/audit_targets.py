@@ -1,6 +1,7 @@
 """Finds the policy that `engram audit` names: a policy name, a file, a run or a class."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.target import AuditTarget, find_object, target_from
 from engram.config.groups import choices
@@ -19,14 +21,15 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 
+LARGEST = 128  # rows and steps that are rehearsed of larger runs
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),
-    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru")),
+    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru", "lru", "attention")),
 )
 
 
-def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
+def targets(target: str, words: Sequence[str], trust: bool = False) -> list[AuditTarget]:
     """The policies to audit; raises with the nearest name if there is no such policy."""
     if target == "all":
         return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
@@ -38,12 +41,19 @@ def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
         return [_from_settings(load([f"agent={target}", *words]), target)]
     if ":" in target or target.endswith(".py"):
         return [_from_code(target, words)]
-    return [_from_run(target, words)]
+    return [_from_run(target, words, trust)]
 
 
 def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
-    spec = make_spec(settings.env)
-    return _of_policy(settings.policy, spec, name or settings.policy.name)
+    target = _of_policy(settings.policy, make_spec(settings.env), name or settings.policy.name)
+    return replace(target, sizes=_sizes(settings))
+
+
+def _sizes(settings: RunSettings) -> AuditSizes:
+    """The run's own rows and horizon, where they are known and can be rehearsed in a minute."""
+    usual = AuditSizes()
+    rows = min((settings.trainer.num_envs or usual.rows), LARGEST)
+    return usual._replace(rows=max(rows, 2), horizon=max(min(settings.trainer.bptt_horizon, LARGEST), 2))
 
 
 def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget:
@@ -60,13 +70,13 @@ def _from_code(reference: str, words: Sequence[str]) -> AuditTarget:
     assert settings.py_agent is not None
     spec = make_spec(settings.env)
     if isinstance(found, type) and issubclass(found, Policy):
-        return _of_policy(settings.py_agent, spec, reference)
+        return replace(_of_policy(settings.py_agent, spec, reference), sizes=_sizes(settings))
     defaults = PyAgent().arguments
     options = {name: value for name, value in settings.py_agent.arguments.items() if value != defaults.get(name)}
-    return target_from(found, reference, spec, options)
+    return replace(target_from(found, reference, spec, options), sizes=_sizes(settings))
 
 
-def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
+def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
     path = next((path for path in (Path(reference), Path("runs") / reference) if path.is_dir()), None)
     if path is None:
@@ -80,11 +90,12 @@ def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
     run = next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
-    settings, checkpoint = load_run(run), find_checkpoint(path, "audit")
+    settings = load_run(run, trust, unused=("env", "trainer"))
+    checkpoint = find_checkpoint(path, "audit")
     spec = EnvSpec.from_json(checkpoint.state["env_spec"])
     fresh = _of_policy(settings.policy, spec, reference)
 
     def make(**options: Any) -> nn.Module:
         return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
 
-    return AuditTarget(reference, make, spec, takes_options=True)
+    return AuditTarget(reference, make, spec, takes_options=True, sizes=_sizes(settings))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
@@ -18,18 +18,26 @@ from engram.settings import Settings, SettingsError, UserError
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
-class EvalSettings(Settings):
-    """What to evaluate and how to play."""
+class PlaySettings(Settings):
+    """Which agent plays, and how."""
 
     run: str
     runs_dir: str = "runs"
     checkpoint: str = "latest"  # or best, or the path of one
-    episodes: Positive = 100
     greedy: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = EVALUATION_SEED
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+
+class EvalSettings(PlaySettings):
+    """What to evaluate."""
+
+    episodes: Positive = 100
     num_envs: Size = 32
     num_workers: Workers = 0
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+
+Request = TypeVar("Request", bound=PlaySettings)
 
 
 class EvalRequest(NamedTuple):
@@ -40,13 +48,19 @@ class EvalRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(words: Sequence[str]) -> EvalRequest:
+def load_evaluation(words: Sequence[str], trust: bool = False) -> EvalRequest:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
+    return EvalRequest(*read_request(words, EvalSettings, trust))
+
+
+def read_request(words: Sequence[str], kind: type[Request], trust: bool = False) -> tuple[Path, Request, RunSettings]:
+    """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
     overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
-    settings = _eval_settings({name: override.text for name, override in overrides.items() if override not in of_env})
+    settings = _checked({name: override.text for name, override in overrides.items() if override not in of_env}, kind)
     directory = find_run(settings.run, Path(settings.runs_dir))
-    return EvalRequest(directory, settings, _with_env(load_run(directory), of_env))
+    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
+    return directory, settings, _with_env(load_run(directory, trust, unused), of_env)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -86,11 +100,11 @@ def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _eval_settings(given: dict[str, str]) -> EvalSettings:
-    known = EvalSettings.model_fields
+def _checked(given: dict[str, str], kind: type[Request]) -> Request:
+    known = kind.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:
-        settings = EvalSettings.model_validate({name: text for name, text in given.items() if name in known})
+        settings = kind.model_validate({name: text for name, text in given.items() if name in known})
     except ValidationError as error:
         problems += describe_errors(error).values()
     if problems:

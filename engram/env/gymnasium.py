@@ -15,10 +15,11 @@ from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
 from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
+from engram.env.scene import picture
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space
-from engram.env.wrappers import unwrap_rows, wrap
+from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
@@ -66,7 +67,9 @@ def make(settings: Gym) -> gymnasium.Env:
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
-    return wrap(env, settings.wrappers)
+    env = wrap(env, settings.wrappers)
+    wanted = settings.previous_action
+    return PreviousAction(env) if wanted or (wanted is None and answers_actions(env.observation_space)) else env
 
 
 class GymBlock:
@@ -144,6 +147,9 @@ class GymBlock:
         self._write([observation for observation, _ in complete], [info for _, info in complete])
         self._buffers.alive[:] = True
         return self._log.reproduces(state)
+
+    def scene(self) -> np.ndarray | None:
+        return picture(self._envs[0].render()) if self._envs[0].render_mode == "rgb_array" else None
 
     def close(self) -> None:
         for env in self._envs:

@@ -1,4 +1,4 @@
-"""Runs with observations in parts: masks, previous action and reward, and an asymmetric critic, exact in every respect."""
+"""Runs with observations in parts, masks, previous action and reward, and an asymmetric critic are exact."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ HOUSE = (
     "py_agent.previous=[action,reward]",
     "py_agent.critic_only=[camera,position]",
     "py_agent.critic_memory=true",
+    "trainer.norm_obs=false",  # its schedule depends on the length of the run
 )
 
 

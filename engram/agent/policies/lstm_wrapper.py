@@ -15,7 +15,7 @@ from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
 from engram.agent.previous import PreviousStep
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
 from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore
@@ -58,6 +58,7 @@ class LSTMWrapper(Policy):
         clip_range: float = 0,
         analyze_weights_interval: int = 300,
         core: str = "lstm",
+        window: int | None = None,
         previous: Sequence[str] = (),
         critic_only: Sequence[str] = (),
         critic_memory: bool = False,
@@ -70,10 +71,11 @@ class LSTMWrapper(Policy):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.previous = PreviousStep(previous, self.env_spec, self.action_space) if previous else None
         self.actor_spec, self.critic_only = actor_spec(self.env_spec, critic_only), list(critic_only)
-        self._set_core(CORES[core](input_size + (self.previous.size if self.previous else 0), hidden_size, num_layers))
+        inputs = input_size + (self.previous.size if self.previous else 0)
+        self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
         self.asymmetric_critic = None
         if critic_only:
-            own = CORES[core](CRITIC_INPUTS, hidden_size, 1) if critic_memory else None
+            own = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
             self.asymmetric_critic = AsymmetricCritic(self.env_spec, hidden_size, own)
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)

@@ -6,6 +6,7 @@ from mettagrid.config.mettagrid_config import MettaGridConfig
 from mettagrid.policy.policy_env_interface import PolicyEnvInterface
 
 from engram.env.block import Buffers
+from engram.env.errors import explained
 from engram.env.mettagrid.block import MettagridBlock
 from engram.env.mettagrid.tags import TAG, Tags
 from engram.env.mettagrid.token_budget import max_tokens_seen, with_margin
@@ -17,7 +18,14 @@ from engram.settings import UserError
 
 
 def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
-    config = _config(settings)
+    if isinstance(settings, MettagridFile):
+        with explained(f"env.path: {settings.path} cannot be used"):
+            return _spec(settings)
+    return _spec(settings)
+
+
+def _spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
+    config = config_of(settings)
     _check_budget(settings, config)
     interface = PolicyEnvInterface.from_mg_cfg(config)
     tmaze = settings if isinstance(settings, TMaze) else None
@@ -37,7 +45,7 @@ def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
 
 
 def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, buffers: Buffers) -> MettagridBlock:
-    return MettagridBlock(_config(settings), env_ids, seed, buffers, _budget_option(settings))
+    return MettagridBlock(config_of(settings), env_ids, seed, buffers, _budget_option(settings))
 
 
 def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[Feature, ...]:
@@ -59,7 +67,7 @@ def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[F
     return quantities + Tags.of(config.game).features()
 
 
-def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
+def config_of(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
     return read_world(settings.path) if isinstance(settings, MettagridFile) else world(settings)
 
 

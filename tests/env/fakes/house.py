@@ -16,7 +16,7 @@ class House(gymnasium.Env):
             "map": spaces.Box(0, 6, (5, 5, 2), np.int64),
             "position": spaces.Box(-1, 1, (3,), np.float64),
             "room": spaces.Discrete(4),
-            "task": spaces.Text(20),
+            "task": spaces.Text(20, charset="go to 012"),
         }
     )
 
