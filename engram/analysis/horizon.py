@@ -17,6 +17,7 @@ from engram.training.estimate import Estimate, estimate
 BRANCHES = 512
 BUDGET = 200_000  # steps of the policy, over all branches
 SHOWN_LAGS = 32
+FEWEST = 20  # steps that a lag is measured at
 STRONG = 0.9  # the quantile of the actions that depend on memory most
 
 
@@ -53,7 +54,7 @@ def memory_horizon(agent: MettaAgent, recording: Recording, seed: int = 0) -> Ho
         found = changes_KM[lag - 1]
         known = ~np.isnan(found)
         mean = estimate(_means(found[known], episodes[known]))
-        if mean is not None:
+        if mean is not None and (lag == 1 or known.sum() >= FEWEST):
             lags.append(lag)
             change.append(mean)
             strong.append(float(np.quantile(found[known], STRONG)))

@@ -41,7 +41,7 @@ class PastScore(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    episodes: int  # that ended
+    episodes: int  # that the returns are the mean of
     length: float  # the mean of recorded agent-episodes
     returns: dict[str, Estimate | None]  # "normal" and each intervention
     swap_step: int
@@ -100,7 +100,7 @@ def memory_report(
     steps = _probed_steps(lengths)
     samples, fact_scores = _facts_by_step(normal, found, steps)
     return MemoryReport(
-        episodes=len(normal.episodes) // agents,
+        episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
         length=float(lengths.mean()),
         returns={
             "normal": returns(normal, agents, per_env),

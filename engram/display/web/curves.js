@@ -1,7 +1,7 @@
 "use strict";
 // Charts of curves over a list of places, with a reader for pointer and keyboard.
 
-const LEFT = 44, RIGHT = 10, TOP = 8, BELOW = 34;
+const LEFT = 44, RIGHT = 10, TOP = 8, BELOW = 36;
 
 // series: { name, values, low, high, tone, dash }; a value is null where it is unknown.
 function makeCurves(canvas, readout, describe) {
@@ -13,7 +13,7 @@ function makeCurves(canvas, readout, describe) {
     const { context, width, height } = prepare(canvas, 230);
     const floor = height - BELOW;
     const known = chart.series.flatMap(({ values, low, high }) => [values, low ?? [], high ?? []].flat()).filter((value) => value !== null);
-    const bottom = chart.bottom ?? Math.min(0, ...known), top = Math.max(chart.top ?? 0, ...known, bottom + 1e-3);
+    const bottom = chart.bottom ?? Math.min(0, ...known), top = Math.ceil(5 * Math.max(chart.top ?? 0, ...known) - 1e-9) / 5;
     const y = (value) => TOP + (floor - TOP) * (1 - (Math.max(bottom, value) - bottom) / (top - bottom));
     drawGrid(context, width, floor, bottom, top, y);
     for (const mark of chart.marks ?? []) drawMark(context, mark, (index) => x(width, index), floor);
@@ -53,10 +53,10 @@ function makeCurves(canvas, readout, describe) {
     chart.places.forEach((place, index) => {
       const label = String(place), wide = context.measureText(label).width + 10, middle = x(width, index);
       if (middle - wide / 2 < free) return;
-      context.fillText(label, middle, floor + 4);
+      context.fillText(label, middle, floor + 6);
       free = middle + wide / 2;
     });
-    context.fillText(chart.label, LEFT + (width - LEFT - RIGHT) / 2, floor + 18);
+    context.fillText(chart.label, LEFT + (width - LEFT - RIGHT) / 2, floor + 20);
   }
 
   canvas.addEventListener("pointermove", (event) => {

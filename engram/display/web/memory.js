@@ -53,7 +53,7 @@ function fillPage(facts) {
 
 function drawReturns(canvas, { returns }, ceiling) {
   const names = Object.keys(returns);
-  const line = 34, left = 66, right = 56;
+  const line = 34, left = 76, right = 56;
   const { context, width, height } = prepare(canvas, names.length * line + 10);
   const bounds = names.flatMap((name) => [returns[name]?.low, returns[name]?.high, returns[name]?.mean]).concat(ceiling ?? 0, 0)
     .filter((value) => value !== null && value !== undefined);
