@@ -7,6 +7,7 @@ from argparse import REMAINDER, SUPPRESS
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import NoReturn
 
@@ -96,9 +97,14 @@ def choose_wait_policy() -> None:
 
 
 def _import_from_current_folder() -> None:
-    """Let settings name modules in the current folder, however `engram` was called."""
+    """Let settings name modules in the current folder, however `engram` was called.
+
+    Not in the directory of a run, which may be a stranger's: packages that libraries look for could be there.
+    """
     folder = os.getcwd()
-    if folder not in sys.path:
+    parents = [Path(folder), *Path(folder).parents[:2]]  # a run has checkpoints/epoch_N in it
+    in_a_run = any((parent / "settings.yaml").exists() for parent in parents)
+    if folder not in sys.path and not in_a_run:
         sys.path.append(folder)  # last, so that a user's random.py does not replace the real one
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_ranks
+from engram.training.storage import Storage
 from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
@@ -113,8 +115,14 @@ def start(
     display: Display,
     world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
+    trust: bool = False,
+    restore_directory: Callable[[], None] | None = None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory."""
+    """Train as the settings say. Only rank 0 writes to the run's directory.
+
+    `trust`: code that a teacher's run names may run, even if this user did not make that run here.
+    `restore_directory` is called before every write, and makes again what was removed from the run's directory.
+    """
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
@@ -133,13 +141,14 @@ def start(
     with _environments(settings, sizes, world) as env:
         trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
+        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         _resume(training, directory, checkpoint)
-        checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
+        storage = Storage(directory, trainer.disk_timeout, restore_directory)
+        checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, display, audit)
+        _train(training, trainer, settings, checkpoints, storage, display, audit)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
@@ -152,6 +161,7 @@ def _train(
     trainer: Trainer,
     settings: RunSettings,
     checkpoints: Checkpoints,
+    storage: Storage,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
 ) -> None:
@@ -161,11 +171,11 @@ def _train(
 
     def report(record: Record) -> None:
         for sink in sinks:
-            sink.write(record)
+            storage.attempt(type(sink).__name__, partial(sink.write, record))
         display.update(record)
 
-    def save(record: Record) -> None:
-        checkpoints.save(training, record)
+    def save(record: Record) -> bool:
+        return checkpoints.save(training, record)
 
     def evaluate_now() -> Record:
         if not world.main:
@@ -180,7 +190,8 @@ def _train(
         raise type(stop)(message) from None
     finally:
         for sink in sinks:
-            sink.close()
+            with suppress(OSError):
+                sink.close()
 
 
 def _stopped(epoch: int, saved: int, interval: int) -> str:
@@ -207,6 +218,7 @@ def build(
     seed: int,
     trace: Trace,
     world: World = ALONE,
+    trust: bool = False,
 ) -> Training:
     """All parts of training in their initial state."""
     agent.reserve_memory(sizes.rows)
@@ -217,7 +229,7 @@ def build(
     spec["actions"] = torch.zeros(action_space.shape, dtype=torch.float32 if continuous else torch.long)
     teacher = None
     if settings.kickstart is not None:
-        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device)
+        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device, trust)
         spec.update(teacher.fields)
     experience = Experience(
         total_agents=sizes.rows,
