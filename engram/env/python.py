@@ -33,7 +33,7 @@ def block(settings: PythonEnv, env_ids: range, seed: int, buffers: Buffers) -> B
     if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise UserError(f"env: {settings.title} returned the same environment twice: make a new one at every call")
     kind = pettingzoo_adapter.PettingZooBlock if isinstance(envs[0], ParallelEnv) else gymnasium_adapter.GymBlock
-    return kind(envs, settings.title, settings.reward_scale, env_ids, seed, buffers)
+    return kind(envs, settings.title, settings, env_ids, seed, buffers)
 
 
 def make(settings: PythonEnv) -> Any:
