@@ -21,6 +21,7 @@ from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
+from engram.tracing import is_traced
 
 
 class Policy(nn.Module):
@@ -120,7 +121,7 @@ class Policy(nn.Module):
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td: what to do, how likely it was, and the value."""
-        rows = td.batch_size.numel()
+        rows = math.prod(td.batch_size)
         self._check(logits, value, rows, 1)
         self.set_shape_fields(td, rows, 1)
         noise = td.get("action_noise", None)
@@ -150,7 +151,7 @@ class Policy(nn.Module):
     def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
         """`bptt` and `batch`, for code that reads them; ours uses shapes."""
         observations = td["env_obs"]
-        compiling = torch.compiler.is_compiling() or type(observations) is not Tensor  # but a compiler's stand-in
+        compiling = is_traced() or type(observations) is not Tensor  # but a compiler's stand-in
         make = torch.full if compiling else _filled
         td["bptt"] = make(td.batch_size, steps, device=observations.device)
         td["batch"] = make(td.batch_size, rows, device=observations.device)
@@ -164,7 +165,7 @@ class Policy(nn.Module):
         per_action = len(self.env_spec.single_action_space.shape)
         if action.dim() == per_action + 2:
             return action.shape[0], action.shape[1]
-        if math.prod(self.segment_shape) == td.batch_size.numel():
+        if math.prod(self.segment_shape) == math.prod(td.batch_size):
             return self.segment_shape
         raise ValueError(
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "

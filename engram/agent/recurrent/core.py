@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.settings import UserError
+from engram.tracing import is_exported
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of each layer
 FORGET_GATE = 1  # among an LSTM's gates i, f, g, o
@@ -109,7 +110,8 @@ class Core(nn.Module):
     def _run(
         self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        run = type(self).kernel or type(self).layer
+        kernel = None if is_exported() else type(self).kernel
+        run = kernel or type(self).layer
         last = []
         for layer, memory_BS in enumerate(memory_BLS.unbind(1)):
             x_TBI, memory_BS = run(x_TBI, memory_BS, starts_TB, *self._weights(layer))
