@@ -21,6 +21,7 @@ from engram.settings import UserError
 VERBS = {
     "train": "train a policy",
     "eval": "play whole episodes with a trained policy",
+    "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
     "validate": "check settings and print them in full, without training",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
@@ -18,12 +18,17 @@ from engram.settings import Settings, SettingsError, UserError
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
-class EvalSettings(Settings):
-    """What to evaluate and how to play."""
+class PolicyOfRun(Settings):
+    """Which policy: that of a run at a checkpoint."""
 
     run: str
     runs_dir: str = "runs"
     checkpoint: str = "latest"  # or best, or the path of one
+
+
+class EvalSettings(PolicyOfRun):
+    """What to evaluate and how to play."""
+
     episodes: Positive = 100
     greedy: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = EVALUATION_SEED
@@ -32,21 +37,32 @@ class EvalSettings(Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
 
-class EvalRequest(NamedTuple):
-    """What `engram eval` was asked for."""
+Asked = TypeVar("Asked", bound=PolicyOfRun)
+
+
+class Request(NamedTuple, Generic[Asked]):
+    """What a command for the policy of a run was asked for."""
 
     directory: Path
-    settings: EvalSettings
+    settings: Asked
     run: RunSettings  # as stored, with the environment that was asked for
 
 
+EvalRequest = Request[EvalSettings]
+
+
 def load_evaluation(words: Sequence[str]) -> EvalRequest:
+    """The request of `engram eval`; raises `UserError` with everything that is wrong with it."""
+    return load_request(words, EvalSettings)
+
+
+def load_request(words: Sequence[str], model: type[Asked]) -> Request[Asked]:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
     overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
-    settings = _eval_settings({name: override.text for name, override in overrides.items() if override not in of_env})
+    settings = _validate({name: override.text for name, override in overrides.items() if override not in of_env}, model)
     directory = find_run(settings.run, Path(settings.runs_dir))
-    return EvalRequest(directory, settings, _with_env(load_run(directory), of_env))
+    return Request(directory, settings, _with_env(load_run(directory), of_env))
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -86,11 +102,11 @@ def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _eval_settings(given: dict[str, str]) -> EvalSettings:
-    known = EvalSettings.model_fields
+def _validate(given: dict[str, str], model: type[Asked]) -> Asked:
+    known = model.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:
-        settings = EvalSettings.model_validate({name: text for name, text in given.items() if name in known})
+        settings = model.model_validate({name: text for name, text in given.items() if name in known})
     except ValidationError as error:
         problems += describe_errors(error).values()
     if problems:

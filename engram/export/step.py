@@ -3,10 +3,10 @@
 # B rows, M floats of memory per row, W logits, D dimensions of continuous actions
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.actions import ActionSample, ActionSpace, GaussianActions
@@ -15,51 +15,48 @@ from engram.training.evaluate import copy_with_own_memory
 
 OBSERVATIONS = "observations"  # the name of `env_obs` outside of Engram
 
-
-class StepOutputs(NamedTuple):
-    action: Tensor  # the most likely one: [B], [B, D], or [B, *shape] for continuous actions
-    distribution: Tensor  # log-probabilities [B, W], or log standard deviations [B, D] for continuous actions
-    value: Tensor  # [B]
-    memory: Tensor  # [B, M]
+Outputs = tuple[Any, Any, Any, Any]  # action, distribution, value, memory
 
 
 class PolicyStep(nn.Module):
     """`step(observations, memory, starts) -> (action, distribution, value, memory)`, on a copy of an agent.
 
     Observations are tensors [B, ...] by name, memory is [B, M] (zeros to begin with), and starts [B] are true where an
-    observation is the first of an episode. Nothing is stored between calls, so that `torch.export` and `torch.onnx`
-    see the whole computation.
+    observation is the first of an episode. The action is the most likely one. The distribution is log-probabilities
+    [B, W], or the log standard deviations [B, D] of continuous actions.
+
+    Nothing is stored between calls, so `torch.export` and `torch.onnx` see the whole computation.
     """
 
     def __init__(self, agent: MettaAgent, use_memory: bool = True) -> None:
         super().__init__()
-        self.agent = copy_with_own_memory(agent).requires_grad_(False)
+        self.agent = copy_with_own_memory(agent)
         self.use_memory = use_memory
-        self.agent.policy.action_space = GreedyActions(agent.action_space)
-        self.memory_size = sum(math.prod(shape) for shape in agent.memory_shapes().values())
-        self.fields = dict(_leaves(agent.get_agent_experience_spec()))  # one row of each, by its name in the graph
+        self.agent.policy.action_space = GreedyActions(agent.action_space)  # type: ignore[assignment]
+        self.memory_sizes = {name: math.prod(shape) for name, shape in agent.memory_shapes().items()}
+        self.fields = leaves(agent.get_agent_experience_spec())  # one row of each input
+        self.eval()
 
-    def forward(self, observations: dict[str, Tensor], memory: Tensor, starts: Tensor) -> StepOutputs:
-        stores = self.agent.policy.stores()
-        sizes = [math.prod(shape) for shape in self.agent.memory_shapes().values()]
-        fields = {_td_key(name): tensor for name, tensor in observations.items()}
+    def forward(self, observations: dict[str, Tensor], memory: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         td = TensorDict({}, batch_size=[starts.shape[0]])
-        for key, tensor in fields.items():
-            td[key] = tensor
+        for name, tensor in observations.items():
+            td[_td_key(name)] = tensor
         td["starts"] = starts if self.use_memory else torch.ones_like(starts)
+        stores = self.agent.policy.stores()
         try:
-            for store, part in zip(stores.values(), memory.split(sizes, dim=1), strict=True):
-                store.carried = part.unflatten(1, store.memory_NLS.shape[1:])
+            for name, part in zip(stores, memory.split([*self.memory_sizes.values()], dim=1), strict=True):
+                stores[name].carried = part.unflatten(1, stores[name].memory_NLS.shape[1:])
             td = self.agent(td)
-            new = [store.carried.flatten(1) for store in stores.values() if store.carried is not None]
+            parts = [store.carried.flatten(1) for store in stores.values() if store.carried is not None]
         finally:
             for store in stores.values():
                 store.carried = None
-        next_memory = torch.cat(new, dim=1) if new else memory
-        return StepOutputs(td["actions"], td["full_log_probs"], td["values"], next_memory)
+        return td["actions"], td["full_log_probs"], td["values"], torch.cat(parts, dim=1) if parts else memory
 
-    def initial_memory(self, rows: int) -> Tensor:
-        return torch.zeros(rows, self.memory_size)
+    def example(self, rows: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Arguments of a call: empty observations and memory, at the start of an episode."""
+        observations = {name: field.new_zeros(rows, *field.shape) for name, field in self.fields.items()}
+        return observations, torch.zeros(rows, sum(self.memory_sizes.values())), torch.ones(rows, dtype=torch.bool)
 
 
 class GreedyActions:
@@ -76,14 +73,14 @@ class GreedyActions:
         return sample._replace(actions=self.actions.greedy(sample.full_log_probs, sample.actions))
 
 
-def _leaves(spec: TensorDict) -> list[tuple[str, Tensor]]:
-    leaves = spec.items(include_nested=True, leaves_only=True)
-    return [(_graph_name(key), tensor) for key, tensor in leaves]
-
-
-def _graph_name(key: str | tuple[str, ...]) -> str:
-    first, *rest = (key,) if isinstance(key, str) else key
-    return ".".join([OBSERVATIONS if first == "env_obs" else first, *rest])
+def leaves(td: TensorDictBase) -> dict[str, Tensor]:
+    """The tensors of a td by their name in the graph: `observations`, or `observations.image` and so on for parts."""
+    found: dict[str, Tensor] = {}
+    for key, tensor in td.items(include_nested=True, leaves_only=True):
+        first, *rest = [key] if isinstance(key, str) else [*key]
+        assert isinstance(tensor, Tensor)
+        found[".".join([OBSERVATIONS if first == "env_obs" else first, *rest])] = tensor
+    return found
 
 
 def _td_key(name: str) -> tuple[str, ...]:
