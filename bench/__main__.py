@@ -7,7 +7,8 @@ from pathlib import Path
 from bench import learning, plots
 from bench.peers.catalogue import PEERS
 from bench.peers.race import DEFAULT_VENVS, TASKS, PeerOptions, measure
-from engram.cli.bench import benchmark_parser, names_from, options_from, positive_int, report
+from engram.cli.arguments import positive_int
+from engram.cli.bench import benchmark_parser, names_from, options_from, report
 from engram.cli.main import main as engram
 from engram.settings import UserError
 

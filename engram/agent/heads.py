@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from engram.agent.actions import ActionSpace, GaussianActions
 from engram.agent.initialisation import initialise, orthogonal_, scale_to_
 from engram.agent.layers import two_layers
+from engram.env.spec import EnvSpec
 from engram.settings import UserError
+
+NARROW = 128  # hidden units of heads for vectors and images, which learn faster than wide ones there
 
 
 class Critic(nn.Module):
@@ -74,11 +77,17 @@ class BigBilinearScores(nn.Module):
         return two_layers(scores_NAC.flatten(0, 1), self.hidden, self.score, "relu").view(rows, actions)
 
 
-def make_actor(actions: ActionSpace, input_size: int) -> nn.Module:
-    """An actor with the outputs that this action space needs."""
+def make_critic(spec: EnvSpec, input_size: int) -> Critic:
+    """A wide critic for tokens, a narrow one for other observations."""
+    return Critic(input_size) if spec.observation_kind == "tokens" else Critic(input_size, NARROW)
+
+
+def make_actor(spec: EnvSpec, actions: ActionSpace, input_size: int) -> nn.Module:
+    """An actor with the outputs that this action space needs: a wide one for tokens, a narrow one for the rest."""
+    tokens = spec.observation_kind == "tokens"
     if isinstance(actions, GaussianActions):
-        return GaussianActor(input_size, actions.dimensions)
-    return BilinearActor(input_size, actions.logits)
+        return GaussianActor(input_size, actions.dimensions, 512 if tokens else NARROW)
+    return BilinearActor(input_size, actions.logits) if tokens else LinearActor(input_size, actions.logits)
 
 
 class BilinearActor(nn.Module):
@@ -94,6 +103,19 @@ class BilinearActor(nn.Module):
         check_width(self, features_NI, self.hidden.in_features)
         query_NE = two_layers(features_NI, self.hidden, self.scores.query, "relu")
         return self.scores.score(query_NE, self.embedding())
+
+
+class LinearActor(nn.Module):
+    """Features [N, I] to logits [N, A], by a hidden layer. Fresh logits are near 0."""
+
+    def __init__(self, input_size: int, num_actions: int, hidden_size: int = NARROW) -> None:
+        super().__init__()
+        self.hidden = initialise(nn.Linear(input_size, hidden_size), "relu")
+        self.output = initialise(nn.Linear(hidden_size, num_actions), initialisation="max_0_01")
+
+    def forward(self, features_NI: Tensor) -> Tensor:
+        check_width(self, features_NI, self.hidden.in_features)
+        return two_layers(features_NI, self.hidden, self.output, "relu")
 
 
 class GaussianOutput(nn.Module):

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, CategoricalActions
+from engram.agent.observations import torch_dtype, with_parts
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.core import Core
@@ -24,6 +25,7 @@ from engram.agent.transfer import (
     unknown_features,
     with_room_for,
 )
+from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 
@@ -53,11 +55,13 @@ class MettaAgent(nn.Module):
         return self.policy.action_space
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
-        if self.feature_map is None:
+        seen = with_parts(self.env_spec, td)
+        if self.feature_map is not None:
+            seen = seen.copy().set("env_obs", self.feature_map(seen["env_obs"]))
+        if seen is td:
             return self.policy(td, state=state, action=action)
-        # The td keeps the environment's observations: stored ones are mapped again when they are replayed.
-        mapped = td.copy().set("env_obs", self.feature_map(td["env_obs"]))
-        return td.update(self.policy(mapped, state=state, action=action).exclude("env_obs"))
+        # The td keeps the environment's rows: stored ones are unpacked and mapped again when they are replayed.
+        return td.update(self.policy(seen, state=state, action=action).exclude("env_obs", ACTION_MASK))
 
     # Binding.
 
@@ -144,10 +148,9 @@ class MettaAgent(nn.Module):
     # Experience.
 
     def get_agent_experience_spec(self) -> TensorDict:
-        """One row of each field the policy needs in learning, with the environment's observation shape."""
-        spec = self.policy.get_agent_experience_spec()
-        spec["env_obs"] = spec["env_obs"].new_zeros(self.env_spec.single_observation_space.shape)
-        return spec
+        """One row of each field the policy needs in learning, with observations as the environment stores them."""
+        spec, (shape, dtype) = self.policy.get_agent_experience_spec(), self.env_spec.row
+        return spec.set("env_obs", torch.zeros(shape, dtype=torch_dtype(dtype)))
 
     # Memory.
 

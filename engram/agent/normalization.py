@@ -9,6 +9,8 @@ replay stays exact.
 import torch
 from torch import Tensor, nn
 
+from engram.env.parts import OBSERVATION
+
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
@@ -21,8 +23,9 @@ class ObservationNormalizer(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, part: str = OBSERVATION) -> None:
         super().__init__()
+        self.part = part  # the part of the observation whose statistics these are
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
         self.register_buffer("count", torch.zeros(()))
@@ -46,6 +49,7 @@ class ValueNormalizer(nn.Module):
     mean: Tensor
     mean_square: Tensor
     std: Tensor
+    largest_std: Tensor  # of the run so far: returns of a solved task hardly differ
     updates: Tensor
 
     def __init__(self) -> None:
@@ -53,27 +57,35 @@ class ValueNormalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("mean_square", torch.ones(()))
         self.register_buffer("std", torch.ones(()))
+        self.register_buffer("largest_std", torch.zeros(()))
         self.register_buffer("updates", torch.zeros(()))
 
     def forward(self, output: Tensor) -> Tensor:
         return output * self.std.to(output.dtype) + self.mean.to(output.dtype)
 
     @torch.no_grad()
-    def update(self, mean: Tensor, mean_square: Tensor, layer: nn.Linear | None) -> None:
-        """Follow the returns of a rollout. `layer`, the critic's last one, is rescaled so that values stay the same.
+    def begin(self, mean: Tensor, mean_square: Tensor) -> None:
+        """Take over the first rollout's statistics: an untrained critic then says the mean return."""
+        self.updates.fill_(1)
+        self.mean.copy_(mean)
+        self.mean_square.copy_(mean_square)
+        self._measure()
+        self.largest_std.copy_(self.std)
 
-        The first update takes over the rollout's statistics, and an untrained critic then says the mean return.
-        """
+    @torch.no_grad()
+    def update(self, mean: Tensor, mean_square: Tensor, layer: nn.Linear | None) -> None:
+        """Follow the returns of a rollout. `layer`, the critic's last one, is rescaled so that values stay the same."""
         self.updates += 1
         rate = (1 / self.updates).clamp(min=VALUE_RATE)
         old_mean, old_std = self.mean.clone(), self.std.clone()
         self.mean.lerp_(mean, rate)
         self.mean_square.lerp_(mean_square, rate)
-        self.std.copy_((self.mean_square - self.mean.square()).clamp(min=0).sqrt().clamp(min=1e-4))
+        self._measure()
+        self.largest_std.copy_(torch.maximum(self.largest_std, self.std))
         if layer is not None:
-            first = self.updates == 1
-            scale = torch.where(first, 1.0, old_std / self.std)
-            layer.weight *= scale
+            layer.weight *= old_std / self.std
             if layer.bias is not None:
-                moved = (old_std * layer.bias + old_mean - self.mean) / self.std
-                layer.bias.copy_(torch.where(first, layer.bias, moved))
+                layer.bias.copy_((old_std * layer.bias + old_mean - self.mean) / self.std)
+
+    def _measure(self) -> None:
+        self.std.copy_((self.mean_square - self.mean.square()).clamp(min=0).sqrt().clamp(min=1e-4))

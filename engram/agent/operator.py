@@ -1,4 +1,4 @@
-"""Operators of our own, with a backward pass each: `torch.compile` sees them whole."""
+"""Custom operators with a backward pass, which `torch.compile` keeps as one node."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Operator:
-    """A function of tensors, the first of them an activation, as one operator; used as a decorator.
+    """A decorator that turns a function of tensors into one operator. The first tensor is an activation.
 
-    PyTorch's bookkeeping for such operators takes a tenth of a millisecond a call. Where nothing is compiled the
-    function is called without it, as an `autograd.Function` if it has a gradient.
+    PyTorch's dispatch of custom operators takes 0.1 ms per call. Eager calls bypass it: they run the function
+    directly, as an `autograd.Function` if it has a gradient.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -23,22 +23,22 @@ class Operator:
         self._directly = function
 
     def __call__(self, *arguments: Any) -> Any:
-        if torch.compiler.is_compiling() or type(arguments[0]) is not Tensor:  # a compiler's stand-in
+        if torch.compiler.is_compiling() or type(arguments[0]) is not Tensor:  # a fake tensor
             return self._operator(*arguments)
         return self._directly(*arguments)
 
     def register_fake(self, fake: Callable[..., Any]) -> None:
-        """What the results look like, without computing them."""
+        """Shapes and dtypes of the results, for the compiler."""
         self.definition.register_fake(fake)
 
-    def register_autograd(self, backward: Callable[..., Any], remember: Callable[..., None]) -> None:
-        """`remember(ctx, inputs, output)` comes after the function, `backward(ctx, *gradients)` gives its gradient."""
-        self.definition.register_autograd(backward, setup_context=remember)
+    def register_autograd(self, backward: Callable[..., Any], save: Callable[..., None]) -> None:
+        """`save(ctx, inputs, output)` runs after the function, `backward(ctx, *gradients)` returns its gradient."""
+        self.definition.register_autograd(backward, setup_context=save)
         function = self._directly
 
-        def forward(ctx: Any, *inputs: Any) -> Any:  # and no setup_context, which costs as much again
+        def forward(ctx: Any, *inputs: Any) -> Any:  # without setup_context, which doubles the cost of a call
             output = function(*inputs)
-            remember(ctx, inputs, output)
+            save(ctx, inputs, output)
             return output
 
         passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -47,8 +47,9 @@ class Operator:
 
 
 def _version(function: Callable[..., Any]) -> str:
-    """Of the file that a function is in. PyTorch keeps what it compiled on disk, and knows operators by name alone.
+    """A hash of the function's source file, as part of the operator's name.
 
-    What it kept of an operator that since then takes or gives something else must not be used with this one.
+    PyTorch caches compiled graphs on disk and knows operators by name only. A new name keeps it from using a graph
+    that was compiled for an older signature.
     """
     return hashlib.sha256(Path(function.__code__.co_filename).read_bytes()).hexdigest()[:8]

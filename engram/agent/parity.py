@@ -8,7 +8,6 @@ copy_weights(yaml, python)  # now both compute the same
 import torch
 from torch import nn
 
-from engram.agent.actions import GaussianActions
 from engram.agent.components.policy import ComponentPolicy
 from engram.agent.policies.base import Policy
 
@@ -22,10 +21,14 @@ PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the
     "relate": "encoder.relate",
     "from_vector": "encoder",
     "from_image": "encoder",
+    "from_symbols": "encoder",
+    "from_parts": "encoder",
     "_core_": "core",
     "critic": "critic.hidden",
+    "small_critic": "critic.hidden",
     "_value_": "critic.value",
     "actor": "actor.hidden",
+    "small_actor": "actor.hidden",
     "_action_embeds_": "actor.embedding",
     "_action_": "actor.scores",
 }
@@ -51,8 +54,7 @@ def python_parameters(policy: Policy) -> dict[str, nn.Parameter]:
     """The parameters of a policy, by their names in its Python form."""
     if not isinstance(policy, ComponentPolicy):
         return dict(policy.named_parameters())
-    continuous = isinstance(policy.action_space, GaussianActions)
-    names = PYTHON_NAMES | ({"_action_": "actor.output"} if continuous else {})
+    names = PYTHON_NAMES | ({} if "_action_embeds_" in policy.components else {"_action_": "actor.output"})
     return {
         f"{names.get(component, component)}.{name}": parameter
         for component, module in policy.components.items()

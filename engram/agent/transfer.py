@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from engram.agent.actions import describe_actions, format_sizes
 from engram.agent.policies.base import Policy
+from engram.env.parts import Part
 from engram.env.spec import EMPTY_LOCATION, EnvSpec, Feature
 from engram.settings import UserError
 
@@ -40,11 +41,31 @@ def _compare_observations(policy: EnvSpec, environment: EnvSpec) -> list[str]:
     if policy.observation_kind != environment.observation_kind:
         expected, got = (spec.observation_kind.removesuffix("s") for spec in (policy, environment))
         return [f"the policy reads {expected}s, the environment gives {got}s"]
+    if policy.observation_kind == "parts":
+        return _compare_parts(policy, environment)
     if policy.observation_kind == "tokens":  # their number may differ
         expected, got = (format_sizes(spec.window) for spec in (policy, environment))
     else:
-        expected, got = (format_sizes(spec.single_observation_space.shape) for spec in (policy, environment))
+        expected, got = (_describe_part(spec.all_parts[0]) for spec in (policy, environment))
     return [] if expected == got else [f"the policy reads observations of {expected}, the environment gives {got}"]
+
+
+def _compare_parts(policy: EnvSpec, environment: EnvSpec) -> list[str]:
+    """Parts are matched by name; the policy ignores parts that it does not know."""
+    given = {part.name: part for part in environment.parts}
+    problems = [f"the environment has no part {part.name!r}" for part in policy.parts if part.name not in given]
+    pairs = [(part, given[part.name]) for part in policy.parts if part.name in given]
+    return problems + [
+        f"the policy reads {part.name!r} as {part.kind} of {_describe_part(part)}, "
+        f"the environment gives {other.kind} of {_describe_part(other)}"
+        for part, other in pairs
+        if (part.kind, _describe_part(part)) != (other.kind, _describe_part(other))
+    ]
+
+
+def _describe_part(part: Part) -> str:
+    symbols = f" with {format_sizes(part.symbols)} symbols" if part.symbols else ""
+    return (format_sizes(part.shape) or "one number") + symbols
 
 
 def _compare_actions(policy: EnvSpec, environment: EnvSpec) -> list[str]:

@@ -9,10 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from engram.agent.actions import make_actions
+from engram.agent.observations import pack, torch_dtype
 from engram.audit.adapters.base import ActingBatch, PolicyAdapter, PolicyOutput, Segment
+from engram.env.parts import ACTION_MASK
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, EnvSpec
 
 BatchOrder = list[tuple[slice, int]]  # which rows act next, at which of their steps
@@ -157,11 +160,19 @@ def random_actions(spec: EnvSpec, shape: tuple[int, int], generator: torch.Gener
 
 
 def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """[*shape, …] in the dtype of the observation space."""
+    """[*shape, …] as buffers hold them: in the dtype of the observation space, or packed. Every action is possible."""
     if spec.observation_kind == "tokens":
         return _random_tokens(spec, shape, generator)
-    space = spec.single_observation_space
-    dtype = torch.from_numpy(np.zeros(1, space.dtype)).dtype
+    parts = {part.name: _random_values(part.space, shape, generator) for part in spec.all_parts}
+    if spec.action_mask:
+        parts[ACTION_MASK] = torch.ones(*shape, spec.mask_size, dtype=torch.bool)
+    return pack(spec, parts)
+
+
+def _random_values(space: spaces.Box, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    dtype = torch_dtype(np.dtype(space.dtype))
+    if dtype == torch.bool:
+        return torch.rand(*shape, *space.shape, generator=generator) < 0.5
     full = (*shape, *space.shape)
     if np.issubdtype(space.dtype, np.integer):
         largest = min(int(space.high.max()), 2**31)
@@ -175,7 +186,7 @@ def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.
 
 def _random_tokens(spec: EnvSpec, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """(location, feature, value): the first is about the agent itself, most are on the grid, the last are empty."""
-    count, (height, width) = spec.single_observation_space.shape[0], spec.window
+    count, (height, width) = spec.all_parts[0].shape[0], spec.window
     ids = torch.tensor([feature.id for feature in spec.features])
     largest = torch.tensor([min(2 * max(int(feature.normalization), 1), 255) for feature in spec.features])
 

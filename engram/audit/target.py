@@ -102,14 +102,15 @@ def _arguments(spec: EnvSpec) -> dict[str, Any]:
     env, action, observation = EnvironmentStub(spec), spec.single_action_space, spec.single_observation_space
     known: dict[str, Any] = dict.fromkeys(("env", "envs", "environment", "vec_env"), env)
     known |= dict.fromkeys(("observation_space", "obs_space", "ob_space"), observation)
-    known |= dict.fromkeys(("observation_shape", "obs_shape", "input_shape"), observation.shape)
+    if observation.shape is not None:
+        known |= dict.fromkeys(("observation_shape", "obs_shape", "input_shape"), observation.shape)
     known |= {"spec": spec, "env_spec": spec, "action_space": action, "lr_schedule": lambda _: 3e-4, "device": "cpu"}
     known |= dict.fromkeys(SIZES, SIZE)
     if isinstance(action, spaces.Discrete):
         known |= dict.fromkeys(ACTIONS, int(action.n))
     elif isinstance(action, spaces.Box):
         known |= dict.fromkeys(ACTIONS, int(action.shape[0]))
-    if len(observation.shape) == 1:
+    if observation.shape is not None and len(observation.shape) == 1:
         known |= dict.fromkeys(INPUTS, observation.shape[0])
     return known
 

@@ -25,3 +25,9 @@ class ArgumentParser(argparse.ArgumentParser):
             if word.startswith("-") and (option := nearest(word, known)):
                 raise UserError(f"{self.prog}: no option {word}; did you mean {option}?")
         return options, settings
+
+
+def positive_int(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
+    return int(text)

@@ -1,4 +1,4 @@
-"""Measure speed on this machine: `engram bench core|env|policy|train|scale [OPTION …]`."""
+"""Measure speed and learning on this machine: `engram bench core|env|policy|train|scale|learn [OPTION …]`."""
 
 import argparse
 import json
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engram.agent.settings import POLICIES
 from engram.bench.options import Options
-from engram.cli.arguments import ArgumentParser
+from engram.cli import bench_learn
+from engram.cli.arguments import ArgumentParser, positive_int
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -23,6 +24,7 @@ VERBS = {
     "policy": "every policy, acting and learning",
     "train": "training from end to end, split by phase",
     "scale": "how time and memory grow with rows, steps, hidden size and the length of a run",
+    "learn": "what is learned within published budgets, and how fast, over several seeds",
 }
 TASKS = {
     "env": ("arena", "small", "tmaze", "navigation", "cartpole", "recall"),
@@ -46,6 +48,8 @@ def main(words: Sequence[str]) -> int:
             f"engram bench: unknown benchmark '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)}; "
             'races against other systems: make bench ARGS="peers" in a clone)'
         )
+    if verb == "learn":
+        return bench_learn.main(rest)
     arguments = _parser(verb).parse_args(rest)
     # Imported here: torch takes seconds to load, and a mistyped option should fail at once.
     from engram.bench import core, env, policy, scale, train
@@ -96,12 +100,6 @@ def report(
     show(result)
     if not arguments.no_write:
         print(f"wrote {path}")
-
-
-def positive_int(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
-    return int(text)
 
 
 def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:

@@ -30,11 +30,13 @@ EXAMPLES = (
     "run=first",
     "py_agent=latent_attn_tiny env=arena trainer.total_timesteps=10_000_000",
     "py_agent=fast env=gym env.id=CartPole-v1 trainer.bptt_horizon=32",
+    "task=popgym/RepeatPreviousEasy seed=2",
     "py_agent=my_policy.py:MyPolicy py_agent.my_option=3 env=recall env.delay=20",
 )
 USER_CHOICES = {
     "py_agent": ("FILE.py:CLASS", "Your own, or PACKAGE.MODULE:CLASS; py_agent.ANY=VALUE is passed on to it."),
     "agent": ("FILE.yaml", "Your own; every group takes a YAML file."),
+    "task": ("FILE.yaml", "Your own."),
 }
 
 
@@ -52,12 +54,13 @@ def _help_text(verb: str) -> str:
     lines = ["Groups and their choices (* default):"]
     for group, meaning in GROUPS.items():
         lines += ["", f"  {group}: {meaning}"]
+        width = max(18, *map(len, choices(group)))
         for name, text in choices(group).items():
             mark = "*" if DEFAULTS.get(group) == name else " "
-            lines.append(f"   {mark}{name:<18} {text}")
+            lines.append(f"   {mark}{name:<{width}} {text}")
         if group in USER_CHOICES:
             form, text = USER_CHOICES[group]
-            lines.append(f"    {form:<18} {text}")
+            lines.append(f"    {form:<{width}} {text}")
     lines += ["", "Common settings and their defaults:", ""]
     lines += [f"  {f'{name}={_default(name)}':<46} {meaning}" for name, meaning in COMMON_SETTINGS.items()]
     lines += ["", "`engram validate …` prints every setting of a run.", "", "Examples:", ""]

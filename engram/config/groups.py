@@ -1,6 +1,7 @@
 """Config groups: each group (`env=`, `py_agent=`, …) is a folder of YAML files, of which a run chooses one."""
 
 import ast
+import re
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ GROUPS = {  # name -> what is chosen
     "py_agent": "a policy written in Python",
     "agent": "a policy assembled in YAML, instead of py_agent",
     "env": "the environment",
+    "task": "a recipe, instead of env: the environment, budget and settings of a benchmark task",
     "trainer": "how it is trained",
     "wandb": "Weights & Biases",
 }
@@ -26,8 +28,10 @@ DEFAULTS = {"py_agent": "fast", "env": "tmaze", "trainer": "default", "wandb": "
 
 def choices(group: str) -> dict[str, str]:
     """The choices of a group, each with the first comment of its file."""
-    files = sorted((CONFIG_FOLDER / group).glob("*.yaml"))
-    return {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files}
+    folder = CONFIG_FOLDER / group
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in folder.rglob("*.yaml")}
+    ordered = sorted(files.items(), key=lambda item: re.sub(r"\d+", lambda digits: digits[0].zfill(9), item[0]))
+    return {name: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name, file in ordered}
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:

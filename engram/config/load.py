@@ -12,6 +12,7 @@ from engram.agent.components.graph import read_graph
 from engram.config import setting_names
 from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_yaml
 from engram.config.overrides import Override, check_name, override_value, parse_override
+from engram.config.recipe import read_recipe
 from engram.config.run import RunSettings
 from engram.config.validation_errors import describe_errors
 from engram.cores import available_cores
@@ -91,7 +92,7 @@ def _collect(problems: list[str], prefix: str = "") -> Iterator[None]:
 def _choose_groups(overrides: dict[str, Override], problems: list[str]) -> tuple[DictConfig, set[str]]:
     """The settings of the chosen groups, and the groups whose choice is wrong; those have their default instead."""
     tree = {group: read_choice(group, choice) for group, choice in DEFAULTS.items()}
-    chosen = [group for group in GROUPS if group in overrides]
+    chosen = [group for group in GROUPS if group in overrides and group != "task"]
     failed = set(chosen)
     for group in chosen:
         with _collect(problems, f"{group}: "):
@@ -106,7 +107,24 @@ def _choose_groups(overrides: dict[str, Override], problems: list[str]) -> tuple
         tree["py_agent"] = read_choice("py_agent", DEFAULTS["py_agent"])
     elif "agent" in chosen:
         del tree["py_agent"]
-    return OmegaConf.create(tree), failed
+    settings = OmegaConf.create(tree)
+    if "task" in overrides:
+        failed.add("env")  # what it can set is unknown until the recipe has been read
+        with _collect(problems, "task: "):
+            settings = _with_recipe(settings, overrides["task"].text, chosen)
+            failed.remove("env")
+    return settings, failed
+
+
+def _with_recipe(tree: DictConfig, task: str, chosen: Sequence[str]) -> DictConfig:
+    """The settings with a recipe's environment, and its other settings on top of the chosen groups."""
+    recipe = read_recipe(task)
+    if "env" in chosen:
+        raise UserError("a recipe has its environment: give task= or env=, not both (env.SETTING=VALUE changes it)")
+    if "agent" in chosen and recipe.py_agent:
+        raise UserError(f"{task} has settings of py_agent ({', '.join(recipe.py_agent)}): it cannot go with agent=")
+    given = OmegaConf.create(recipe.settings())
+    return OmegaConf.merge({**tree, "env": {}}, given, {"task": task})  # type: ignore[return-value]
 
 
 def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override]) -> DictConfig:

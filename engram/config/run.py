@@ -27,6 +27,7 @@ class RunSettings(Settings):
     env: EnvSettings
     trainer: Trainer = Trainer()
     wandb: Wandb = Wandb()
+    task: str | None = None  # the recipe that the settings began with
     run: str = Field(default_factory=lambda given: _default_name(given))  # last: its default is made from the others
 
     @property
@@ -68,7 +69,9 @@ def _default_name(given: dict[str, Any]) -> str:
     policy = given.get("py_agent") or given.get("agent") or PyAgent()
     env = given["env"]
     env_name = env.kind
-    if isinstance(env, Gym):
+    if task := given.get("task"):
+        env_name = task if not task.endswith((".yaml", ".yml")) else Path(task).stem
+    elif isinstance(env, Gym):
         env_name = env.id
     elif isinstance(env, PettingZoo):
         env_name = env.module.rpartition(".")[2]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from engram.env.parts import OBSERVATION
 from engram.env.spec import EnvSpec
 
 Column = np.ndarray | list[Any]
@@ -29,8 +30,9 @@ class Buffers:
     Otherwise it is false, also while an agent is absent (not alive).
     """
 
-    observations: np.ndarray  # [R, *observation shape]
-    final_observations: np.ndarray  # [R, *observation shape]; valid in rows with truncations
+    spec: EnvSpec  # what a row is
+    observations: np.ndarray  # [R, *row shape]; several parts are packed into bytes (`EnvSpec.packing`)
+    final_observations: np.ndarray  # [R, *row shape]; valid in rows with truncations
     rewards: np.ndarray  # [R] float32
     terminals: np.ndarray  # [R] bool
     truncations: np.ndarray  # [R] bool
@@ -41,12 +43,12 @@ class Buffers:
     @staticmethod
     def layout(spec: EnvSpec, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of every field, by name."""
-        observation, action = spec.single_observation_space, spec.single_action_space
+        (shape, dtype), action = spec.row, spec.single_action_space
         action_dtype = np.float32 if np.issubdtype(action.dtype, np.floating) else np.int32
         flag = ((rows,), np.dtype(np.bool_))
         return {
-            "observations": ((rows, *observation.shape), np.dtype(observation.dtype)),
-            "final_observations": ((rows, *observation.shape), np.dtype(observation.dtype)),
+            "observations": ((rows, *shape), dtype),
+            "final_observations": ((rows, *shape), dtype),
             "rewards": ((rows,), np.dtype(np.float32)),
             "terminals": flag,
             "truncations": flag,
@@ -57,11 +59,19 @@ class Buffers:
 
     @classmethod
     def allocate(cls, spec: EnvSpec, rows: int) -> "Buffers":
-        return cls(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in cls.layout(spec, rows).items()})
+        return cls(spec, **{name: np.zeros(shape, dtype) for name, (shape, dtype) in cls.layout(spec, rows).items()})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All fields that have rows, by name."""
+        return {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+
+    def parts(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Views of the parts of `observations` or `final_observations`, by name."""
+        return {OBSERVATION: rows} if self.spec.packing is None else self.spec.packing.views(rows)
 
     def rows(self, start: int, stop: int) -> "Buffers":
         """A view of some rows."""
-        return Buffers(**{name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__})
+        return Buffers(self.spec, **{name: array[start:stop] for name, array in self.arrays().items()})
 
 
 class Ended(NamedTuple):

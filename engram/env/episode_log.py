@@ -25,6 +25,8 @@ class EpisodeLog:
         self.returns = np.zeros(rows, return_dtype)
         self._name, self._env_ids, self._seed, self._buffers = name, env_ids, seed, buffers
         self._agents = rows // envs
+        self._floats = _floats(buffers.parts(buffers.observations))
+        self._final_floats = _floats(buffers.parts(buffers.final_observations))
         self._tick = 0  # steps of the block
         self._first_ticks = [0] * envs  # tick at which the running episode began
         # The block's last actions, a ring buffer [ticks, envs, agents, ...]: tick t is at t % len(self._actions).
@@ -146,23 +148,22 @@ class EpisodeLog:
 
     def _check_observations(self) -> None:
         """Raises at the first NaN or infinity, where its origin is still known."""
-        observations, finals = self._buffers.observations, self._buffers.final_observations
-        if observations.dtype.kind != "f":
-            return
-        if not np.isfinite(observations).all():
-            self._raise_not_finite("observation", ~np.isfinite(observations).all(axis=1))
-        if self._ended and self._buffers.truncations.any():
-            bad = self._buffers.truncations & ~np.isfinite(finals).all(axis=1)
-            if bad.any():
-                self._raise_not_finite("last observation", bad)
+        for name, values in self._floats.items():
+            if not np.isfinite(values).all():
+                self._raise_not_finite(_called("observation", name), ~_finite_rows(values))
+        if self._floats and self._ended and self._buffers.truncations.any():
+            for name, values in self._final_floats.items():
+                bad = self._buffers.truncations & ~_finite_rows(values)
+                if bad.any():
+                    self._raise_not_finite(_called("last observation", name), bad)
 
     def _raise_not_finite(self, what: str, bad: np.ndarray) -> None:
         row = int(np.argmax(bad))
         env, step = row // self._agents, int(self.lengths[row])
         episode = self.episodes[env]
         if self.steps(env) == 0:  # the next episode has begun already
-            if what == "observation":
-                what, step = "first observation", 0
+            if what.startswith("observation"):
+                what, step = f"first {what}", 0
             else:
                 episode -= 1
         agent = f", agent {row % self._agents}" if self._agents > 1 else ""
@@ -173,6 +174,18 @@ class EpisodeLog:
             f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
             f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)}: {cause}"
         )
+
+
+def _floats(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in parts.items() if array.dtype.kind == "f"}
+
+
+def _finite_rows(values: np.ndarray) -> np.ndarray:
+    return np.isfinite(values).reshape(len(values), -1).all(axis=1)
+
+
+def _called(what: str, part: str) -> str:
+    return f"{what} {part!r}" if part else what
 
 
 def _stats(infos: list[dict[str, Any]]) -> dict[str, Column]:

@@ -8,25 +8,41 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from engram.env.action_reader import policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
-from engram.env.flatten import batch_writer, check_observation, policy_action_space, reader, row_space, writer
+from engram.env.parts import Leaf, describe_parts
+from engram.env.random_play import random_play
+from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
 from engram.env.wrappers import unwrap_rows, wrap
 from engram.settings import UserError
+
+PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
 
 
 def spec(settings: Gym) -> EnvSpec:
     with explained(f"env.id: {settings.id} cannot be used"):
         env = make(settings)
         try:
-            observation = row_space(env.observation_space, settings.id)
             action = policy_action_space(env.action_space, settings.id)
+            parts = describe_parts(env.observation_space, settings.id, settings.symbols, partial(_largest_values, env))
+            spec = EnvSpec.of_parts(settings.id, parts, action)
+            masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
+            return spec.with_action_mask() if masks else spec
         finally:
             env.close()
-    return EnvSpec(settings.id, observation.space, action, observation.kind)
+
+
+def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
+    """The largest value of each of these parts of the observation, in a little random play."""
+    largest = dict.fromkeys((leaf.name for leaf in parts), 0)
+    for shown in random_play(env, PROBE_STEPS):
+        for leaf in parts:
+            largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(shown.observation))))
+    return largest
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
@@ -60,20 +76,16 @@ class GymBlock:
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
-        self._check = partial(check_observation, space)
-        self._name = settings.id
-        self._write = batch_writer(space, buffers.observations)
-        self._write_final = [writer(space, row) for row in buffers.final_observations]
-        self._scale = settings.reward_scale
+        self._name, self._scale = settings.id, settings.reward_scale
+        self._writer = RowWriter(space, buffers.spec, buffers.observations)
+        self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._buffers = buffers
         self._log = EpisodeLog(settings.id, env_ids, seed, buffers)
 
     def reset(self) -> None:
         buffers = self._buffers
-        observations = [self._begin_episode(i) for i in range(len(self._envs))]
-        for observation in observations:
-            self._check(self._name, observation)
-        self._write_observations(observations)
+        shown = [self._begin_episode(i) for i in range(len(self._envs))]
+        self._write([observation for observation, _ in shown], [info for _, info in shown])
         buffers.rewards[:] = 0
         buffers.terminals[:] = False
         buffers.truncations[:] = False
@@ -91,18 +103,22 @@ class GymBlock:
         buffers.starts[:] = False
         observations: list[Any] = []
         rewards: list[Any] = []
+        infos: list[Any] = []
         try:
             for i, step in enumerate(self._steps):
                 observation, reward, terminated, truncated, info = step(actions[i])
                 if terminated or truncated:
                     self._end_episode(i, observation, terminated, info)
-                    observation = self._begin_episode(i)
+                    observation, info = self._begin_episode(i)
                 observations.append(observation)
                 rewards.append(reward)
+                infos.append(info)
+        except UserError:
+            raise
         except Exception as error:
             error.add_note(log.describe(len(observations)))
             raise
-        self._write_observations(observations)
+        self._write(observations, infos)
         return log.close_step(np.array(rewards, np.float64).reshape(-1), self._scale)
 
     def state(self) -> dict[str, np.ndarray] | None:
@@ -112,10 +128,11 @@ class GymBlock:
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         """Replays the running episodes from their seeds. After False the block must be reset."""
         self._log.open_replay(state)
-        observations = [self._replay(i) for i in range(len(self._envs))]
-        if any(observation is None for observation in observations):
+        shown = [self._replay(i) for i in range(len(self._envs))]
+        complete = [each for each in shown if each is not None]
+        if len(complete) < len(shown):
             return False
-        self._write_observations(observations)
+        self._write([observation for observation, _ in complete], [info for _, info in complete])
         self._buffers.alive[:] = True
         return self._log.reproduces(state)
 
@@ -123,9 +140,9 @@ class GymBlock:
         for env in self._envs:
             env.close()
 
-    def _begin_episode(self, i: int) -> Any:
-        """Returns the first observation of environment i's next episode."""
-        return self._envs[i].reset(seed=self._log.begin(i))[0]
+    def _begin_episode(self, i: int) -> tuple[Any, Any]:
+        """Returns the first observation of environment i's next episode, and its info."""
+        return self._envs[i].reset(seed=self._log.begin(i))
 
     def _end_episode(self, i: int, observation: Any, terminated: bool, info: dict[str, Any]) -> None:
         if terminated:
@@ -133,42 +150,38 @@ class GymBlock:
         else:
             self._buffers.truncations[i] = True
             try:
-                self._write_final[i](observation)
-            except Exception:
-                self._check_at_step(i, observation)
-                raise
+                self._final_writer.write(i, observation)
+            except MisfitError as error:
+                raise self._misfit(i, error) from None
             self._transform(self._buffers.final_observations[i])
         self._buffers.starts[i] = True
         self._log.end(i, info)
 
-    def _write_observations(self, observations: list[Any]) -> None:
+    def _write(self, observations: list[Any], infos: list[Any]) -> None:
         try:
-            self._write(observations)
-        except Exception:
-            for i, observation in enumerate(observations):
-                self._check_at_step(i, observation)
-            raise
+            self._writer.write_all(observations, infos)
+        except MisfitError as error:
+            raise self._misfit(error.row, error) from None
         self._transform(self._buffers.observations)
 
-    def _check_at_step(self, i: int, observation: Any) -> None:
-        """Explains an observation that could not be written. To check every observation would be slow."""
-        self._check(f"{self._name}: {self._log.describe(i)}", observation)
+    def _misfit(self, i: int, error: MisfitError) -> UserError:
+        return UserError(f"{self._name}: {self._log.describe(i)}: {error}: fix or wrap the environment")
 
     def _transform(self, rows: np.ndarray) -> None:
         for transform in self._transforms:
             rows[...] = transform(rows)
 
-    def _replay(self, i: int) -> Any:
-        """Returns environment i's observation after its logged actions, or None if its episode ended before."""
+    def _replay(self, i: int) -> tuple[Any, Any] | None:
+        """Environment i's observation and info after its logged actions, or None if its episode ended before."""
         log = self._log
-        observation, _ = self._envs[i].reset(seed=log.seed(i))
+        observation, info = self._envs[i].reset(seed=log.seed(i))
         for action in self._read(log.actions(i)[:, 0]):
-            observation, reward, terminated, truncated, _ = self._steps[i](action)
+            observation, reward, terminated, truncated, info = self._steps[i](action)
             if terminated or truncated:
                 return None
             log.returns[i] += reward
             log.lengths[i] += 1
-        return observation
+        return observation, info
 
 
 def _nearest(name: str) -> str:

@@ -10,14 +10,18 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
+from engram.env.action_reader import policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
-from engram.env.flatten import check_observation, policy_action_space, reader, row_space, writer
+from engram.env.parts import Leaf, describe_parts
+from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.settings import PettingZoo
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
+
+PROBE_EPISODES = 20  # whose first observations decide whether a small grid of bytes holds symbols or pixels
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
@@ -26,11 +30,26 @@ def spec(settings: PettingZoo) -> EnvSpec:
         env = make(settings)
         try:
             agents = env.possible_agents
-            observations = row_space(_shared_space(env.observation_space, agents, "observation"), name)
+            space = _shared_space(env.observation_space, agents, "observation")
             actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
+            parts = describe_parts(space, name, settings.symbols, partial(_largest_values, env))
+            found = EnvSpec.of_parts(name, parts, actions, agents=len(agents))
+            observations, infos = env.reset(seed=0)
+            masks = [mask_of(observation, infos.get(agent)) for agent, observation in observations.items()]
+            has_masks = settings.action_masks and any(mask is not None for mask in masks)
+            return found.with_action_mask() if has_masks else found
         finally:
             env.close()
-    return EnvSpec(name, observations.space, actions, observations.kind, agents=len(agents))
+
+
+def _largest_values(env: ParallelEnv, parts: list[Leaf]) -> dict[str, int]:
+    """The largest value of each of these parts of the observation, in the first observations of some episodes."""
+    largest = dict.fromkeys((leaf.name for leaf in parts), 0)
+    for seed in range(PROBE_EPISODES):
+        for observation in env.reset(seed=seed)[0].values():
+            for leaf in parts:
+                largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(observation))))
+    return largest
 
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
@@ -72,10 +91,9 @@ class PettingZooBlock:
         self._agents = list(self._envs[0].possible_agents)
         space = self._envs[0].observation_space(self._agents[0])
         self._name, self._scale = settings.module, settings.reward_scale
-        self._check = partial(check_observation, space, settings.module)
         self._read = reader(self._envs[0].action_space(self._agents[0]))
-        self._write = [writer(space, row) for row in buffers.observations]
-        self._write_final = [writer(space, row) for row in buffers.final_observations]
+        self._writer = RowWriter(space, buffers.spec, buffers.observations)
+        self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._rewards = np.zeros(len(buffers.rewards), np.float64)
         self._alive = [False] * len(buffers.rewards)
         self._buffers = buffers
@@ -118,12 +136,11 @@ class PettingZooBlock:
 
     def _begin_episode(self, i: int, seed: int) -> None:
         env, first = self._envs[i], i * len(self._agents)
-        observations, _ = env.reset(seed=seed)
+        observations, infos = env.reset(seed=seed)
         for row, agent in enumerate(self._agents, first):
             self._buffers.starts[row] = True
             if agent in env.agents:
-                self._check(observations[agent])
-                self._write_alive(row, observations[agent])
+                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
             else:
                 self._write_absent(row)
 
@@ -140,7 +157,7 @@ class PettingZooBlock:
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
-                self._write_alive(row, self._observation(agent, observations))
+                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
                 self._buffers.starts[row] = agent not in acting
             elif agent in acting:
                 self._leave(row, observations.get(agent), truncated and not terminated, infos.get(agent, {}))
@@ -160,16 +177,26 @@ class PettingZooBlock:
             if observation is None:  # the best guess is the observation before
                 buffers.final_observations[row] = buffers.observations[row]
             else:
-                self._write_final[row](observation)
+                self._fit(row, self._final_writer.write, row, observation)
         else:
             buffers.terminals[row] = True
         buffers.starts[row] = True
         self._log.end(row, info)
         self._write_absent(row)
 
-    def _write_alive(self, row: int, observation: Any) -> None:
-        self._write[row](observation)
+    def _write_alive(self, row: int, observation: Any, info: Any) -> None:
+        self._fit(row, self._writer.write, row, observation)
+        if self._buffers.spec.action_mask:
+            self._fit(row, self._writer.write_mask, row, mask_of(observation, info))
         self._alive[row] = self._buffers.alive[row] = True
+
+    def _fit(self, row: int, write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except MisfitError as error:
+            env, agent = divmod(row, len(self._agents))
+            where = f"{self._name}: {self._log.describe(env)}: {self._agents[agent]}"
+            raise UserError(f"{where}: {error}: fix or wrap the environment") from None
 
     def _write_absent(self, row: int) -> None:
         self._buffers.observations[row] = 0

@@ -12,16 +12,23 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=5, le=200)]
 Window = Annotated[int, Field(ge=3, le=15)]
 Tokens = Annotated[int, Field(ge=1, le=2000)]
+Symbols = Annotated[int, Field(ge=2, le=256)] | Literal[False] | None
 
 
 class MettagridWorld(Settings):
     """Settings that all built-in mettagrid worlds share."""
 
     kind: str
-    max_steps: Positive
+    max_steps: Positive | None
     window: Window
     num_tokens: Tokens | None = None  # tokens per observation; None: the maximum that can be in view
     other_resources: list[Annotated[str, Field(min_length=1)]] = []  # of other worlds, so that one policy fits both
+
+    @property
+    def step_limit(self) -> int:
+        """Maximum steps of an episode."""
+        assert self.max_steps is not None
+        return self.max_steps
 
     @field_validator("window")
     @classmethod
@@ -37,11 +44,15 @@ class TMaze(MettagridWorld):
     """A cue beside the start, a corridor, and two goals that look the same: only memory tells them apart."""
 
     kind: Literal["tmaze"] = "tmaze"
-    max_steps: Positive = 40
+    max_steps: Positive | None = None  # null: ten times the corridor, enough for a random walk to find a goal
     window: Window = 5
     corridor: Annotated[int, Field(ge=1, le=50)] = 4
     right_reward: Annotated[float, Field(gt=0)] = 1.0
     wrong_reward: float = -0.1
+
+    @property
+    def step_limit(self) -> int:
+        return self.max_steps or 10 * self.corridor
 
     @model_validator(mode="after")
     def _needs_memory_and_can_be_solved(self) -> "TMaze":
@@ -50,7 +61,7 @@ class TMaze(MettagridWorld):
                 f"corridor {self.corridor} is too short for window {self.window}: cue and goals would be in view "
                 f"together and no memory needed; use corridor {self.window - 1} or more, or a smaller window"
             )
-        if self.max_steps < self.corridor + 2:
+        if self.step_limit < self.corridor + 2:
             raise ValueError(
                 f"max_steps {self.max_steps} is too few: with corridor {self.corridor} the way to a goal takes "
                 f"{self.corridor + 2} steps"
@@ -158,6 +169,8 @@ class Gym(Settings):
     kwargs: dict[str, Any] = {}
     wrappers: list[str] = []  # innermost first: names in engram/env/wrappers.py, or package.module:Class
     max_steps: Positive | None = None  # overrides the registered limit
+    symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
+    action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 
@@ -167,6 +180,8 @@ class PettingZoo(Settings):
     kind: Literal["pettingzoo"] = "pettingzoo"
     module: str  # or package.module:Class, of a ParallelEnv
     kwargs: dict[str, Any] = {}
+    symbols: Symbols = None  # as for gym
+    action_masks: bool = True  # as for gym
     reward_scale: Annotated[float, Field(gt=0)] = 1.0
 
 

@@ -8,7 +8,7 @@ from engram.env.block import Buffers, Episodes
 
 State = dict[str, np.ndarray]
 
-SAVED_BUFFERS = tuple(name for name in Buffers.__dataclass_fields__ if name != "actions")
+SAVED_BUFFERS = tuple(name for name in Buffers.__dataclass_fields__ if name not in ("spec", "actions"))
 
 
 def join(parts: Sequence[State]) -> State:

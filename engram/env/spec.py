@@ -1,12 +1,17 @@
 """EnvSpec: everything a policy may know about an environment."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-ObservationKind = Literal["tokens", "image", "vector"]
+from engram.env.parts import ACTION_MASK, OBSERVATION, PackedRows, Part, leaves, part_of
+from engram.env.parts import box as box
+
+ObservationKind = Literal["tokens", "image", "symbols", "vector", "parts"]
 
 GLOBAL_LOCATION = 0xFE  # a token about the agent itself, without a grid location
 EMPTY_LOCATION = 0xFF  # padding
@@ -30,12 +35,13 @@ class EnvSpec:
     >>> spec.observation_kind, spec.single_observation_space.shape
     ('vector', (4,))
 
-    Observations are always one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`
-    or a flat vector. Adapters flatten all other spaces. Actions are Discrete, MultiDiscrete or Box.
+    An observation is one Box: tokens `[M, 3]` uint8 of (location, feature, value), an image `[H, W, C]`, a grid of
+    symbols `[H, W, C]` or a flat vector. Dict and Tuple observations have `parts`, each with a name, a kind and a Box.
+    Actions are Discrete, MultiDiscrete or Box.
     """
 
     name: str
-    single_observation_space: spaces.Box
+    single_observation_space: spaces.Box | spaces.Dict
     single_action_space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     observation_kind: ObservationKind
     agents: int = 1  # rows per environment
@@ -45,6 +51,18 @@ class EnvSpec:
     action_max_params: tuple[int, ...] | None = None  # (type, parameter) actions: maximum parameter of each type
     memoryless_ceiling: float | None = None  # the best mean return without memory, where known
     mean_return_goal: float | None = None  # the best possible mean return, where known
+    parts: tuple[Part, ...] = ()  # of a Dict or Tuple observation
+    symbols: tuple[int, ...] = ()  # of one grid of symbols: the number of values of each channel
+    action_mask: bool = False  # whether each observation comes with a mask of the actions that are possible
+
+    @classmethod
+    def of_parts(cls, name: str, parts: list[Part], action: spaces.Space, **others: Any) -> "EnvSpec":
+        """The spec of an environment whose observation has these parts, or is the only one if that has no name."""
+        if [part.name for part in parts] == [OBSERVATION]:
+            (part,) = parts
+            return cls(name, part.space, action, part.kind, symbols=part.symbols, **others)
+        space = spaces.Dict({part.name: part.space for part in parts})
+        return cls(name, space, action, "parts", parts=tuple(parts), **others)
 
     @classmethod
     def of(cls, env: Any) -> "EnvSpec":
@@ -55,6 +73,10 @@ class EnvSpec:
         if isinstance(spec, EnvSpec):
             return spec
         observation = env.single_observation_space
+        if isinstance(observation, spaces.Dict | spaces.Tuple):
+            name = type(env).__name__
+            parts = [part_of(leaf, name) for leaf in leaves(observation)]
+            return cls.of_parts(name, parts, env.single_action_space)
         kind = observation_kind(observation)
         tokens = kind == "tokens"
         height, width = int(getattr(env, "obs_height", 11)), int(getattr(env, "obs_width", 11))
@@ -71,21 +93,68 @@ class EnvSpec:
 
     @property
     def default_layers(self) -> int:
-        """Recurrent layers that suit the observations: vectors and images are learned faster with one."""
+        """Recurrent layers that suit the observations: all but tokens are learned faster with one."""
         return 2 if self.observation_kind == "tokens" else 1
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The parts; of one Box, that Box as the only part, without a name."""
+        if self.observation_kind == "parts":
+            return self.parts
+        assert isinstance(self.single_observation_space, spaces.Box)
+        return (Part(OBSERVATION, self.observation_kind, self.single_observation_space, self.symbols),)
+
+    @property
+    def mask_size(self) -> int:
+        """Entries of an action mask: one per action, for several actions one after the other."""
+        space = self.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return int(space.n)
+        return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+
+    @cached_property
+    def packing(self) -> PackedRows | None:
+        """How parts and mask share a row of bytes; None if a row is just the observation."""
+        if self.observation_kind != "parts" and not self.action_mask:
+            return None
+        fields = {part.name: (part.shape, part.dtype) for part in self.all_parts}
+        if self.action_mask:
+            fields[ACTION_MASK] = ((self.mask_size,), np.dtype(np.bool_))
+        return PackedRows(fields)
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of an observation in buffers and experience: packed bytes, or the observation itself."""
+        if self.packing is not None:
+            return (self.packing.size,), np.dtype(np.uint8)
+        (part,) = self.all_parts
+        return part.shape, part.dtype
+
+    def with_action_mask(self) -> "EnvSpec":
+        """The spec with action masks, which are no part of the observation then."""
+        if not self.mask_size:
+            return self
+        if self.observation_kind != "parts":
+            return replace(self, action_mask=True)
+        return replace(
+            self.with_parts([part.name for part in self.parts if part.name != ACTION_MASK]), action_mask=True
+        )
+
+    def with_parts(self, names: Collection[str]) -> "EnvSpec":
+        """The spec with these parts only."""
+        parts = tuple(part for part in self.parts if part.name in names)
+        return replace(
+            self, single_observation_space=spaces.Dict({part.name: part.space for part in parts}), parts=parts
+        )
 
     def with_features(self, features: tuple[Feature, ...]) -> "EnvSpec":
         return replace(self, features=features)
 
     def to_json(self) -> dict[str, Any]:
-        observation = self.single_observation_space
+        parts = [part.to_json() for part in self.all_parts]
         return {
             "name": self.name,
-            "observation": {
-                "kind": self.observation_kind,
-                "shape": list(observation.shape),
-                "dtype": str(observation.dtype),
-            },
+            "observation": {"kind": "parts", "parts": parts} if self.observation_kind == "parts" else parts[0],
             "action": _action_to_json(self.single_action_space),
             "agents": self.agents,
             "window": list(self.window),
@@ -94,17 +163,17 @@ class EnvSpec:
             "action_max_params": None if self.action_max_params is None else list(self.action_max_params),
             "memoryless_ceiling": self.memoryless_ceiling,
             "mean_return_goal": self.mean_return_goal,
+            "action_mask": self.action_mask,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "EnvSpec":
         observation = data["observation"]
         max_params = data["action_max_params"]
-        return cls(
-            name=data["name"],
-            single_observation_space=box(tuple(observation["shape"]), np.dtype(observation["dtype"])),
-            single_action_space=_action_from_json(data["action"]),
-            observation_kind=observation["kind"],
+        return cls.of_parts(
+            data["name"],
+            [Part.from_json(part) for part in observation.get("parts", [observation])],
+            _action_from_json(data["action"]),
             agents=data["agents"],
             window=(data["window"][0], data["window"][1]),
             features=tuple(Feature(*f) for f in data["features"]),
@@ -112,6 +181,7 @@ class EnvSpec:
             action_max_params=None if max_params is None else tuple(max_params),
             memoryless_ceiling=data["memoryless_ceiling"],
             mean_return_goal=data["mean_return_goal"],
+            action_mask=data.get("action_mask", False),
         )
 
 
@@ -126,14 +196,6 @@ def observation_kind(space: spaces.Space) -> ObservationKind:
     if len(space.shape) == 1:
         return "vector"
     raise ValueError(f"no encoder for observations of shape {space.shape}: flatten them to one dimension")
-
-
-def box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
-    """A Box of this shape, bounded by the range of the dtype."""
-    if np.issubdtype(dtype, np.integer):
-        limits = np.iinfo(dtype)
-        return spaces.Box(limits.min, limits.max, shape, dtype.type)
-    return spaces.Box(-np.inf, np.inf, shape, dtype.type)
 
 
 def _features_of(env: Any) -> tuple[Feature, ...]:

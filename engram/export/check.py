@@ -13,7 +13,7 @@ from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.export.formats import Step
-from engram.export.step import PolicyStep, leaves
+from engram.export.step import PolicyStep
 from engram.settings import UserError
 from engram.training.evaluate import copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
@@ -51,7 +51,7 @@ def compare(agent: MettaAgent, step: PolicyStep, exported: Step, env_settings: A
             batch = env.recv()
             starts = batch.buffers.starts | (generator.random(env.rows) < RESET_PROBABILITY)
             td = original.act(batch, starts)
-            observations = {name: field.numpy() for name, field in leaves(td.select(*original.fields)).items()}
+            observations = {name: field.numpy() for name, field in step.inputs(td).items()}
             outputs = _in_parts(exported, observations, memory, starts, index % env.rows)
             memory = outputs[3]
             found = _add(found, _differences(original, td, outputs, index), int(starts.sum()))
@@ -64,7 +64,6 @@ class Original:
 
     def __init__(self, agent: MettaAgent, use_memory: bool) -> None:
         self.agent, self.use_memory = copy_with_own_memory(agent), use_memory
-        self.fields = [*agent.get_agent_experience_spec().keys()]
         self.continuous = isinstance(agent.action_space, GaussianActions)
 
     def act(self, batch: Batch, starts: np.ndarray) -> TensorDict:

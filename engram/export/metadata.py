@@ -24,6 +24,7 @@ def describe(agent: MettaAgent, step: PolicyStep, origin: dict[str, Any]) -> dic
         "environment": spec.name,
         "inputs": _inputs(step),
         "outputs": _outputs(agent, step),
+        "observations": [part.to_json() for part in spec.all_parts],
         "actions": _actions(agent),
         "memory": {
             "size": sum(step.memory_sizes.values()),

@@ -3,7 +3,6 @@
 # B rows, M floats of memory per row, W logits, D dimensions of continuous actions
 
 import math
-from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -11,11 +10,10 @@ from torch import Tensor, nn
 
 from engram.agent.actions import ActionSample, ActionSpace, GaussianActions
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.observations import with_parts
 from engram.training.evaluate import copy_with_own_memory
 
 OBSERVATIONS = "observations"  # the name of `env_obs` outside of Engram
-
-Outputs = tuple[Any, Any, Any, Any]  # action, distribution, value, memory
 
 
 class PolicyStep(nn.Module):
@@ -34,13 +32,15 @@ class PolicyStep(nn.Module):
         self.use_memory = use_memory
         self.agent.policy.action_space = GreedyActions(agent.action_space)  # type: ignore[assignment]
         self.memory_sizes = {name: math.prod(shape) for name, shape in agent.memory_shapes().items()}
-        self.fields = leaves(agent.get_agent_experience_spec())  # one row of each input
+        seen = with_parts(agent.env_spec, agent.get_agent_experience_spec())
+        self.keys = {_graph_name(key): key for key in seen.keys(include_nested=True, leaves_only=True)}
+        self.fields = self.inputs(seen)  # one row of each
         self.eval()
 
     def forward(self, observations: dict[str, Tensor], memory: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         td = TensorDict({}, batch_size=[starts.shape[0]])
         for name, tensor in observations.items():
-            td[_td_key(name)] = tensor
+            td[self.keys[name]] = tensor
         td["starts"] = starts if self.use_memory else torch.ones_like(starts)
         stores = self.agent.policy.stores()
         try:
@@ -52,6 +52,11 @@ class PolicyStep(nn.Module):
             for store in stores.values():
                 store.carried = None
         return td["actions"], td["full_log_probs"], td["values"], torch.cat(parts, dim=1) if parts else memory
+
+    def inputs(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """The observations of a td, by their names in the graph."""
+        seen = with_parts(self.agent.env_spec, td)
+        return {name: seen[key] for name, key in self.keys.items()}
 
     def example(self, rows: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Arguments of a call: empty observations and memory, at the start of an episode."""
@@ -73,16 +78,7 @@ class GreedyActions:
         return sample._replace(actions=self.actions.greedy(sample.full_log_probs, sample.actions))
 
 
-def leaves(td: TensorDictBase) -> dict[str, Tensor]:
-    """The tensors of a td by their name in the graph: `observations`, or `observations.image` and so on for parts."""
-    found: dict[str, Tensor] = {}
-    for key, tensor in td.items(include_nested=True, leaves_only=True):
-        first, *rest = [key] if isinstance(key, str) else [*key]
-        assert isinstance(tensor, Tensor)
-        found[".".join([OBSERVATIONS if first == "env_obs" else first, *rest])] = tensor
-    return found
-
-
-def _td_key(name: str) -> tuple[str, ...]:
-    first, *rest = name.split(".")
-    return ("env_obs" if first == OBSERVATIONS else first, *rest)
+def _graph_name(key: str | tuple[str, ...]) -> str:
+    """`observations`, or `observations.image` and so on for its parts; other fields keep their names."""
+    first, *rest = [key] if isinstance(key, str) else [*key]
+    return ".".join([OBSERVATIONS if first == "env_obs" else first, *rest])

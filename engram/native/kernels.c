@@ -178,42 +178,4 @@ void engram_layers_backward(const struct layers *job) {
     }
 }
 
-/* Floats of a cache line: threads split arrays at multiples of it. */
-enum { LINE = 16 };
-
-/* The factor that scales the gradients down to the maximum norm. */
-static float clip_of(const struct adam *job) {
-    double total = 0;
-    for (long a = 0; a < job->arrays; a++) total += (double)job->norms[a] * job->norms[a];
-    double clip = job->max_norm / (sqrt(total) + 1e-6);
-    return clip > 1 ? 1 : clip; /* NaN stays NaN */
-}
-
-void engram_adam(const struct adam *job) {
-    long arrays = job->arrays, threads = job->threads;
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static)
-        for (long i = 0; i < threads; i++)
-            for (long a = 0; a < arrays; a++) {
-                long first = share(job->sizes[a], threads, i, LINE), last = share(job->sizes[a], threads, i + 1, LINE);
-                job->sums[i * arrays + a] = job->gradients[a] ? chosen->squares_of(job->gradients[a] + first, last - first) : 0;
-            }
-#pragma omp single
-        for (long a = 0; a < arrays; a++) {
-            double sum = 0;
-            for (long i = 0; i < threads; i++) sum += job->sums[i * arrays + a];
-            job->norms[a] = sqrt(sum);
-            if (job->gradients[a]) *job->steps[a] += 1;
-        }
-        float clip = clip_of(job);
-#pragma omp for schedule(static)
-        for (long i = 0; i < threads; i++)
-            for (long a = 0; a < arrays; a++) {
-                long first = share(job->sizes[a], threads, i, LINE), last = share(job->sizes[a], threads, i + 1, LINE);
-                if (job->gradients[a]) chosen->adam_step(job, a, first, last, clip);
-            }
-    }
-}
-
 void engram_ppo_loss(const struct ppo *job) { ppo_loss(job); }

@@ -1,6 +1,5 @@
 /* The functions compiled for each instruction set. Each works on one thread. */
 
-#include "adam.h"
 #include "lstm.h"
 #include "token_conv.h"
 #include "layers.h"
@@ -17,8 +16,6 @@ struct kernels {
     void (*backward_pack)(const struct lstm *, long group, float *weights);
     void (*backward_rows)(const struct lstm *, const float *weights, long first, long last, float *scratch);
     void (*backward_sum)(const struct lstm *, long panel, float *scratch, long threads);
-    double (*squares_of)(const float *x, long count);
-    void (*adam_step)(const struct adam *, long array, long first, long last, float clip);
     long (*conv_columns)(const struct token_conv *);
     long (*conv_sums)(const struct token_conv *), (*conv_scratch)(const struct token_conv *);
     void (*conv_pack)(const struct token_conv *, long first, long last, float *weights);

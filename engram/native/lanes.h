@@ -40,13 +40,11 @@ INLINE vf fma_(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512
 /* Maximum and minimum of a bound and x. These instructions return the second operand if either is NaN: NaN stays NaN. */
 INLINE vf larger(vf bound, vf x) { return (vf)_mm512_max_ps((__m512)bound, (__m512)x); }
 INLINE vf smaller(vf bound, vf x) { return (vf)_mm512_min_ps((__m512)bound, (__m512)x); }
-INLINE vf square_root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 #elif LANES == 8
 INLINE vf splat(float x) { return (vf)_mm256_set1_ps(x); }
 INLINE vf fma_(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 INLINE vf larger(vf bound, vf x) { return (vf)_mm256_max_ps((__m256)bound, (__m256)x); }
 INLINE vf smaller(vf bound, vf x) { return (vf)_mm256_min_ps((__m256)bound, (__m256)x); }
-INLINE vf square_root(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
 #else
 INLINE vf splat(float x) { return (vf){x, x, x, x}; }
 INLINE vf fma_(vf a, vf b, vf c) {
@@ -64,7 +62,6 @@ INLINE vf smaller(vf bound, vf x) {
     vu take = (vu)(bound < x);
     return (vf)((take & (vu)bound) | (~take & (vu)x));
 }
-INLINE vf square_root(vf x) { return (vf){sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }
 #endif
 
 /* Sum of all lanes, pairwise. */

@@ -3,7 +3,6 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "tile.h"
-#include "adam_kernel.h"
 #include "lstm_forward.h"
 #include "lstm_backward.h"
 #include "token_conv_kernel.h"
@@ -23,8 +22,6 @@
         .backward_pack = backward_pack,                      \
         .backward_rows = backward_rows,                      \
         .backward_sum = backward_sum,                        \
-        .squares_of = squares_of,                            \
-        .adam_step = adam_step,                              \
         .conv_columns = conv_columns,                        \
         .conv_sums = conv_sums,                              \
         .conv_scratch = conv_scratch,                        \

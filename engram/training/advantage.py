@@ -21,11 +21,15 @@ class Advantages(NamedTuple):
 
 
 def compute_advantages(
-    experience: Experience, settings: PPO, value_unit: Tensor | float = 1.0, world: World = ALONE
+    experience: Experience,
+    settings: PPO,
+    value_unit: Tensor | float = 1.0,
+    advantage_unit: Tensor | float = 1.0,
+    world: World = ALONE,
 ) -> Advantages:
     """Advantages, normalised if the settings say so, and returns of every step of a rollout.
 
-    `value_unit`: the spread of the returns, if the critic learns in it.
+    `value_unit`: the spread of the returns, if the critic learns in it; `advantage_unit`: the largest of the run.
     """
     following = experience.following_steps()
     advantages, returns, _ = vtrace(
@@ -42,7 +46,7 @@ def compute_advantages(
     advantages, returns = experience.by_segment(advantages), experience.store_returns(returns)
     alive = experience.buffer["alive"]
     if settings.norm_adv:
-        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * value_unit)
+        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * advantage_unit)
     return Advantages(advantages, returns, value_unit)
 
 

@@ -11,22 +11,19 @@ Precision = Literal["float32", "bfloat16"]
 
 
 def choose_device(name: str, here: Place | None = None) -> torch.device:
-    """`auto` is the best there is; a device that is not there is the user's mistake.
-
-    Where several processes train together, each has a GPU of its own, by its number on its machine.
-    """
+    """The device by name; `auto` selects the fastest available one. With several ranks, each has its own GPU."""
     here = here or Place()
-    there = {
+    available = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available() and here.size == 1,  # there is no way to add up gradients over these
+        "mps": torch.backends.mps.is_available() and here.size == 1,  # gradients cannot be all-reduced on MPS
     }
     if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
-    if not there[name]:
-        found = ", ".join(kind for kind, present in there.items() if present)
-        together = " for several processes together" if here.size > 1 else ""
-        raise UserError(f"device={name}: this machine has no such device that torch can use{together}; it has {found}")
+        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
+    if not available[name]:
+        usable = ", ".join(kind for kind, present in available.items() if present)
+        ranks = f" for {here.size} ranks" if here.size > 1 else ""
+        raise UserError(f"device={name}: not available to torch on this machine{ranks}: choose one of {usable}")
     if name != "cuda" or here.size == 1:
         return torch.device(name)
     if here.local_rank >= torch.cuda.device_count():

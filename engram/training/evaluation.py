@@ -45,8 +45,8 @@ class Evaluation:
             "stats": {name: value._asdict() for name, value in self.stats.items()},
         }
 
-    def record(self) -> dict[str, float]:
-        """The metrics of this evaluation."""
+    def record(self, prefix: str = "") -> dict[str, float]:
+        """The metrics of this evaluation; the names begin with `prefix`."""
         figures = {
             "return": self.returns.mean,
             "return_low": self.returns.low,
@@ -54,7 +54,7 @@ class Evaluation:
             "length": self.length.mean,
         }
         figures |= {name: value.mean for name, value in self.stats.items() if name not in figures}
-        return {f"evaluate/{name}": value for name, value in figures.items() if value is not None}
+        return {f"evaluate/{prefix}{name}": value for name, value in figures.items() if value is not None}
 
 
 class Tally:

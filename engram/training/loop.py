@@ -22,6 +22,7 @@ from engram.training.metrics import (
     weight_record,
 )
 from engram.training.normalization import (
+    advantage_unit,
     begin_value_normalization,
     is_first_update,
     update_normalizers,
@@ -35,6 +36,8 @@ from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard, check_health
+
+NORM_OBS_UNTIL = 0.5  # of a run: later, the learning rate is too small to follow changing inputs
 
 
 @dataclass
@@ -103,9 +106,10 @@ def learn(training: Training, experience: Experience, settings: Trainer, average
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
     norm_returns, first = settings.ppo.norm_returns, is_first_update(agent)
     if norm_returns and first:
-        begin_value_normalization(agent, experience, compute_advantages(experience, settings.ppo), world)
+        begin_value_normalization(agent, experience, settings.ppo, world)
     advantages = update(training, experience, settings, averages, beta)
-    update_normalizers(agent, experience, advantages, settings.norm_obs, norm_returns and not first, world)
+    norm_obs = settings.norm_obs and training.progress.steps < NORM_OBS_UNTIL * settings.total_timesteps
+    update_normalizers(agent, experience, advantages, norm_obs, norm_returns and not first, world)
     return advantages
 
 
@@ -115,9 +119,10 @@ def update(
     """Several passes over a rollout in minibatches. Each computes advantages with the current policy's ratios."""
     agent, world = training.agent, training.world
     unit = value_unit(agent, settings.ppo.norm_returns)
+    floor_unit = advantage_unit(agent, settings.ppo.norm_returns)
     step = OptimizerStep(agent, training.optimizer)
     for update_epoch in range(settings.update_epochs or 1):
-        advantages = compute_advantages(experience, settings.ppo, unit, world)
+        advantages = compute_advantages(experience, settings.ppo, unit, floor_unit, world)
         minibatches = experience.minibatches(advantages, training.generator, settings.prioritized.prio_alpha, beta)
         for number, minibatch in enumerate(minibatches):
             replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)

@@ -4,9 +4,13 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.training.advantage import Advantages, masked_moments
+from engram.agent.observations import unpack
+from engram.training.advantage import Advantages, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
+from engram.training.settings import PPO
+
+FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
 
 
 def value_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
@@ -14,25 +18,33 @@ def value_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
     return agent.policy.value_normalizer.std if normalize else 1.0
 
 
+def advantage_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
+    """The unit of `adv_floor`."""
+    return agent.policy.value_normalizer.largest_std if normalize else 1.0
+
+
 def is_first_update(agent: MettaAgent) -> bool:
     return not agent.policy.value_normalizer.updates.item()
 
 
 @torch.no_grad()
-def begin_value_normalization(
-    agent: MettaAgent, experience: Experience, advantages: Advantages, world: World = ALONE
-) -> None:
+def begin_value_normalization(agent: MettaAgent, experience: Experience, settings: PPO, world: World = ALONE) -> None:
     """Take over the statistics of the first rollout's returns, also for the values that are stored with it.
 
-    An untrained critic's output means nothing: with them it says the mean return instead of 0.
+    An untrained critic's output means nothing: with them it says the mean return instead of 0. Segments end long before
+    rewards stop counting, so returns are bootstrapped from that mean until it no longer changes.
     """
-    normalizer = agent.policy.value_normalizer
-    _, mean, mean_square = masked_moments(advantages.returns, experience.buffer["alive"], world)
-    normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
-    for fields in (experience.buffer, experience.bootstrap):
-        values, final_values = fields["values"], fields["final_values"]
-        values.copy_(normalizer(values))
-        final_values.copy_(torch.where(fields["truncateds"], normalizer(final_values), final_values))
+    normalizer, alive = agent.policy.value_normalizer, experience.buffer["alive"]
+    stored = [
+        (fields, fields["values"].clone(), fields["final_values"].clone())
+        for fields in (experience.buffer, experience.bootstrap)
+    ]
+    for _ in range(FIRST_SWEEPS):
+        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, alive, world)
+        normalizer.begin(mean.float(), mean_square.float())
+        for fields, values, final_values in stored:
+            fields["values"].copy_(normalizer(values))
+            fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_values), final_values))
 
 
 @torch.no_grad()
@@ -45,7 +57,8 @@ def update_normalizers(
         _, mean, mean_square = masked_moments(advantages.returns, alive, world)
         agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
     normalizers = agent.policy.observation_normalizers() if observations else []
+    parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
-        count, mean, mean_square = masked_moments(experience.buffer["env_obs"].flatten(2), alive, world)
+        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), alive, world)
         variance = (mean_square - mean.square()).clamp(min=0)
         normalizer.update(count.float(), mean.float(), variance.float())

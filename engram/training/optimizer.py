@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.weights import weight_layers
 from engram.settings import UserError
-from engram.training.adam import Adam, clip_gradient
 from engram.training.settings import Optimizer as OptimizerSettings
 
 
@@ -17,7 +16,8 @@ def make_optimizer(agent: MettaAgent, settings: OptimizerSettings) -> torch.opti
     """An optimiser of all parameters. With Muon, hidden matrices use Muon and all other parameters AdamW."""
     options = {**_adam_options(settings), "fused" if settings.fused else "foreach": True}
     if settings.type != "muon":
-        return Adam(agent.parameters(), decoupled_weight_decay=settings.type == "adamw", **options)
+        optimizer = torch.optim.AdamW if settings.type == "adamw" else torch.optim.Adam
+        return optimizer(agent.parameters(), **options)
     matrices = hidden_matrices(agent)
     matrix_ids = {id(matrix) for matrix in matrices}
     others = [parameter for parameter in agent.parameters() if id(parameter) not in matrix_ids]
@@ -83,13 +83,27 @@ class OptimizerStep:
         self._recurrent = torch.tensor(indices, dtype=torch.long, device=self._parameters[0].device)
 
     def __call__(self, settings: OptimizerSettings) -> Norms:
-        if isinstance(self.optimizer, Adam):
-            norms = self.optimizer.clip_and_step(settings.max_grad_norm)
+        norms = gradient_norms(self._parameters)
+        total = torch.linalg.vector_norm(norms)
+        divisor = ((total + 1e-6) / settings.max_grad_norm).clamp(min=1.0)  # as in clip_grad_norm_
+        if isinstance(self.optimizer, torch.optim.Adam) and self.optimizer.param_groups[0]["fused"]:
+            # A fused step divides the gradient itself, which saves a pass over it. Torch reads this attribute.
+            self.optimizer.grad_scale = divisor  # type: ignore[attr-defined]
+            self.optimizer.step()
+            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         else:
-            norms = clip_gradient(self._parameters, settings.max_grad_norm)
+            torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], divisor)
             self.optimizer.step()
         self.agent.clip_weights()
-        return Norms(torch.linalg.vector_norm(norms), torch.linalg.vector_norm(norms[self._recurrent]))
+        return Norms(total, torch.linalg.vector_norm(norms[self._recurrent]))
+
+
+def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:
+    """The norm of each parameter's gradient; zero if it has none."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if len(gradients) == len(parameters):
+        return torch.stack(torch._foreach_norm(gradients))
+    return torch.stack([parameters[0].new_zeros(()) if p.grad is None else p.grad.norm() for p in parameters])
 
 
 def _adam_options(settings: OptimizerSettings) -> dict[str, Any]:

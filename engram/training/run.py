@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -168,7 +169,8 @@ def _train(
     def evaluate_now() -> Record:
         if not world.main:
             return {}
-        return evaluate(training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory).record()
+        play = partial(evaluate, training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory)
+        return play().record() | play(greedy=True).record("greedy_")
 
     try:
         train(training, trainer, report, save, evaluate_now, audit)

@@ -30,7 +30,7 @@ class PPO(Settings):
     vf_coef: NonNegative = 0.44
     ent_coef: NonNegative | None = None  # null: 0.01, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
-    adv_floor: NonNegative = 0.0  # in units of the returns' spread: a smaller spread of advantages is not scaled up
+    adv_floor: NonNegative = 0.1  # times the largest spread of returns so far: a smaller one is not scaled up
     norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards
     target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
     l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began
@@ -56,12 +56,12 @@ class Prioritized(Settings):
 
 
 class Kickstart(Settings):
-    """Imitating a policy that is trained already, less and less."""
+    """Imitation of a trained policy, annealed to none."""
 
     teacher: str  # the directory of a run or of one of its checkpoints
-    action_coef: NonNegative = 1.0  # of the cross-entropy with what the teacher would do
-    value_coef: NonNegative = 1.0  # of the squared difference from what it expects
-    anneal_steps: Positive | None = None  # both sink to 0 over so many agent-steps; null: over the run
+    action_coef: NonNegative = 1.0  # of the cross-entropy with the teacher's action probabilities
+    value_coef: NonNegative = 1.0  # of the squared difference from the teacher's values
+    anneal_steps: Positive | None = None  # agent-steps until both coefficients reach 0; null: the whole run
 
 
 class Checkpoint(Settings):
@@ -81,7 +81,7 @@ class Trainer(Settings):
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
-    update_epochs: Positive | None = None  # passes over each batch; null: 8, 4 or 1, by budget and batch size
+    update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
     norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
@@ -99,7 +99,7 @@ class Trainer(Settings):
     schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
     checkpoint: Checkpoint = Checkpoint()
     tensorboard: bool = False  # write the metrics for TensorBoard too
-    trace: Annotated[int, Field(ge=0)] = 0  # write what every field is, along the whole way, for so many steps
+    trace: Annotated[int, Field(ge=0)] = 0  # steps for which shape, dtype and RMS of every field are logged
     profile: bool = False  # write where the time of one epoch goes
 
     @property

@@ -20,7 +20,7 @@ SIZE_NAMES = (
     "env.agents",
 )
 
-SHORT_RUN = 150_000  # agent-steps: shorter runs need small batches and more passes
+SHORT_RUN = 150_000  # agent-steps: shorter runs need small batches
 MAX_WORKERS = 32  # unless the settings ask for more
 SCALED = ("num_envs", "batch_size", "minibatch_size")  # divided by the ranks with scale_batches_by_world_size
 
@@ -52,7 +52,7 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         batch_size=segments * trainer.bptt_horizon,
         minibatch_size=trainer.minibatch_size or _minibatch(segments, trainer.bptt_horizon, device),
         num_workers=default_workers(cores, num_envs, device) if trainer.num_workers is None else trainer.num_workers,
-        update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon, trainer.total_timesteps),
+        update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
     )
 
 
@@ -98,11 +98,9 @@ def default_workers(cores: int, num_envs: int, device: str) -> int:
     return 0 if cores == 1 else min(cores, num_envs, MAX_WORKERS)
 
 
-def default_epochs(batch_size: int, total_timesteps: int) -> int:
-    """Passes over a batch: one of a large batch, which has many minibatches; more of a small one in a short run."""
-    if batch_size >= 65536:
-        return 1
-    return 8 if total_timesteps <= SHORT_RUN else 4
+def default_epochs(batch_size: int) -> int:
+    """Passes over a batch: one of a large batch, which has many minibatches."""
+    return 1 if batch_size >= 65536 else 4
 
 
 def _environments_and_segments(

@@ -1,7 +1,4 @@
-"""Each fault that once ruined training, made in the real code on purpose: the check that must notice it does.
-
-The checks are those of the tests that all is well; here they must fail.
-"""
+"""Every fault that once ruined training is inserted into the real code, and the check for it must fail."""
 
 import inspect
 import textwrap
@@ -37,7 +34,7 @@ from engram.training.run import start
 
 
 class Fault(NamedTuple):
-    """A text in the source of a function, what is put in its place, and the checks that must notice."""
+    """A text in a function's source, its replacement, and the checks that must fail."""
 
     owner: Any
     function: str
@@ -125,10 +122,10 @@ FAULTS = {
 
 
 def break_it(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """The function as it is, but for the fault. A text that is not in it any more is an error here."""
+    """Replace the function by one with the fault. Fails if its source no longer has the text."""
     function = getattr(fault.owner, fault.function)
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-    assert source.count(fault.right) == 1, f"{fault.function} has changed: say anew how to break it"
+    assert source.count(fault.right) == 1, f"{fault.function} has changed: update the fault"
     scope: dict[str, Any] = {}
     exec(source.replace(fault.right, fault.wrong), inspect.unwrap(function).__globals__, scope)
     monkeypatch.setattr(fault.owner, fault.function, scope[fault.function])
@@ -143,7 +140,7 @@ CASES = [(name, check) for name, fault in FAULTS.items() for check in fault.chec
 
 
 @pytest.mark.parametrize(("name", "check"), CASES, ids=[f"{name}-{check.__name__}" for name, check in CASES])
-def test_a_fault_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, check: Callable[[Policy], None]) -> None:
+def test_a_fault_is_detected(monkeypatch: pytest.MonkeyPatch, name: str, check: Callable[[Policy], None]) -> None:
     check(made())
     break_it(monkeypatch, FAULTS[name])
     with pytest.raises(AssertionError):
@@ -151,7 +148,7 @@ def test_a_fault_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, check: C
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_a_core_that_takes_no_notice_of_starts_is_noticed(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
+def test_a_core_that_ignores_starts_is_detected(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     right = Core.forward
 
     def forward(self, inputs, memory, starts, out=None):
@@ -163,7 +160,7 @@ def test_a_core_that_takes_no_notice_of_starts_is_noticed(monkeypatch: pytest.Mo
 
 
 class OwnForward(Example):
-    """In the style of policies that handle their state by the two building blocks."""
+    """A policy with its own forward, using the two building blocks for memory."""
 
     def forward(self, td, state=None, action=None):
         observations = td["env_obs"]
@@ -187,7 +184,7 @@ class OwnForward(Example):
     ],
     ids=["starts inside a segment", "nothing stored", "detach removed"],
 )
-def test_faults_in_the_building_blocks_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: Fault, check) -> None:
+def test_faults_in_the_building_blocks_are_detected(monkeypatch: pytest.MonkeyPatch, fault: Fault, check) -> None:
     policy = OwnForward(token_spec(), input_size=32, hidden_size=32)
     check(policy)
     policy.reset_memory()
@@ -239,5 +236,5 @@ def test_training_stops_at_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path, fa
         train(tmp_path)
 
 
-def test_training_goes_on_without_one(tmp_path) -> None:
+def test_training_continues_without_a_fault(tmp_path) -> None:
     train(tmp_path)

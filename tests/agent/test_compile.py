@@ -41,7 +41,7 @@ def compiled(policy: nn.Module, backend: str) -> nn.Module:
 
 @torch.no_grad()
 def acted(policy: Policy, run: nn.Module) -> list[Tensor]:
-    """What is said in three steps, with episode starts, and what is remembered after them."""
+    """Outputs of three steps with episode starts, and the memory after them."""
     policy.reset_memory()
     seen = []
     for step in range(3):
@@ -81,7 +81,7 @@ def test_acting_is_one_graph() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("core", CORES)
-def test_uneven_slices_compile_too_and_replay(core: str) -> None:
+def test_slices_of_other_sizes_compile_and_replay(core: str) -> None:
     policy = made(core=core)
     policy.reserve_memory(9)
     run = compiled(policy, "aot_eager")
@@ -90,7 +90,7 @@ def test_uneven_slices_compile_too_and_replay(core: str) -> None:
     assert replay_difference(run, segments) < 1e-5
 
 
-def test_an_agent_that_translates_features_is_one_graph() -> None:
+def test_an_agent_that_maps_features_is_one_graph() -> None:
     home = token_spec()
     agent = MettaAgent(home, PyAgent(hidden_size=16))
     agent.bind(replace(home, features=tuple(replace(f, id=5 - f.id) for f in home.features)))

@@ -1,4 +1,4 @@
-"""Heads compute what the contract says, once per row, and begin small."""
+"""Heads compute the bilinear form once per row, and start small."""
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from engram.agent.heads import (
     BilinearScores,
     Critic,
     GaussianActor,
+    LinearActor,
 )
 from engram.agent.initialisation import INITIALISATIONS, initialise
 
@@ -35,6 +36,8 @@ def test_the_bilinear_actor_equals_the_repetition_per_action():
 def test_actors_have_relu_in_their_hidden_layer_and_the_critic_tanh():
     torch.manual_seed(0)
     features, actor, continuous, critic = torch.randn(7, 32), BilinearActor(32, 5), GaussianActor(32, 2), Critic(32)
+    linear = LinearActor(32, 5)
+    torch.testing.assert_close(linear(features), linear.output(linear.hidden(features).relu()))
     hidden = actor.hidden(features).relu()
     torch.testing.assert_close(actor(features), actor.scores(hidden, actor.embedding()))
     torch.testing.assert_close(continuous(features), continuous.output(continuous.hidden(features).relu()))
@@ -66,7 +69,7 @@ def test_the_largest_value_of_the_action_embeddings_is_a_tenth(actions):
     assert ActionEmbedding(actions)().abs().max().item() == pytest.approx(0.1)
 
 
-def test_heads_have_the_sizes_of_the_contract():
+def test_heads_have_the_sizes_documented():
     critic, actor = Critic(128), BilinearActor(128, num_actions=30)
     assert critic(torch.randn(4, 128)).shape == (4, 1)
     assert actor(torch.randn(4, 128)).shape == (4, 30)
@@ -74,9 +77,10 @@ def test_heads_have_the_sizes_of_the_contract():
     assert shapes == [(1024, 128), (1024,), (1, 1024), (1,), (512, 128), (512,), (30, 16), (1,), (16, 512)]
 
 
-def test_a_fresh_policy_has_no_favourite_action():
+@pytest.mark.parametrize("actor", [BilinearActor, LinearActor])
+def test_a_fresh_policy_is_nearly_uniform(actor):
     torch.manual_seed(0)
-    probabilities = BilinearActor(128, num_actions=10)(torch.randn(100, 128)).softmax(-1)
+    probabilities = actor(128, num_actions=10)(torch.randn(100, 128)).softmax(-1)
     assert 0.05 < probabilities.min() < probabilities.max() < 0.2
 
 
@@ -89,7 +93,7 @@ def test_continuous_actions_begin_with_small_means_and_deviations_near_one():
 
 
 @pytest.mark.parametrize(
-    "head", [Critic(32), BilinearActor(32, 5), GaussianActor(32, 2)], ids=lambda h: type(h).__name__
+    "head", [Critic(32), BilinearActor(32, 5), LinearActor(32, 5), GaussianActor(32, 2)], ids=lambda h: type(h).__name__
 )
 def test_double_precision_and_autocast_work(head):
     features = torch.randn(4, 32)
@@ -105,7 +109,7 @@ def test_heads_compile_whole_and_give_the_same_numbers():
     torch.testing.assert_close(torch.compile(actor, fullgraph=True)(features), actor(features))
 
 
-def test_orthogonal_weights_are_scaled_for_what_follows():
+def test_orthogonal_weights_have_the_gain_of_the_nonlinearity():
     weight = initialise(nn.Linear(64, 32), "relu").weight
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32), atol=1e-5, rtol=0)
     weight = initialise(nn.Linear(64, 32)).weight
@@ -121,5 +125,5 @@ def test_every_initialisation_fills_every_layer_and_clears_its_bias(name, layer)
     assert layer.bias is None or not layer.bias.any()
 
 
-def test_max_0_01_means_it():
+def test_max_0_01_scales_to_that_value():
     assert initialise(nn.Linear(8, 4), "relu", "max_0_01").weight.abs().max().item() == pytest.approx(0.01)

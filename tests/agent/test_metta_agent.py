@@ -1,4 +1,4 @@
-"""MettaAgent: one policy in environments that number their features differently, and what it hands on."""
+"""MettaAgent: a policy in environments with other feature ids, and what it forwards to the policy."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def acting_td(observations: Tensor) -> TensorDict:
 
 
 def answer(agent: MettaAgent, observations: Tensor) -> Tensor:
-    """What an agent without memories makes of observations."""
+    """The log-probabilities of an agent with empty memory."""
     agent.reset_memory()
     with torch.no_grad():
         result = agent(acting_td(observations))
@@ -65,7 +65,7 @@ def random_tokens(rows: int = 5) -> Tensor:
     return random_observations(HOME, (rows,), torch.Generator().manual_seed(3))
 
 
-def test_features_are_known_by_name_when_their_ids_differ() -> None:
+def test_features_are_matched_by_name_when_their_ids_differ() -> None:
     agent, observations = agent_at_home(), random_tokens()
     expected = answer(agent, observations)
     agent.bind(ABROAD)
@@ -73,13 +73,13 @@ def test_features_are_known_by_name_when_their_ids_differ() -> None:
     assert not torch.equal(answer(agent, observations), expected)
 
 
-def test_an_agent_made_around_a_trained_policy_translates_too() -> None:
+def test_an_agent_around_a_trained_policy_maps_features_too() -> None:
     policy, observations = agent_at_home().policy, random_tokens()
     expected = answer(MettaAgent(HOME, policy), observations)
     assert torch.equal(answer(MettaAgent(ABROAD, policy), translated(observations, HOME, ABROAD)), expected)
 
 
-def test_nothing_is_translated_where_the_ids_agree() -> None:
+def test_nothing_is_mapped_if_the_ids_agree() -> None:
     agent = agent_at_home()
     agent.bind(spec_of(*NAMES[:4]))
     assert agent.feature_map is None
@@ -87,13 +87,13 @@ def test_nothing_is_translated_where_the_ids_agree() -> None:
     assert agent(td) is td
 
 
-def test_a_translated_rollout_replays() -> None:
+def test_a_rollout_with_mapped_features_replays() -> None:
     agent = agent_at_home()
     agent.bind(ABROAD)
     assert replay_difference(agent, play(agent, 5, 8, 0.1, spec=ABROAD)) < 1e-5
 
 
-def test_results_are_written_to_the_callers_td_and_its_observations_stay() -> None:
+def test_results_go_to_the_callers_td_and_its_observations_are_unchanged() -> None:
     agent = agent_at_home()
     agent.bind(ABROAD)
     observations = random_tokens()
@@ -120,7 +120,7 @@ def test_unknown_features_are_padding_in_evaluation() -> None:
     assert torch.equal(answer(agent, seen), answer(agent, without))
 
 
-def test_ids_that_the_environment_did_not_announce_are_padding_too() -> None:
+def test_unannounced_ids_are_padding_too() -> None:
     agent = agent_at_home()
     agent.bind(ABROAD)
     assert agent.feature_map is not None
@@ -157,7 +157,7 @@ def check_growth(agent: MettaAgent) -> None:
     assert not torch.equal(answer(agent, seen), answer(agent, unlike))  # what was learned is not masked afterwards
 
 
-def test_room_for_memory_and_precision_survive_growth() -> None:
+def test_memory_capacity_and_dtype_survive_growth() -> None:
     agent = agent_at_home().double()
     agent.reserve_memory(9)
     agent.bind(spec_of(*NAMES, "lava"))
@@ -189,7 +189,7 @@ def test_initialising_to_an_environment_takes_features_as_a_dictionary() -> None
     assert torch.equal(answer(agent, observations), expected)
 
 
-def test_another_environment_begins_with_an_empty_memory() -> None:
+def test_another_environment_starts_with_empty_memory() -> None:
     agent = agent_at_home()
     agent(acting_td(random_tokens()))
     assert agent.get_memory()[0]
@@ -222,7 +222,7 @@ def test_an_environment_may_have_another_number_of_tokens() -> None:
         ({"window": (7, 7)}, "reads observations of 5 x 5, the environment gives 7 x 7"),
     ],
 )
-def test_what_a_policy_cannot_do_in_an_environment_is_an_error_that_names_it(changes: dict, message: str) -> None:
+def test_an_incompatible_environment_is_an_error_with_the_reason(changes: dict, message: str) -> None:
     agent = agent_at_home()
     with pytest.raises(UserError, match=message):
         agent.bind(replace(HOME, **changes))
@@ -230,7 +230,7 @@ def test_what_a_policy_cannot_do_in_an_environment_is_an_error_that_names_it(cha
         agent.bind(vector_env(actions=spaces.Discrete(5)))
 
 
-def test_a_refused_environment_changes_nothing() -> None:
+def test_an_incompatible_environment_changes_nothing() -> None:
     agent = agent_at_home()
     with pytest.raises(UserError):
         agent.bind(replace(ABROAD, single_action_space=spaces.Discrete(6)))
@@ -276,7 +276,7 @@ def test_continuous_actions_have_no_index() -> None:
         MettaAgent(env, Fast(env)).convert_index_to_action(0)
 
 
-def test_memory_is_the_policys() -> None:
+def test_memory_is_forwarded_to_the_policy() -> None:
     agent = agent_at_home()
     agent(acting_td(random_tokens(4)))
     saved = agent.get_memory()
@@ -289,7 +289,7 @@ def test_memory_is_the_policys() -> None:
     assert agent.get_memory() == ({}, {})
 
 
-def test_stored_memory_comes_back_from_tensors() -> None:
+def test_stored_memory_is_restored_from_tensors() -> None:
     agent, other = agent_at_home(), agent_at_home()
     agent(acting_td(random_tokens(4)))
     other.load_stored_memory({name: tensor.clone() for name, tensor in agent.stored_memory().items()})

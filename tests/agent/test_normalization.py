@@ -28,7 +28,7 @@ def test_observations_are_unchanged_before_the_first_update_but_for_clipping() -
 def test_values_stay_the_same_when_their_statistics_change() -> None:
     torch.manual_seed(0)
     normalizer, layer, features = ValueNormalizer(), nn.Linear(8, 1), torch.randn(20, 8)
-    normalizer.update(torch.tensor(5.0), torch.tensor(29.0), layer)
+    normalizer.begin(torch.tensor(5.0), torch.tensor(29.0))
     assert (normalizer.mean.item(), normalizer.std.item()) == (5.0, 2.0)
     before = normalizer(layer(features))
     normalizer.update(torch.tensor(-40.0), torch.tensor(5000.0), layer)
@@ -36,15 +36,22 @@ def test_values_stay_the_same_when_their_statistics_change() -> None:
     torch.testing.assert_close(normalizer(layer(features)), before, rtol=1e-5, atol=1e-5)
 
 
-def test_the_first_update_moves_an_untrained_critic_to_the_mean_return() -> None:
-    normalizer, layer = ValueNormalizer(), nn.Linear(8, 1)
-    weight = layer.weight.detach().clone()
-    normalizer.update(torch.tensor(-800.0), torch.tensor(800.0**2 + 100.0), layer)
-    assert torch.equal(layer.weight, weight)
+def test_an_untrained_critic_begins_with_the_mean_return() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.begin(torch.tensor(-800.0), torch.tensor(800.0**2 + 100.0))
     assert normalizer(torch.zeros(1)).item() == -800
+
+
+def test_the_largest_spread_of_returns_is_remembered() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.begin(torch.tensor(0.0), torch.tensor(9.0))
+    for _ in range(50):
+        normalizer.update(torch.tensor(0.0), torch.tensor(0.0), None)
+    assert normalizer.std < 0.3
+    assert normalizer.largest_std == 3
 
 
 def test_equal_returns_do_not_divide_by_zero() -> None:
     normalizer = ValueNormalizer()
-    normalizer.update(torch.tensor(3.0), torch.tensor(9.0), None)
+    normalizer.begin(torch.tensor(3.0), torch.tensor(9.0))
     assert normalizer(torch.ones(1)).isfinite().all()

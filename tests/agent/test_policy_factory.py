@@ -1,4 +1,4 @@
-"""Policies by name, from the user's own file and from a module, and what is said when that fails."""
+"""Policies by name, from a file and from a module, and the errors when that fails."""
 
 import sys
 from pathlib import Path
@@ -84,7 +84,7 @@ def made(name: str, **options) -> Policy:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_our_policies_are_found_by_name(name: str) -> None:
+def test_bundled_policies_are_found_by_name(name: str) -> None:
     policy = make_policy(token_spec(), PyAgent(name=name, hidden_size=8, num_layers=1, core="gru"))
     assert type(policy).__name__.lower() == name.replace("_", "")
     assert policy.memory_shapes() == {"lstm": (1, 8)}
@@ -120,7 +120,7 @@ def test_options_reach_a_policy_that_takes_them(tmp_path: Path) -> None:
         assert made(place, widht=10).unused_arguments == {"widht": 10}
 
 
-def test_a_policy_that_takes_no_further_options_has_what_every_policy_has(tmp_path: Path) -> None:
+def test_a_policy_without_kwargs_gets_the_common_options(tmp_path: Path) -> None:
     place = f"{written(tmp_path, WRITES_ITS_OWN_FORWARD)}:Mine"
     policy = made(place, clip_range=0.5, analyze_weights_interval=9, hidden_size=8)
     assert (policy.clip_range, policy.analyze_weights_interval) == (0.5, 9)
@@ -137,7 +137,7 @@ def test_an_agent_is_made_from_the_same_settings(tmp_path: Path) -> None:
     assert replay_difference(agent, play(agent, 4, 5, 0.2)) < 1e-5
 
 
-def test_two_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
+def test_two_files_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
     for folder, size in (("a", 16), ("b", 20)):
         (tmp_path / folder).mkdir()
         written(tmp_path / folder, ENCODES_AND_DECODES.replace("hidden_size=16", f"hidden_size={size}"))
@@ -162,7 +162,7 @@ def test_an_unknown_policy_is_an_error_with_the_known_ones(tmp_path: Path) -> No
             find_class(name)
 
 
-def test_a_policy_that_cannot_be_imported_or_made_is_told_with_the_place(
+def test_a_policy_that_fails_is_an_error_with_its_source_location(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

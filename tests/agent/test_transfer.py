@@ -15,12 +15,12 @@ from engram.settings import UserError
 OLD = replace(token_spec(), features=(Feature(3, "wall", 1.0), Feature(0, "mine", 2.0)))
 
 
-def test_old_features_keep_ids_and_normalisations_and_new_ones_take_what_is_free() -> None:
+def test_old_features_keep_ids_and_normalisations_and_new_ones_get_free_ids() -> None:
     new = with_room_for(OLD, [Feature(0, "lava", 5.0), Feature(9, "mine", 9.0), Feature(7, "ore", 6.0)])
     assert new.features == (*OLD.features, Feature(1, "lava", 5.0), Feature(7, "ore", 6.0))
 
 
-def test_a_byte_has_room_for_255_features() -> None:
+def test_a_policy_has_at_most_255_features() -> None:
     full = OLD.with_features(tuple(Feature(i, f"feature_{i}", 1.0) for i in range(255)))
     with pytest.raises(UserError, match="no id is free for lava"):
         with_room_for(full, [Feature(0, "lava", 1.0)])
@@ -36,7 +36,7 @@ def test_weights_of_old_features_are_copied_and_those_of_new_ones_stay_fresh() -
     assert torch.equal(new.lstm.weight_hh_l0, old.lstm.weight_hh_l0)
 
 
-def test_the_l2_loss_starts_new_weights_from_where_they_begin() -> None:
+def test_the_l2_loss_measures_new_weights_from_their_initial_values() -> None:
     old, new = Fast(OLD), Fast(with_room_for(OLD, [Feature(0, "lava", 5.0)]))
     old.l2_init_loss()
     with torch.no_grad():
@@ -45,7 +45,7 @@ def test_the_l2_loss_starts_new_weights_from_where_they_begin() -> None:
     torch.testing.assert_close(new.l2_init_loss(), old.l2_init_loss())
 
 
-def test_features_in_another_order_are_refused() -> None:
+def test_features_in_another_order_are_an_error() -> None:
     turned = Fast(OLD.with_features(OLD.features[::-1]))
     with pytest.raises(UserError, match="in their old order"):
         load_weights(turned, Fast(OLD).state_dict(), OLD)
@@ -59,7 +59,7 @@ class Flattens(LSTMWrapper):
         self.wide = nn.Linear(25 * len(self.env_spec.features), 128)
 
 
-def test_what_features_do_not_explain_is_refused_by_name() -> None:
+def test_growth_that_features_do_not_explain_is_an_error() -> None:
     with pytest.raises(UserError, match=r"wide\.weight was \[128, 50\] and is now \[128, 75\]"):
         load_weights(Flattens(with_room_for(OLD, [Feature(0, "lava", 5.0)])), Flattens(OLD).state_dict(), OLD)
 
@@ -72,10 +72,10 @@ def test_what_features_do_not_explain_is_refused_by_name() -> None:
         ([Feature(0, "wall", 1.0), Feature(1, "wall", 1.0)], "two are named wall"),
     ],
 )
-def test_features_that_cannot_be_told_apart_are_refused(features, message: str) -> None:
+def test_ambiguous_features_are_an_error(features, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_features(features)
 
 
-def test_a_feature_without_a_normalisation_gets_that_of_a_byte() -> None:
+def test_the_default_normalisation_is_255() -> None:
     assert read_features({"wall": {"id": 4}}) == (Feature(4, "wall", 255.0),)

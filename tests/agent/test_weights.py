@@ -1,4 +1,4 @@
-"""Weights are clipped, pulled back and measured in every layer, the recurrent ones included."""
+"""Weight clipping, L2-init loss and weight metrics cover every layer, recurrent ones too."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_a_single_layer_is_a_module_too():
     assert list(weight_layers(nn.Linear(2, 2))[0].parameters) == ["weight", "bias"]
 
 
-def test_the_closest_options_count():
+def test_the_innermost_options_win():
     options = {"heads": WeightOptions(clip_scale=2), "heads.critic": WeightOptions(clip_scale=3)}
     scales = {layer.name: layer.options.clip_scale for layer in weight_layers(Policy(), options)}
     assert scales == {"conv": 1, "core": 1, "heads.actor.0": 2, "heads.critic": 3}
@@ -56,7 +56,7 @@ def test_clipping_bounds_every_layer_and_nothing_else():
     assert largest(policy.norm) == 6
 
 
-def test_clipping_works_from_below_and_keeps_what_is_within():
+def test_clipping_bounds_negative_weights_and_keeps_those_in_range():
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data = torch.tensor([[-3.0, 0.1]])
     clip_weights(weight_layers(layer), 1.0)
@@ -99,7 +99,7 @@ def test_layers_have_their_own_l2_scale():
     assert policy.l2_init.loss(weight_layers(policy, options)).item() == pytest.approx(3 * 0.01 * 17, rel=1e-4)
 
 
-def test_updating_the_copy_makes_here_the_new_beginning():
+def test_updating_the_copy_resets_the_distance():
     policy = Policy()
     policy.l2_init.loss(weight_layers(policy))
     moved(policy)
@@ -119,7 +119,7 @@ def test_the_copies_survive_a_checkpoint():
         torch.testing.assert_close(fresh.l2_init.loss(weight_layers(fresh)), loss)
 
 
-def test_a_checkpoint_without_copies_starts_anew():
+def test_a_checkpoint_without_copies_removes_them():
     policy = Policy()
     policy.l2_init.update_copy(weight_layers(policy))
     policy.load_state_dict(Policy().state_dict())
@@ -167,7 +167,7 @@ def test_metrics_can_be_switched_off_by_layer():
     ]
 
 
-def test_weights_that_are_not_finite_are_measured_as_such():
+def test_weights_that_are_not_finite_have_nan_metrics():
     layer = nn.Linear(3, 3)
     layer.weight.data[0, 0] = math.nan
     assert all(math.isnan(value) for value in weight_metrics(weight_layers(layer)).values())

@@ -124,6 +124,9 @@ class Wrapped(gymnasium.Wrapper):
 class Duel(ParallelEnv):
     possible_agents = ["a", "b"]
 
+    def reset(self, seed=None, options=None):
+        return {agent: [0.0, 1.0] for agent in self.possible_agents}, {}
+
     def observation_space(self, agent):
         return gymnasium.spaces.Box(0, 1, (2,))
 

@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from engram.config import setting_names
+from engram.config.groups import choices
+from engram.config.recipe import read_recipe
 from engram.config.run_directory import MAY_CHANGE
 from engram.training.settings import Trainer, Wandb
 
@@ -60,7 +62,7 @@ def test_every_setting_of_an_environment_is_documented(kind: str) -> None:
 
 def test_every_setting_of_training_is_documented() -> None:
     documented = tables("training.md")["default"]
-    outside = {"run", "runs_dir", "seed", "device", "init_from"}
+    outside = {"run", "runs_dir", "seed", "device", "init_from", "task"}
     assert documented.keys() >= outside
     expected = defaults(Trainer, "trainer.") | defaults(Wandb, "wandb.")
     check(
@@ -85,3 +87,12 @@ def check(documented: dict[str, str], expected: dict[str, Any]) -> None:
 def holds(cell: str, default: str) -> bool:
     """Whether a cell holds a default as a whole word."""
     return re.search(rf"(?<![\w.-]){re.escape(default)}(?![\w.])", cell) is not None
+
+
+def test_every_recipe_is_documented_with_its_budget_and_goal() -> None:
+    page = (DOCS / "tasks.md").read_text(encoding="utf-8")
+    for task in choices("task"):
+        recipe = read_recipe(task)
+        goal = "" if recipe.goal is None else f"{recipe.goal:g}"
+        score = "" if recipe.published is None else f"{recipe.published.score:g} after"
+        assert f"| `{task}` | {recipe.trainer['total_timesteps']:,} | {goal} | {score}" in page

@@ -68,18 +68,43 @@ def test_the_spec_names_the_id_and_the_flattened_spaces():
     [
         ("CartPole-v1", 4, spaces.Discrete(2)),
         ("Pendulum-v1", 3, spaces.Box(-2, 2, (1,))),
-        ("Blackjack-v1", 45, spaces.Discrete(2)),
         ("Taxi-v4", 500, spaces.Discrete(6)),
         ("FrozenLake-v1", 16, spaces.Discrete(4)),
     ],
 )
 def test_gymnasiums_own_environments_run(name, size, action):
-    settings = Gym(id=name)
+    settings = Gym(id=name, action_masks=False)
     block, buffers = start(settings, range(3))
     assert adapter.spec(settings).single_action_space == action
     assert buffers.observations.shape == (3, size)
     shown, _ = play(block, buffers, random_policy(action, 3), 60)
     assert all(step["alive"].all() for step in shown)
+    block.close()
+
+
+def test_a_tuple_arrives_as_parts():
+    block, buffers = start(Gym(id="Blackjack-v1"), range(3))
+    parts = buffers.parts(buffers.observations)
+    assert [(part.name, part.kind, part.symbols) for part in buffers.spec.parts] == [
+        ("0", "symbols", (32,)),
+        ("1", "symbols", (11,)),
+        ("2", "symbols", (2,)),
+    ]
+    player, dealer, ace = gymnasium.make("Blackjack-v1").reset(seed=episode_seed(7, 0, 0))[0]
+    assert [int(parts[name][0]) for name in "012"] == [player, dealer, ace]
+    play(block, buffers, lambda: 1, 20)
+    block.close()
+
+
+def test_masks_in_infos_come_with_every_observation():
+    block, buffers = start(Gym(id="Taxi-v4"), range(3))
+    assert buffers.spec.action_mask
+    for step in range(30):
+        masks = buffers.parts(buffers.observations)["action_mask"]
+        for env, mask in zip(block._envs, masks, strict=True):
+            np.testing.assert_array_equal(mask, env.unwrapped.action_mask(env.unwrapped.s), err_msg=str(step))
+        buffers.actions[:] = [np.flatnonzero(mask)[0] for mask in masks]
+        block.step()
     block.close()
 
 
@@ -275,7 +300,9 @@ def test_a_nan_action_is_named_as_the_cause():
 
 
 def test_an_observation_that_does_not_fit_its_space_is_refused_at_once():
-    with pytest.raises(UserError, match=r"engram-test/Walk-v0: an observation has shape \(3,\)"):
+    with pytest.raises(
+        UserError, match=r"engram-test/Walk-v0: environment 0, at step 0 .*: the observation has shape \(3,\)"
+    ):
         start(walk(bad="shape"))
 
 
@@ -283,7 +310,7 @@ def test_an_observation_that_does_not_fit_its_space_is_refused_at_once():
 def test_an_observation_that_does_not_fit_later_is_named_with_the_environment_and_the_step(length):
     block, buffers = start(walk(bad="shape", bad_step=2, ends="truncated", length=length), range(5, 7))
     place = f"environment 5, at step 2 of the episode with seed {episode_seed(7, 5, 0)}"
-    with pytest.raises(UserError, match=rf"^engram-test/Walk-v0: {place}: an observation has shape \(3,\)"):
+    with pytest.raises(UserError, match=rf"^engram-test/Walk-v0: {place}: the observation has shape \(3,\)"):
         play(block, buffers, lambda: 0, 2)
 
 

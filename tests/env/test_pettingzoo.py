@@ -246,6 +246,7 @@ def test_an_environment_is_named_by_module_or_class(module):
     assert adapter.spec(PettingZoo(module=module)).agents == 2
 
 
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")  # PettingZoo's own
 @pytest.mark.parametrize(
     ("module", "message"),
     [

@@ -24,7 +24,7 @@ def play(settings, ids=range(64), steps=60, seed=0, act=lambda block, buffers: b
 
 
 def _copy(buffers):
-    return {name: getattr(buffers, name).copy() for name in Buffers.__dataclass_fields__}
+    return {name: array.copy() for name, array in buffers.arrays().items()}
 
 
 class Memory:

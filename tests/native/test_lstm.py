@@ -1,4 +1,4 @@
-"""The LSTM's kernels: the numbers of a plain loop in float64, and the same bits however rows are batched."""
+"""The LSTM kernels equal a plain loop in float64, and give a row the same bits in any batch."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def assert_right(core: LSTM, inputs: Tensor, memory: Tensor, starts: Tensor) -> 
 
 
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
-def test_outputs_and_all_gradients_are_those_of_a_plain_loop(instruction_set: str, starts: Tensor) -> None:
+def test_outputs_and_gradients_equal_those_of_a_plain_loop(instruction_set: str, starts: Tensor) -> None:
     core, inputs, memory = case(*starts.shape, inputs=6, hidden=20)
     assert usable(inputs)
     assert_right(core, inputs, memory, starts)
@@ -64,7 +64,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_inputs_may_lie_anywhere_and_their_gradients_are_the_same(instruction_set: str, layout) -> None:
+def test_inputs_may_be_strided_with_the_same_gradients(instruction_set: str, layout) -> None:
     core, inputs, memory = case(5, 9, 24, 20)
     starts, moved = torch.rand(5, 9) < 0.2, layout(inputs)
     weight = torch.randn(5, 9, 20)
@@ -117,7 +117,7 @@ def test_the_same_threads_give_the_same_gradients(instruction_set: str, hidden: 
         torch.testing.assert_close(mine, one, rtol=1e-4, atol=1e-4)  # sums are added up in another order
 
 
-def test_a_nan_ends_where_an_episode_starts_and_stays_in_its_row(instruction_set: str) -> None:
+def test_nan_ends_at_an_episode_start_and_stays_in_its_row(instruction_set: str) -> None:
     core, inputs, memory = case(5, 7, 9, 10)
     inputs[1, 2] = torch.nan
     memory[4] = torch.nan
@@ -141,7 +141,7 @@ def test_no_gradient_crosses_an_episode_start(instruction_set: str) -> None:
     assert (gradient[3, 2] != 0).any()
 
 
-def test_steps_and_rows_may_lie_in_any_order(instruction_set: str) -> None:
+def test_steps_and_rows_may_have_any_memory_order(instruction_set: str) -> None:
     core, inputs, memory = case(5, 7, 9, 10)
     starts = torch.rand(5, 7) < 0.3
     plain = results(core, core, inputs, memory, starts)
@@ -155,7 +155,7 @@ def test_steps_and_rows_may_lie_in_any_order(instruction_set: str) -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_pure_pytorch_takes_over_where_kernels_are_not_made_for_it() -> None:
+def test_pytorch_takes_over_for_other_dtypes_and_devices() -> None:
     assert usable(torch.zeros(1, 1, 1))
     assert not usable(torch.zeros(1, 1, 1, dtype=torch.double))
     assert not usable(torch.zeros(1, 1, 1, device="meta"))
@@ -163,7 +163,7 @@ def test_pure_pytorch_takes_over_where_kernels_are_not_made_for_it() -> None:
         assert not usable(torch.zeros(1, 1, 1))
 
 
-def test_both_ways_agree() -> None:
+def test_kernels_and_pytorch_agree() -> None:
     core, inputs, memory = case(20, 30, 16, 40)
     starts = torch.rand(20, 30) < 0.05
     native = results(core, core, inputs, memory, starts)
@@ -175,7 +175,7 @@ def test_both_ways_agree() -> None:
 
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_memory_may_be_written_over_by_what_it_becomes(instruction_set, steps, layers):
+def test_memory_may_be_updated_in_place(instruction_set, steps, layers):
     core = LSTM(12, 20, layers)
     x, starts = torch.randn(steps, 140, 12), torch.rand(steps, 140) < 0.3
     everybody = torch.randn(150, layers, 40)

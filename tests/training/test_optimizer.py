@@ -90,7 +90,7 @@ def test_the_update_of_muon_has_singular_values_near_one() -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_gradient_norms_are_measured_before_clipping(agent, kind: str) -> None:
     optimise = OptimizerStep(agent, make_optimizer(agent, Optimizer(type=kind)))
-    for _ in range(2):  # the first step creates the state, which may take another path than the second
+    for _ in range(2):
         for parameter in agent.parameters():
             parameter.grad = torch.randn_like(parameter)
         gradients = {id(p): p.grad.flatten().clone() for p in agent.parameters() if p.grad is not None}
@@ -133,3 +133,48 @@ def test_a_run_learns_with_every_optimiser(tmp_path, kind: str) -> None:
     records = metrics(tmp_path)
     assert records[-1]["return"] > 1.5 * records[0]["return"]
     assert records[-1]["loss/entropy"] < records[0]["loss/entropy"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("size", [1e-4, 1.0])  # below and above the maximum norm
+def test_gradients_are_clipped_as_clip_grad_norm_does(agent, kind: str, fused: bool, size: float) -> None:
+    settings = Optimizer(type=kind, fused=fused, max_grad_norm=0.5)
+    start = {k: v.clone() for k, v in agent.state_dict().items()}
+    ends = []
+    for ours in (True, False):
+        agent.load_state_dict(start)
+        optimizer = make_optimizer(agent, settings)
+        optimise = OptimizerStep(agent, optimizer)
+        for number in range(3):
+            generator = torch.Generator().manual_seed(number)
+            for parameter in agent.parameters():
+                parameter.grad = size * torch.randn(parameter.shape, generator=generator)
+            if ours:
+                optimise(settings)
+            else:
+                nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+                optimizer.step()
+        ends.append([parameter.detach().clone() for parameter in agent.parameters()])
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_parameters_without_a_gradient_do_not_change(agent, fused: bool) -> None:
+    optimise = OptimizerStep(agent, make_optimizer(agent, Optimizer(fused=fused)))
+    first, *others = agent.parameters()
+    for parameter in others:
+        parameter.grad = torch.ones_like(parameter)
+    before = first.detach().clone()
+    assert optimise(Optimizer(fused=fused)).norm > 0
+    assert torch.equal(first, before)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_nan_gradient_is_not_hidden(agent, fused: bool) -> None:
+    optimise = OptimizerStep(agent, make_optimizer(agent, Optimizer(fused=fused)))
+    for parameter in agent.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    next(agent.parameters()).grad.view(-1)[0] = torch.nan
+    assert optimise(Optimizer(fused=fused)).norm.isnan()
+    assert all(parameter.isnan().any() for parameter in agent.parameters())

@@ -250,7 +250,7 @@ def test_values_are_learned_in_units_of_the_returns_unless_switched_off(tmp_path
     assert {unit for unit, _ in used} == {1.0}
 
 
-def test_the_floor_of_advantages_is_in_units_of_the_returns(tmp_path, monkeypatch) -> None:
+def test_the_floor_of_advantages_is_in_units_of_the_largest_spread_of_returns(tmp_path, monkeypatch) -> None:
     floors: list[float] = []
 
     def recording(advantages, mask, world, minimum):
@@ -258,6 +258,12 @@ def test_the_floor_of_advantages_is_in_units_of_the_returns(tmp_path, monkeypatc
         return normalize(advantages, mask, world, minimum)
 
     monkeypatch.setattr("engram.training.advantage.normalize", recording)
-    monkeypatch.setattr("engram.training.loop.value_unit", lambda *_: torch.tensor(3.0))
+    monkeypatch.setattr("engram.training.loop.advantage_unit", lambda *_: torch.tensor(3.0))
     run(tmp_path, *ENVIRONMENTS["recall"], "trainer.ppo.adv_floor=0.5", epochs=1)
     assert floors[-1] == 1.5
+
+
+def test_the_statistics_of_observations_follow_the_first_half_of_a_run(tmp_path) -> None:
+    run(tmp_path, *ENVIRONMENTS["recall"], epochs=4)
+    counts = [count.item() for name, count in weights(tmp_path).items() if name.endswith("normalizer.count")]
+    assert counts == [2 * 96]

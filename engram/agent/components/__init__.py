@@ -14,6 +14,7 @@ COMPONENTS: dict[str, type[Component]] = {
     "self_attention": encoders.SelfAttentionComponent,
     "vector_encoder": encoders.VectorEncoderComponent,
     "image_encoder": encoders.ImageEncoderComponent,
+    "parts_encoder": encoders.PartsEncoderComponent,
     "linear": layers.LinearComponent,
     "conv2d": layers.Conv2dComponent,
     "flatten": layers.FlattenComponent,

@@ -39,6 +39,8 @@ Form = Literal[
     "located tokens",  # [M]: decoded cells, features and values
     "embedded tokens",  # [M, F]
     "image",  # [H, W, C], as observed
+    "symbols",  # integers [H, W, C], [K] or one, as observed
+    "parts",  # a Dict or Tuple observation
     "box",  # [C, H, W]
     "sequence",  # [Q, D]
     "features",  # [I]; vector observations have this form too

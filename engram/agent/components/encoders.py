@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import model_validator
 
 from engram.agent.components.component import BuildContext, Component, Positive, Shape, ShapeError, WeightedComponent
+from engram.nearest import suggestion
 
 if TYPE_CHECKING:
     from torch import nn
@@ -169,6 +170,30 @@ class ImageEncoderComponent(WeightedComponent):
 
         height, width, channels = inputs[0].sizes
         return ImageEncoder((height, width, channels), self.size)
+
+
+class PartsEncoderComponent(WeightedComponent):
+    """Parts by their kinds (symbols as one-hots, vectors normalised, images by convolutions), and two linear layers."""
+
+    reads = ("parts", "symbols")
+    fixed_shape = True
+    parts: list[str] | None = None  # null: all parts of the observation
+    size: Positive
+    hidden_size: Positive = 128
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        names = [part.name for part in context.spec.parts]
+        for name in self.parts or []:
+            if inputs and name not in names:
+                hint = suggestion(name, names, otherwise=f": it has {', '.join(names) or 'none'}")
+                raise ShapeError(f"parts: {context.spec.name} has no part {name!r}{hint}")
+        return Shape("features", (self.size,))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.encoders.parts import PartsEncoder
+
+        spec = context.spec if self.parts is None else context.spec.with_parts(self.parts)
+        return PartsEncoder(spec, self.size, self.hidden_size)
 
 
 def _check_heads(dim: int, heads: int, name: str) -> None:

@@ -152,7 +152,7 @@ def _check_source_counts(graph: Graph) -> None:
     conditional: set[str] = set()
     for name, node in graph.nodes.items():
         some = [source for source in node.sources if source.name in conditional]
-        if node.condition is not None or (some and len(some) == len(node.sources)):
+        if node.conditions or (some and len(some) == len(node.sources)):
             conditional.add(name)
         if not some:
             check_source_count(node, graph.problems)

@@ -19,7 +19,7 @@ from engram.agent.components.component import (
 if TYPE_CHECKING:
     from torch import nn
 
-DISCRETE = "reads features and action embeddings, got {}: give sources: [FEATURES, _action_embeds_]"
+DISCRETE = "reads features, or features and action embeddings, got {}: give sources: [FEATURES, _action_embeds_]"
 CONTINUOUS = "reads features alone when actions are continuous, got {}: give the embeddings `for: discrete`"
 
 
@@ -80,7 +80,7 @@ class ActionEmbeddingComponent(Component):
 
 
 class ActorComponent(WeightedComponent):
-    """Features and action embeddings to one logit per action.
+    """Features and action embeddings, or features alone, to one logit per action.
 
     For continuous actions: features alone to means and log standard deviations.
     """
@@ -90,16 +90,21 @@ class ActorComponent(WeightedComponent):
 
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         forms = [shape.form for shape in inputs]
-        if forms != (["features"] if context.continuous else ["features", "embeddings"]):
+        if forms != ["features"] and (context.continuous or forms != ["features", "embeddings"]):
             raise ShapeError((CONTINUOUS if context.continuous else DISCRETE).format(join(inputs)))
         return Shape("features", (context.logits,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from torch import nn
+
         from engram.agent.heads import BilinearScores, GaussianOutput
+        from engram.agent.initialisation import initialise
 
         features = inputs[0].sizes[0]
         if context.continuous:
             return GaussianOutput(features, context.logits // 2)
+        if len(inputs) == 1:
+            return initialise(nn.Linear(features, context.logits), initialisation="max_0_01")
         return BilinearScores(features, inputs[1].sizes[1])
 
 

@@ -16,7 +16,8 @@ from engram.agent.components import COMPONENTS
 from engram.agent.components.component import Component
 from engram.nearest import nearest, suggestion
 
-Condition = Literal["tokens", "vector", "image", "discrete", "continuous"]  # kinds of observations and of actions
+# Kinds of observations and of actions.
+Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts", "discrete", "continuous"]
 
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)?:(-?\d+)?\])?")
@@ -57,7 +58,7 @@ class Node:
     name: str
     kind: str
     sources: tuple[NodeInput, ...] = ()
-    condition: Condition | None = None  # the environment must have this, or the node is left out
+    conditions: tuple[Condition, ...] = ()  # the environment must have all of these, or the node is left out
     component: Component | None = None  # None: its options are invalid
     sources_valid: bool = True  # whether all sources were readable and exist
 
@@ -69,11 +70,11 @@ def read_node(name: str, content: object, problems: Problems) -> Node:
         return Node(name, "")
     options = {str(key): value for key, value in content.items()}
     sources, sources_valid = _read_sources(name, options.pop("sources", []), problems)
-    condition = _read_condition(name, options.pop("for", None), problems)
+    conditions = _read_conditions(name, options.pop("for", None) or [], problems)
     kind = _read_kind(name, options.pop("kind", None), problems)
     if kind is None:
-        return Node(name, "", sources, condition)
-    return Node(name, kind, sources, condition, _read_options(name, kind, options, problems), sources_valid)
+        return Node(name, "", sources, conditions)
+    return Node(name, kind, sources, conditions, _read_options(name, kind, options, problems), sources_valid)
 
 
 def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[NodeInput, ...], bool]:
@@ -93,12 +94,14 @@ def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[N
     return tuple(sources), valid
 
 
-def _read_condition(name: str, given: Any, problems: Problems) -> Condition | None:
-    if given is not None and given not in CONDITIONS:
-        hint = suggestion(str(given), CONDITIONS)
-        problems.add(f"{name}.for", f"{given!r} is not one of {', '.join(CONDITIONS)}{hint}")
-        given = nearest(str(given), CONDITIONS)
-    return given
+def _read_conditions(name: str, given: Any, problems: Problems) -> tuple[Condition, ...]:
+    conditions: list[Any] = []
+    for condition in given if isinstance(given, list | tuple) else [given]:
+        if condition not in CONDITIONS:
+            hint = suggestion(str(condition), CONDITIONS)
+            problems.add(f"{name}.for", f"{condition!r} is not one of {', '.join(CONDITIONS)}{hint}")
+        conditions.append(condition if condition in CONDITIONS else nearest(str(condition), CONDITIONS))
+    return tuple(condition for condition in conditions if condition is not None)
 
 
 def _read_kind(name: str, given: object, problems: Problems) -> str | None:

@@ -7,7 +7,8 @@ from engram.agent.components.graph import OBSERVATION, OUTPUTS, REQUIRED, Graph,
 from engram.agent.components.node import Node, NodeInput, Problems
 from engram.env.spec import EnvSpec
 
-CONDITION_OF_FORM = {"tokens": "tokens", "image": "image", "features": "vector"}  # what `for:` calls an observation
+# What `for:` calls an observation of each form.
+CONDITION_OF_FORM = {form: form for form in ("tokens", "image", "symbols", "parts")} | {"features": "vector"}
 SLICEABLE = ("box", "sequence", "features")  # forms that can be sliced, along their first dimension
 
 CONVERSIONS: dict[tuple[Form, Form], str] = {  # (form given, form read) -> how to convert
@@ -19,6 +20,8 @@ CONVERSIONS: dict[tuple[Form, Form], str] = {  # (form given, form read) -> how 
     ("embedded tokens", "sequence"): "put a latent_attention between",
     ("embedded tokens", "features"): "put a latent_attention of one query between",
     ("image", "features"): "put an image_encoder between",
+    ("symbols", "features"): "put a parts_encoder between",
+    ("parts", "features"): "put a parts_encoder between",
     ("box", "features"): "put a flatten between",
     ("sequence", "features"): "put a self_attention or a flatten between",
 }
@@ -51,19 +54,20 @@ def make_plan(graph: Graph, context: BuildContext) -> list[PlanStep]:
 
 
 def _observation_shape(spec: EnvSpec) -> Shape:
-    sizes = tuple(spec.single_observation_space.shape)
-    if spec.observation_kind == "vector":
-        return Shape("features", sizes)
-    return Shape(spec.observation_kind, sizes)
+    if spec.observation_kind == "parts":
+        return Shape("parts", (len(spec.parts),))
+    form = "features" if spec.observation_kind == "vector" else spec.observation_kind
+    return Shape(form, tuple(spec.all_parts[0].shape))
 
 
 def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
-    """The nodes for this environment: those whose condition holds, and that have at least one source left."""
+    """The nodes for this environment: those whose conditions hold, and that have at least one source left."""
     spec, actions = context.spec, "continuous" if context.continuous else "discrete"
+    true = {spec.observation_kind, actions, *(() if spec.observation_kind == "tokens" else ("no_tokens",))}
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         sources = tuple(s for s in node.sources if s.name in nodes or s.name == OBSERVATION)
-        if node.condition in (None, spec.observation_kind, actions) and (sources or not node.sources):
+        if true.issuperset(node.conditions) and (sources or not node.sources):
             nodes[name] = replace(node, sources=sources)
     missing = [name for name in graph.nodes if name in REQUIRED and name not in nodes]
     if missing:

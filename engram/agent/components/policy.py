@@ -15,6 +15,7 @@ from engram.agent.components.graph import OBSERVATION, read_graph
 from engram.agent.components.layers import MergeComponent
 from engram.agent.components.node import NodeInput
 from engram.agent.components.plan import make_plan
+from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
 from engram.agent.recurrent.core import Core
@@ -120,8 +121,8 @@ class ComponentPolicy(Policy):
                 effective_rank=component.effective_rank,
             )
 
-    def _observations(self, td: TensorDictBase) -> Tensor:
-        """Observations [N, …]: tokens and images as bytes, vectors in the dtype of the weights."""
+    def _observations(self, td: TensorDictBase) -> Observations:
+        """Observations [N, …] as they are, but vectors in the dtype of the weights."""
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
         if self.env_spec.observation_kind != "vector":
             return observations

@@ -1,4 +1,4 @@
-"""Policy: what every recurrent policy has, however it is built: fields of the td, memory by name, and weight tools."""
+"""Policy: the base of all recurrent policies. It fills in the td, gives access to memory, and has weight tools."""
 
 # B rows, T steps, N = B * T, L layers, S floats per layer, H hidden size
 
@@ -13,15 +13,19 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.actions import make_actions
+from engram.agent.actions import at_least_float32, make_actions
 from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
+from engram.agent.observations import example, first_tensor
 from engram.agent.policies.shape_checks import check_outputs
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
+from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.tracing import is_traced
+
+IMPOSSIBLE = -1e9  # finite, so that a row whose mask allows nothing (an absent agent) has no NaN
 
 
 class Policy(nn.Module):
@@ -33,14 +37,14 @@ class Policy(nn.Module):
         self.action_space = make_actions(self.env_spec)
         self.clip_range = clip_range
         self.analyze_weights_interval = analyze_weights_interval
-        self.segment_shape = (0, 0)  # of the call at hand, where a forward of its own says so
-        self.unused_arguments: dict[str, Any] = {}  # accepted and kept, but nothing reads them
+        self.segment_shape = (0, 0)  # (B, T) of the current call, set by policies that override forward
+        self.unused_arguments: dict[str, Any] = {}  # accepted but not used
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
         self.l2_init = L2Init()
         self.value_normalizer = ValueNormalizer()
 
     def stores(self) -> Mapping[str, MemoryStore]:
-        """Everything that remembers, by name."""
+        """The memory stores, by name."""
         raise NotImplementedError
 
     def get_memory(self) -> Any:
@@ -51,7 +55,7 @@ class Policy(nn.Module):
         """Replace all memory by what `get_memory` gave."""
         raise NotImplementedError
 
-    # Memory as a value, for whoever carries it: rollouts, checkpoints, evaluation.
+    # Memory as a value, for rollouts, checkpoints and evaluation.
 
     def memory_shapes(self) -> dict[str, tuple[int, int]]:
         """Layers and floats per layer of one row's memory, by name."""
@@ -62,17 +66,17 @@ class Policy(nn.Module):
         return {name: store.read(ids_B) for name, store in self.stores().items()}
 
     def reserve_memory(self, rows: int) -> None:
-        """Make room for ids below `rows` at once, so that no call has to look."""
+        """Allocate memory for ids below `rows`, so that no call has to grow it."""
         for store in self.stores().values():
             store.reserve(rows)
 
     def reset_memory(self) -> None:
-        """Forget everything."""
+        """Clear all memory."""
         for store in self.stores().values():
             store.clear()
 
     def reset_env_memory(self, env_id: int) -> None:
-        """Forget one environment row; no error if it is not known."""
+        """Clear the memory of one environment row. Unknown rows are ignored."""
         for store in self.stores().values():
             store.clear(env_id)
 
@@ -82,12 +86,12 @@ class Policy(nn.Module):
     # Weights.
 
     def clip_weights(self) -> None:
-        """After every optimiser step: weights and biases, the recurrent ones too, back into the clip range."""
+        """Clamp weights and biases to the clip range, including recurrent ones. Called after every optimiser step."""
         if self.clip_range > 0:
             clip_weights(self.weight_layers(), self.clip_range)
 
     def l2_init_loss(self) -> Tensor:
-        """How far the weights are from where they began."""
+        """Squared distance of the weights from their initial values."""
         return self.l2_init.loss(self.weight_layers())
 
     def update_l2_init_weight_copy(self) -> None:
@@ -111,23 +115,21 @@ class Policy(nn.Module):
     def observation_normalizers(self) -> list[ObservationNormalizer]:
         return [module for module in self.modules() if isinstance(module, ObservationNormalizer)]
 
-    # The td, as the table of the policy call says.
+    # Fields of the td.
 
     def get_agent_experience_spec(self) -> TensorDict:
-        """What a policy wants to find again when it learns: one row's worth of each field."""
-        space = self.env_spec.single_observation_space
-        dtype = torch.from_numpy(space.low.ravel()[:1].astype(space.dtype)).dtype
-        return TensorDict({"env_obs": torch.zeros(space.shape, dtype=dtype)}, batch_size=[])
+        """The fields that learning needs from a rollout: one row of each."""
+        return TensorDict({"env_obs": example(self.env_spec)}, batch_size=[])
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
-        """Fill in an acting td: what to do, how likely it was, and the value."""
+        """Fill in an acting td [B]: actions, their log-probabilities, and values."""
         rows = math.prod(td.batch_size)
         self._check(logits, value, rows, 1)
         self.set_shape_fields(td, rows, 1)
         noise = td.get("action_noise", None)
         if noise is None:
             noise = torch.rand(logits.shape[0], self.action_space.noise, device=logits.device)
-        sample = self.action_space.sample(logits, noise)
+        sample = self.action_space.sample(masked(logits, td), noise)
         td["actions"] = sample.actions
         td["act_log_prob"] = sample.log_prob
         td["values"] = self.value_normalizer(value.reshape(-1).to(sample.log_prob.dtype))
@@ -135,10 +137,10 @@ class Policy(nn.Module):
         return td
 
     def forward_training(self, td: TensorDictBase, action: Tensor, logits: Tensor, value: Tensor) -> TensorDictBase:
-        """Fill in a learning td, [B, T] or flattened, for the actions that were taken. Returned as [B, T]."""
+        """Fill in a learning td, [B, T] or flattened, for the given actions. Returns it as [B, T]."""
         rows, steps = self._learning_shape(td, action)
         self._check(logits, value, rows, steps)
-        evaluation = self.action_space.evaluate(logits, action)
+        evaluation = self.action_space.evaluate(masked(logits, td), action)
         if td.batch_dims != 2:
             td = td.reshape(rows, steps)
         self.set_shape_fields(td, rows, steps)
@@ -149,9 +151,9 @@ class Policy(nn.Module):
         return td
 
     def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
-        """`bptt` and `batch`, for code that reads them; ours uses shapes."""
-        observations = td["env_obs"]
-        compiling = is_traced() or type(observations) is not Tensor  # but a compiler's stand-in
+        """Set `bptt` and `batch`, which user code may read. Engram itself uses shapes."""
+        observations = first_tensor(td["env_obs"])
+        compiling = is_traced() or type(observations) is not Tensor  # a fake tensor
         make = torch.full if compiling else _filled
         td["bptt"] = make(td.batch_size, steps, device=observations.device)
         td["batch"] = make(td.batch_size, rows, device=observations.device)
@@ -173,9 +175,17 @@ class Policy(nn.Module):
         )
 
 
+def masked(logits: Tensor, td: TensorDictBase) -> Tensor:
+    """Logits [N, W], those of impossible actions so low that their probability is exactly 0."""
+    mask = td.get(ACTION_MASK, None)
+    if mask is None:
+        return logits
+    return at_least_float32(logits).masked_fill(~mask.reshape(logits.shape), IMPOSSIBLE)
+
+
 @lru_cache(maxsize=64)
 def _filled(shape: torch.Size, number: int, device: torch.device) -> Tensor:
-    """As `torch.full`, made once for all calls: a view of one number, which nobody can write to."""
+    """`torch.full` as a read-only view of one number, cached."""
     return torch.tensor(number, device=device).expand(shape)
 
 
@@ -193,7 +203,7 @@ def call_shape(td: TensorDictBase, action: Tensor | None) -> tuple[int, int]:
 
 
 def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
-    """One warning for each option that nothing uses, with the nearest one that something does."""
+    """Warn once for each unused option, and suggest the nearest known one."""
     known = {
         name
         for base in policy.__mro__
@@ -203,6 +213,6 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
     }
     for name in arguments:
         hint = suggestion(name, known)
-        if name in known:  # by a base class, to which it is not handed on
+        if name in known:  # to a base class, which does not receive it
             hint = "; let __init__ take **kwargs and give them to super().__init__"
         warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)

@@ -1,20 +1,21 @@
 """Example: the smallest complete policy. Copy this file, change the network, and train it with
 `./tools/train.py py_agent=path/to/your_file.py:YourClass`.
 
-A policy says how to read observations and what to do with what is remembered. Memory is the base class's business.
+A policy encodes observations and decodes the core's output. The base class handles memory.
 """
 
 import torch
 from torch import Tensor, nn
 
 from engram import LSTMWrapper
+from engram.agent.encoders import make_encoder
 from engram.agent.encoders.box import TokensToBox
 from engram.agent.encoders.convolution import conv_shape
-from engram.settings import UserError
+from engram.agent.observations import Observations
 
 
 class Example(LSTMWrapper):
-    """A small CNN over the token grid, and the features of the agent's own cell.
+    """A small CNN over the token grid, and the features of the agent's own cell. Other observations: a ready encoder.
 
     >>> from engram.env.registry import make_spec
     >>> from engram.env.settings import TMaze
@@ -24,10 +25,14 @@ class Example(LSTMWrapper):
     def __init__(self, env, input_size=512, hidden_size=512, num_layers=2, **kwargs):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
         spec = self.env_spec
-        if spec.observation_kind != "tokens":
-            raise UserError(
-                f"py_agent=example reads tokens, and {spec.name} shows {spec.observation_kind}s: try py_agent=fast"
-            )
+        if spec.observation_kind == "tokens":
+            self.read_tokens(spec, input_size)
+        else:
+            self.encoder = make_encoder(spec, "fast", input_size)
+        self.actor = nn.Linear(hidden_size, self.action_space.logits)
+        self.critic = nn.Linear(hidden_size, 1)
+
+    def read_tokens(self, spec, input_size):
         first, second = conv_shape(spec.window)
         flat = 32 * second.output[0] * second.output[1]
         self.box = TokensToBox(spec)
@@ -41,17 +46,17 @@ class Example(LSTMWrapper):
             nn.ReLU(),
         )
         self.own = nn.Sequential(nn.Linear(len(spec.features), input_size - input_size // 2), nn.ReLU())
-        self.actor = nn.Linear(hidden_size, self.action_space.logits)
-        self.critic = nn.Linear(hidden_size, 1)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
-        """Tokens [N, M, 3] to features [N, input_size]: what is around, and what the agent's own cell says."""
+    def encode_observations(self, observations: Observations) -> Tensor:
+        """Tokens [N, M, 3] to features [N, input_size]: of the whole window, and of the agent's own cell."""
+        if self.env_spec.observation_kind != "tokens":
+            return self.encoder(observations)
         box = self.box(observations)
         height, width = self.env_spec.window
         return torch.cat([self.around(box), self.own(box[:, :, height // 2, width // 2])], dim=1)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the core gives [N, hidden_size] to logits [N, actions] and values [N, 1]."""
+        """The core's output [N, hidden_size] to logits [N, actions] and values [N, 1]."""
         return self.actor(hidden), self.critic(hidden)
 
     def value_layer(self) -> nn.Linear:

@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from engram.agent.encoders import make_encoder
-from engram.agent.heads import Critic, make_actor
+from engram.agent.heads import make_actor, make_critic
+from engram.agent.observations import Observations
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 from engram.env.spec import EnvSpec
 
@@ -22,10 +23,10 @@ class Fast(LSTMWrapper):
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers or EnvSpec.of(env).default_layers, **kwargs)
         self.encoder = make_encoder(self.env_spec, "fast", input_size)
-        self.actor = make_actor(self.action_space, hidden_size)
-        self.critic = Critic(hidden_size)
+        self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
+        self.critic = make_critic(self.env_spec, hidden_size)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
+    def encode_observations(self, observations: Observations) -> Tensor:
         return self.encoder(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

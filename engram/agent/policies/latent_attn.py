@@ -1,16 +1,17 @@
-"""Latent attention in three sizes: a few learned queries read the tokens."""
+"""Latent attention in three sizes: a few learned queries attend to the tokens."""
 
 from typing import Any
 
 from torch import Tensor, nn
 
 from engram.agent.encoders import make_encoder
-from engram.agent.heads import Critic, make_actor
+from engram.agent.heads import make_actor, make_critic
+from engram.agent.observations import Observations
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 
 class LatentAttn(LSTMWrapper):
-    """What the three have in common; they differ in one row of the encoder's table of sizes."""
+    """The base of the three sizes, which differ only in the encoder's `ATTENTION_SIZES`."""
 
     encoder_kind: str
 
@@ -19,10 +20,10 @@ class LatentAttn(LSTMWrapper):
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
         self.encoder = make_encoder(self.env_spec, self.encoder_kind, input_size)
-        self.actor = make_actor(self.action_space, hidden_size)
-        self.critic = Critic(hidden_size)
+        self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
+        self.critic = make_critic(self.env_spec, hidden_size)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
+    def encode_observations(self, observations: Observations) -> Tensor:
         return self.encoder(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

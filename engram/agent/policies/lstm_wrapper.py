@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
 from engram.agent.recurrent.core import Core
@@ -64,8 +65,8 @@ class LSTMWrapper(Policy):
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
-    def encode_observations(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] to features [N, input_size]."""
+    def encode_observations(self, observations: Observations) -> Tensor:
+        """Observations [N, ...] to features [N, input_size]. Parts are read by name: `observations["image"]`."""
         return self._method_of_policy("encode_observations")(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +133,7 @@ class LSTMWrapper(Policy):
         self.memory = MemoryStore(*core.memory_shape)
         self.lstm = TorchStyleCore(core)
 
-    def _method_of_policy(self, method: str) -> Callable[[Tensor], Any]:
+    def _method_of_policy(self, method: str) -> Callable[[Any], Any]:
         found = getattr(self.policy, method, None)
         if found is None:
             owner = self if self.policy is None else self.policy

@@ -6,6 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from engram.agent.observations import first_tensor
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore, Rows
 from engram.tracing import is_traced
@@ -60,5 +61,5 @@ def episode_starts(td: TensorDictBase, rows: int, steps: int) -> Tensor:
         flags = [td.get("dones", None), td.get("truncateds", None)]
     found = [flag.reshape(rows, steps).bool() for flag in flags if flag is not None]
     if not found:
-        return torch.zeros(steps, rows, dtype=torch.bool, device=td["env_obs"].device)
+        return torch.zeros(steps, rows, dtype=torch.bool, device=first_tensor(td["env_obs"]).device)
     return (found[0] if len(found) == 1 else found[0] | found[1]).t()

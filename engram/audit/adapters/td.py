@@ -12,6 +12,7 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from engram.agent.observations import with_parts
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
 from engram.audit.adapters.row_state import leaves
@@ -41,7 +42,7 @@ class TdAdapter(PolicyAdapter):
         self.compiled: Any = None  # called in place of the policy
         self._blank: nn.Module = copy_policy(policy, policy)
 
-    def acting_td(self, batch: ActingBatch) -> TensorDict:
+    def acting_td(self, batch: ActingBatch) -> TensorDictBase:
         rows = batch.dones.shape[0]
         fields = {
             "env_obs": batch.observations,
@@ -51,11 +52,11 @@ class TdAdapter(PolicyAdapter):
         }
         if self.memory_in_td:
             fields["action_noise"] = batch.noise
-        return TensorDict(fields, [rows])
+        return with_parts(self.spec, TensorDict(fields, [rows]))
 
-    def learning_td(self, segment: Segment, memory: Any = None) -> TensorDict:
+    def learning_td(self, segment: Segment, memory: Any = None) -> TensorDictBase:
         fields = {"env_obs": segment.observations, "dones": segment.dones, "truncateds": segment.truncateds}
-        td = TensorDict(fields, segment.shape)
+        td = with_parts(self.spec, TensorDict(fields, segment.shape))
         if self.memory_in_td:
             rows, steps = segment.shape
             memory = self.empty_memory(rows) if memory is None else memory
@@ -127,7 +128,7 @@ class TdAdapter(PolicyAdapter):
         none = self.policy.memory_of(torch.arange(0))
         return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in none.items()}
 
-    def _call(self, td: TensorDict, **action: Tensor) -> TensorDictBase:
+    def _call(self, td: TensorDictBase, **action: Tensor) -> TensorDictBase:
         return (self.policy if self.compiled is None else self.compiled)(td, **action)
 
 

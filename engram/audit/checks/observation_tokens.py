@@ -75,7 +75,7 @@ def _locations(audit: AuditContext) -> Tensor:
 
 
 def _blank(audit: AuditContext) -> Tensor:
-    shape = (PLACES, *audit.spec.single_observation_space.shape)
+    shape = (PLACES, *audit.spec.all_parts[0].shape)
     return torch.full(shape, EMPTY_LOCATION, dtype=torch.uint8)
 
 

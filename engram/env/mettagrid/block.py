@@ -32,7 +32,7 @@ class MettagridBlock:
         game, envs = config.game, len(env_ids)
         # The simulator would write past an array with fewer tokens, and into a copy of one that is not contiguous.
         assert buffers.observations.shape == (envs * game.num_agents, game.obs.num_tokens, 3)
-        assert all(array.flags.c_contiguous for array in vars(buffers).values())
+        assert all(array.flags.c_contiguous for array in buffers.arrays().values())
         self.simulators: dict[int, MettaGrid] = {}  # by environment, in order; so are the next two
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}

@@ -127,7 +127,7 @@ def _navigation(settings: Navigation) -> MettaGridConfig:
     fill = EventConfig(
         name="fill",
         target_query=typeTag("altar"),
-        timesteps=periodic(settings.refill, settings.refill, settings.max_steps),
+        timesteps=periodic(settings.refill, settings.refill, settings.step_limit),
         mutations=[updateTarget({"heart": 1})],
     )
     return _world(
@@ -180,7 +180,7 @@ def _world(
         label=settings.kind,
         game=GameConfig(
             num_agents=agents,
-            max_steps=settings.max_steps,
+            max_steps=settings.step_limit,
             episode_truncates=True,
             resource_names=[*dict.fromkeys([*resources, *settings.other_resources])],
             obs=ObsConfig(

@@ -66,13 +66,13 @@ def open_workers(
     layout = Buffers.layout(spec, spec.agents * batches[-1].stop)
     shares = share_out(batches, num_workers, separate=num_workers >= available_cores())
     setups = [
-        WorkerSetup(adapter_path(settings.kind), settings, seed, spec.agents, layout, first_env, own)
+        WorkerSetup(adapter_path(settings.kind), settings, seed, spec, layout, first_env, own)
         for own in (_shares_of(worker, shares, first_env) for worker in range(num_workers))
         if own
     ]
     memory = shared_memory.create(layout)
     try:
-        buffers = shared_memory.attach(memory, layout)
+        buffers = shared_memory.attach(memory, spec, layout)
         pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout)
     finally:
         os.close(memory)

@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 
 from engram.env.block import Buffers
+from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
 Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -31,14 +32,15 @@ def create(layout: Layout) -> int:
     return file
 
 
-def attach(file: int, layout: Layout) -> Buffers:
+def attach(file: int, spec: EnvSpec, layout: Layout) -> Buffers:
     offsets, size = _offsets(layout)
     memory = mmap.mmap(file, size)
     return Buffers(
+        spec,
         **{
             name: np.ndarray(shape, dtype, buffer=memory, offset=offsets[name])
             for name, (shape, dtype) in layout.items()
-        }
+        },
     )
 
 

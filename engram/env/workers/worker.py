@@ -20,6 +20,7 @@ from typing import Any
 from engram.env.block import Block, Buffers
 from engram.env.errors import describe_exception
 from engram.env.registry import load_adapter
+from engram.env.spec import EnvSpec
 from engram.env.workers.shared_memory import Layout, attach
 from engram.env.workers.transport import Command, CommandSocket, Status, send_reply
 
@@ -31,7 +32,7 @@ class WorkerSetup:
     adapter: str
     settings: Any
     seed: int
-    agents: int
+    spec: EnvSpec
     layout: Layout
     first_env: int  # id of the environment that has the first rows
     shares: dict[int, range]
@@ -92,10 +93,10 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
 
 def _build(blocks: dict[int, Block], setup: WorkerSetup, memory_file: int) -> None:
     adapter = load_adapter(setup.adapter)
-    buffers = attach(memory_file, setup.layout)
+    buffers = attach(memory_file, setup.spec, setup.layout)
     os.close(memory_file)
     for batch, ids in setup.shares.items():
-        rows = rows_of(ids, setup.first_env, setup.agents, buffers)
+        rows = rows_of(ids, setup.first_env, setup.spec.agents, buffers)
         blocks[batch] = adapter.block(setup.settings, ids, setup.seed, rows)
     gc.freeze()  # these objects live as long as the process, so later collections can skip them
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from engram import LSTMWrapper, MettaAgent
-from engram.agent.heads import Critic, make_actor
+from engram.agent.heads import BilinearActor, Critic, make_actor
 from engram.agent.recurrent.cores import CORES
 from engram.native.library import without_kernels
 from engram.settings import UserError
@@ -129,9 +129,9 @@ def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("size", [127, 129, 32])
 def test_heads_made_for_another_size_say_so(grad: bool, size: int) -> None:
-    spec = Sized(vector_env())
-    continuous = Sized(vector_env(actions=spaces.Box(-1, 1, (2,))))
-    for head in (Critic(128), make_actor(spec.action_space, 128), make_actor(continuous.action_space, 128)):
+    discrete, continuous = Sized(vector_env()), Sized(vector_env(actions=spaces.Box(-1, 1, (2,))))
+    actors = [make_actor(policy.env_spec, policy.action_space, 128) for policy in (discrete, continuous)]
+    for head in (Critic(128), BilinearActor(128, 5), *actors):
         with (
             torch.set_grad_enabled(grad),
             pytest.raises(UserError, match=rf"got features \[5, {size}\], expected \[N, 128\]"),

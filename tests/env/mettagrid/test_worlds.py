@@ -118,7 +118,7 @@ def test_the_two_mazes_are_equally_likely_and_differ_in_cue_and_goals_only():
     [
         ({"corridor": 3}, "use corridor 4 or more"),
         ({"window": 11}, "use corridor 10 or more"),
-        ({"corridor": 40}, "takes 42 steps"),
+        ({"corridor": 40, "max_steps": 41}, "takes 42 steps"),
         ({"wrong_reward": 1.0}, "must be less than right_reward"),
         ({"right_reward": 0.0}, "greater than 0"),
     ],
@@ -126,6 +126,13 @@ def test_the_two_mazes_are_equally_likely_and_differ_in_cue_and_goals_only():
 def test_a_t_maze_that_needs_no_memory_is_refused(fields, advice):
     with pytest.raises(ValidationError, match=advice):
         TMaze(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"), [({}, 40), ({"corridor": 20}, 200), ({"corridor": 20, "max_steps": 30}, 30)]
+)
+def test_an_episode_of_a_longer_t_maze_has_more_steps(fields, limit):
+    assert world(TMaze(**fields)).game.max_steps == limit
 
 
 def test_a_room_too_small_for_its_objects_is_refused_with_a_sufficient_size():

@@ -1,0 +1,124 @@
+"""What the runs of a benchmark of learning reached: one row per task and variant, over its seeds."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engram.bench.learning.jobs import is_finished, read_scores
+from engram.bench.learning.suite import Job
+from engram.bench.machine import describe
+from engram.training.estimate import Estimate, estimate
+
+
+class Point(NamedTuple):
+    """An evaluation during a run. Seconds are those of training, without evaluations."""
+
+    steps: int
+    seconds: float
+    greedy: float
+    sampled: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. Greedy and sampled are its final evaluations."""
+
+    seed: int
+    steps: int
+    seconds: float
+    greedy: float
+    sampled: float
+    reached: Point | None  # the first evaluation, greedy or sampled, at the goal
+    replay_error: float  # the largest
+    curve: list[Point]
+    commands: list[str]
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one task and variant."""
+
+    task: str
+    title: str
+    variant: str
+    goal: float | None
+    published: dict[str, Any] | None
+    runs: list[Run]
+    command: str
+
+    def over_seeds(self, which: str) -> Estimate:
+        """The mean of the final returns, `greedy` or `sampled`, with its interval and spread."""
+        found = estimate(np.array([getattr(run, which) for run in self.runs]))
+        assert found is not None
+        return found
+
+    def to_goal(self, which: str) -> float | None:
+        """The median of the steps or seconds until the goal; None if half of the runs or more did not reach it."""
+        values = [float("inf") if run.reached is None else float(getattr(run.reached, which)) for run in self.runs]
+        median = statistics.median_high(values)
+        return None if median == float("inf") else median
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        return content | {which: self.over_seeds(which)._asdict() for which in ("greedy", "sampled")}
+
+
+def collect(jobs: Sequence[Job]) -> list[Row]:
+    """A row for each task and variant that has a finished run, in the order of the tasks."""
+    groups: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.task, job.variant), []).append(job)
+    return [_row(done) for group in groups.values() if (done := [job for job in group if is_finished(job)])]
+
+
+def result_to_json(rows: Sequence[Row], failures: dict[str, str]) -> dict[str, Any]:
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    content = {"schema": 1, "verb": "learn", "date": date, "machine": describe()}
+    return {**content, "rows": [row.to_json() for row in rows], "failures": failures}
+
+
+def _row(jobs: Sequence[Job]) -> Row:
+    first, recipe = jobs[0], jobs[0].recipe
+    published = recipe.published.model_dump() if recipe.published else None
+    command = " ".join(["engram bench learn --tasks", first.task, "--seeds", str(len(jobs)), *first.words])
+    runs = [_read_run(job, recipe.goal) for job in sorted(jobs, key=lambda job: job.seed)]
+    return Row(first.task, recipe.title, first.variant, recipe.goal, published, runs, command)
+
+
+def _read_run(job: Job, goal: float | None) -> Run:
+    lines = (job.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    evaluating = accumulate(record.get("time/evaluation_seconds", 0.0) for record in records)
+    curve = [
+        Point(
+            record["steps"],
+            round(record["time/seconds"] - spent, 2),
+            record["evaluate/greedy_return"],
+            record["evaluate/return"],
+        )
+        for record, spent in zip(records, evaluating, strict=True)
+        if "evaluate/return" in record
+    ]
+    spent = sum(record.get("time/evaluation_seconds", 0.0) for record in records)
+    scores, seconds = read_scores(job), records[-1]["time/seconds"] - spent
+    greedy, sampled = (scores[which]["mean"] for which in ("greedy", "sampled"))
+    end = Point(records[-1]["steps"], round(seconds, 2), greedy, sampled)
+    return Run(
+        job.seed,
+        end.steps,
+        end.seconds,
+        greedy,
+        sampled,
+        None if goal is None else next((p for p in [*curve, end] if max(p.greedy, p.sampled) >= goal), None),
+        max(record["memory/replay_error"] for record in records),
+        curve,
+        scores["commands"],
+        scores["commit"],
+    )

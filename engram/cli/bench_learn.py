@@ -1,0 +1,76 @@
+"""`engram bench learn [OPTION …] [SETTING=VALUE …]`: train the recipes and compare them with published figures."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engram.bench.learning.suite import SUITES, Job, LearnOptions, plan
+from engram.cli.arguments import ArgumentParser, positive_int
+from engram.cores import available_cores
+
+DESCRIPTION = """Trains tasks (engram train task=NAME) over several seeds, one thread per run and several runs at once,
+and evaluates them greedily and with sampled actions. Prints a table and writes results.json and page.html.
+
+Finished runs are kept. The same command again skips them and resumes the others."""
+EXAMPLES = """examples:
+  engram bench learn --suite quick
+  engram bench learn --tasks control/CartPole,recall/delay100 --seeds 3
+  engram bench learn --tasks my_task.yaml trainer.ppo.gamma=0.999 --out bench-results/gamma
+  engram bench learn --vary py_agent.core=lstm,gru,mingru"""
+
+
+def main(words: Sequence[str]) -> int:
+    parser = learning_parser("engram bench learn", DESCRIPTION)
+    parser.add_argument("--vary", action="append", default=[], metavar="NAME=A,B,…", help="compare values of a setting")
+    arguments, settings = parser.parse_settings(words)
+    options = options_from(arguments, settings)
+    return run_and_report(plan(options), arguments.jobs, options, dry=arguments.dry_run, only_report=arguments.report)
+
+
+def learning_parser(program: str, description: str) -> ArgumentParser:
+    """A parser with the options of benchmarks that train recipes."""
+    parser = ArgumentParser(
+        prog=program, usage=f"{program} [OPTION …] [SETTING=VALUE …]", description=description, epilog=EXAMPLES
+    )
+    limits = ", ".join(f"{name}: up to {steps:,}" for name, steps in SUITES.items() if name != "full")
+    defaults = LearnOptions()
+    parser.add_argument("--suite", choices=SUITES, default=defaults.suite, help=f"tasks by budget ({limits} steps)")
+    parser.add_argument("--tasks", type=_names, default=[], metavar="NAME,…", help="recipes or YAML files instead")
+    parser.add_argument("--seeds", type=positive_int, metavar="N", help="default: 5, or 3 above 2 million steps")
+    parser.add_argument("--jobs", type=positive_int, default=available_cores(), help="runs at once (default: cores)")
+    parser.add_argument("--out", type=Path, default=defaults.out, metavar="DIR", help=f"default: {defaults.out}")
+    parser.add_argument("--episodes", type=positive_int, default=defaults.episodes, help="of the final evaluations")
+    parser.add_argument("--points", type=positive_int, default=defaults.points, help="evaluations during a run")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands of the runs, and do nothing")
+    parser.add_argument("--report", action="store_true", help="report the runs that are finished, and run nothing")
+    return parser
+
+
+def options_from(arguments: object, settings: Sequence[str]) -> LearnOptions:
+    given = {name: value for name, value in vars(arguments).items() if name in LearnOptions.__dataclass_fields__}
+    return LearnOptions(**given, words=[*settings])
+
+
+def run_and_report(jobs: Sequence[Job], at_once: int, options: LearnOptions, *, dry: bool, only_report: bool) -> int:
+    """Run what is missing, then print and write the results. The exit code is 1 if a run failed."""
+    if dry:
+        print("\n".join(command for job in jobs for command in job.commands))
+        return 0
+    from engram.bench.learning.jobs import run_jobs
+    from engram.bench.learning.page import write_page
+    from engram.bench.learning.result import collect, result_to_json
+    from engram.bench.learning.table import show
+    from engram.bench.result import write
+
+    failures = {} if only_report else run_jobs(jobs, at_once, lambda line: print(line, file=sys.stderr, flush=True))
+    rows = collect(jobs)
+    content = result_to_json(rows, failures)
+    write(content, options.out / "results.json")
+    write_page(content, rows, options.out / "page.html")
+    show(rows, failures)
+    print(f"wrote {options.out / 'results.json'} and {options.out / 'page.html'}")
+    return 1 if failures else 0
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

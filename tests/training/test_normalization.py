@@ -1,0 +1,44 @@
+"""The statistics by which a policy normalises follow its rollouts."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from engram.agent.normalization import ValueNormalizer
+from engram.training.experience import Experience
+from engram.training.normalization import advantage_unit, begin_value_normalization, value_unit
+from engram.training.settings import PPO
+
+ROWS, HORIZON = 4, 16
+
+
+def rollout_of_equal_rewards(reward: float) -> Experience:
+    """A rollout without an episode's end, by an untrained critic."""
+    spec = TensorDict({"env_obs": torch.zeros(2)}, [])
+    experience = Experience(ROWS, ROWS * HORIZON, HORIZON, HORIZON, spec)
+    for fields in (experience.buffer, experience.bootstrap):
+        fields["rewards"].fill_(reward)
+        fields["values"].normal_()
+    experience.buffer["alive"].fill_(True)
+    experience.buffer["ratio"].fill_(1)
+    return experience
+
+
+@pytest.mark.parametrize("reward", [1.0, -6.0])
+def test_a_new_critic_says_the_return_of_a_task_that_is_longer_than_its_first_rollout(reward: float) -> None:
+    torch.manual_seed(0)
+    agent = SimpleNamespace(policy=SimpleNamespace(value_normalizer=ValueNormalizer()))
+    experience = rollout_of_equal_rewards(reward)
+    begin_value_normalization(agent, experience, PPO(gamma=0.98))
+    assert agent.policy.value_normalizer.mean.item() == pytest.approx(50 * reward, rel=0.1)
+    assert experience.buffer["values"].mean().item() == pytest.approx(50 * reward, rel=0.1)
+
+
+def test_values_and_the_floor_of_advantages_have_units_only_if_returns_are_normalised() -> None:
+    agent = SimpleNamespace(policy=SimpleNamespace(value_normalizer=ValueNormalizer()))
+    agent.policy.value_normalizer.begin(torch.tensor(0.0), torch.tensor(9.0))
+    agent.policy.value_normalizer.update(torch.tensor(0.0), torch.tensor(1.0), None)
+    assert value_unit(agent, True) < advantage_unit(agent, True) == 3
+    assert value_unit(agent, False) == advantage_unit(agent, False) == 1
