@@ -27,7 +27,7 @@ POLICIES = {
     "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
     "gru": ("env=recall", "py_agent.core=gru"),
     "mingru": ("env=recall", "py_agent.core=mingru"),
-    "parts": ("env=gym", "env.id=MiniGrid-Empty-5x5-v0"),
+    "parts": ("env=gym", "env.id=minigrid:MiniGrid-Empty-5x5-v0"),
     "continuous": ("env=gym", "env.id=Pendulum-v1"),
 }
 
