@@ -32,9 +32,9 @@ class PolicyStep(nn.Module):
         self.use_memory = use_memory
         self.agent.policy.action_space = GreedyActions(agent.action_space)  # type: ignore[assignment]
         self.memory_sizes = {name: math.prod(shape) for name, shape in agent.memory_shapes().items()}
-        seen = with_parts(agent.env_spec, agent.get_agent_experience_spec())
+        seen = with_parts(agent.env_spec, agent.get_agent_experience_spec().unsqueeze(0))
         self.keys = {_graph_name(key): key for key in seen.keys(include_nested=True, leaves_only=True)}
-        self.fields = self.inputs(seen)  # one row of each
+        self.fields = {name: field[0] for name, field in self.inputs(seen).items()}  # one row of each
         self.eval()
 
     def forward(self, observations: dict[str, Tensor], memory: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
