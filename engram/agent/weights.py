@@ -1,7 +1,9 @@
 """Weight clipping, the L2-init loss, and weight metrics.
 
 All work on the layers that `weight_layers` finds in a module: Linear, convolutions, and recurrent cores, which are
-recognised by the names of their parameters (`weight_ih_l0` and so on, as in `torch.nn.LSTM`).
+recognised by the names of their parameters (`weight_ih_l0` and so on, as in `torch.nn.LSTM`). A parameter `bias`
+beside a Linear layer belongs to it. Normalisations, embeddings, query tokens and standard deviations are left out: they
+do not multiply activations, or begin at 1.
 """
 
 import re
@@ -146,7 +148,12 @@ def _layer_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     own = dict(module.named_parameters(recurse=False))
     if isinstance(module, nn.Linear | _ConvNd):
         return own
-    return {name: parameter for name, parameter in own.items() if RECURRENT_PARAMETER.fullmatch(name)}
+    has_linear = any(isinstance(child, nn.Linear) for child in module.children())
+    return {
+        name: parameter
+        for name, parameter in own.items()
+        if RECURRENT_PARAMETER.fullmatch(name) or (name == "bias" and has_linear)
+    }
 
 
 def _innermost(name: str, options: Mapping[str, WeightOptions]) -> WeightOptions:

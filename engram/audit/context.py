@@ -1,8 +1,11 @@
 """AuditContext: what every check receives: the policy, fresh copies of it, and reproducible random scenarios."""
 
+import random
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -19,10 +22,22 @@ from engram.settings import UserError
 
 EXACT = 1e-5  # largest difference between float32 numbers of size 1 that should be equal
 VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
+PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
+
+
+class AuditSizes(NamedTuple):
+    """The sizes of the run that is rehearsed."""
+
+    rows: int = 64  # environment rows, and rows of a minibatch
+    horizon: int = 64  # steps of a segment
+    steps: int = 500  # acting steps without an episode end
+
+
+QUICK = AuditSizes(rows=12, horizon=12, steps=60)
 
 
 class AuditContext:
-    rows, steps = 6, 8
+    rows, steps = 6, 8  # of checks that do not depend on size
 
     def __init__(
         self,
@@ -31,14 +46,20 @@ class AuditContext:
         seed: int = 0,
         adapter: str = "auto",
         takes_options: bool = False,
+        sizes: AuditSizes | None = None,
     ) -> None:
         """`make()` returns the policy; with `takes_options`, its keyword arguments are the policy's settings."""
         self.make, self.spec, self.seed, self.takes_options = make, spec, seed, takes_options
+        self.sizes = sizes or AuditSizes()
+        self.failed: set[str] = set()  # the checks that failed so far
         self.original = self._build(adapter)
         self.learning_error = self._try_learning()
+        self.random_outputs = {mode: self._random_outputs(mode) for mode in (None, False)}
         self.mode_matters = self._mode_matters()
         self._test_reset(self.original)
+        self.learned_start = ""  # the parameters of a learned initial state, if there is one
         self.visible, self.memory_effect = self._with_visible_memory()
+        self.learned_start = self._find_learned_start()
 
     @property
     def policy(self) -> nn.Module:
@@ -76,10 +97,23 @@ class AuditContext:
         scenario = self.scenario(salt, rows, steps, end_chance)
         return scenario.segment(random_actions(self.spec, (scenario.rows, scenario.steps), self.generator(salt + 1)))
 
+    def fresh_start(self, played: Any) -> Any:
+        """A scenario or segment whose first step is flagged as a start, if the policy needs the flag to begin anew."""
+        if not self.learned_start:
+            return played
+        dones = played.dones.clone()
+        dones[:, 0] = True
+        return replace(played, dones=dones)
+
     def needs_memory(self) -> None:
         """Skip the check if the outputs do not depend on the past."""
         if self.memory_effect <= EXACT:
             raise DoesNotApplyError("the outputs do not depend on the past: see memory_used")
+
+    def needs_repeatable_outputs(self) -> None:
+        """Skip the check if the outputs are random, even in evaluation mode."""
+        if self.random_outputs[False]:
+            raise DoesNotApplyError("the policy draws random numbers by itself: see determinism")
 
     def _build(self, name: str) -> PolicyAdapter:
         torch.manual_seed(self.seed)
@@ -114,6 +148,33 @@ class AuditContext:
             raise CannotAuditError(f"no adapter can play a {type(policy).__name__}: {describe(error)}") from error
 
     @torch.no_grad()
+    def _random_outputs(self, training_mode: bool | None) -> str:
+        """Which outputs change with the random seed, if any: acting, learning, or both."""
+        found = []
+        segment, scenario = self.segment(92), self.scenario(93, steps=4, end_chance=0.3)
+        for name in ("acting", "learning"):
+            outputs = []
+            for seed in (1, 2):
+                copy = copy_adapter(self.original)
+                copy.training_mode = training_mode
+                seed_everything(seed)
+                try:
+                    if name == "learning":
+                        outputs.append(copy.learn(segment).numbers())
+                    else:
+                        played = play(copy, scenario).numbers
+                        copy.reset()
+                        copy.fixed_sampling = False  # so that noise is seen, whichever function draws it
+                        seed_everything(seed)
+                        first = copy.act(scenario.batch(slice(0, scenario.rows), 0)).numbers()
+                        outputs.append(torch.cat([played, first.unsqueeze(1)], 1))
+                except Exception:  # the checks report it
+                    break
+            if len(outputs) == 2 and max_difference(*outputs) > tolerance(outputs[0]):
+                found.append(name)
+        return " and ".join(found)
+
+    @torch.no_grad()
     def _mode_matters(self) -> bool:
         """Whether training and evaluation mode give different outputs."""
         scenario, outputs = self.scenario(93, steps=2), []
@@ -121,7 +182,7 @@ class AuditContext:
             for mode in (True, False):
                 copy = copy_adapter(self.original)
                 copy.training_mode = mode
-                torch.manual_seed(self.seed)
+                seed_everything(self.seed)
                 outputs.append(play(copy, scenario).numbers)
                 if not self.learning_error:
                     outputs[-1] = torch.cat([outputs[-1].flatten(), copy.learn(self.segment(92)).numbers().flatten()])
@@ -150,27 +211,44 @@ class AuditContext:
         if effect >= VISIBLE:
             return self.original, effect
         perturbed = copy_adapter(self.original)
-        perturb_weights(perturbed.policy, self.generator(97))
-        if isinstance(perturbed, TdAdapter):
-            perturb_weights(perturbed._blank, self.generator(97))
+        for policy in _policies(perturbed):
+            perturb_weights(policy, self.generator(97))
         perturbed_effect = self._memory_effect(perturbed)
         return (perturbed, perturbed_effect) if perturbed_effect > effect else (self.original, effect)
 
     @torch.no_grad()
     def _memory_effect(self, adapter: PolicyAdapter) -> float:
         """How much two different pasts change the outputs for the same observation."""
-        scenario = self.scenario(96, steps=3)
-        other = scenario.with_other_past(slice(None), 2, self.generator(95), self.spec)
-        outputs: list[Tensor] = []
+        effect = 0.0
+        for steps in PASTS:
+            scenario = self.scenario(96, steps=steps)
+            other = scenario.with_other_past(slice(None), steps - 1, self.generator(95), self.spec)
+            outputs: list[Tensor] = []
+            try:
+                for each in (scenario, other):
+                    copy = copy_adapter(adapter)
+                    copy.training_mode = False if self.mode_matters else None
+                    seed_everything(self.seed)
+                    outputs.append(play(copy, each).numbers[:, -1])
+            except Exception:  # the checks report it
+                return torch.inf
+            effect = max(effect, max_difference(outputs[0], outputs[1]))
+        return effect
+
+    def _find_learned_start(self) -> str:
+        """Parameters that only a flagged start brings in: then a start means them, and not an empty store."""
         try:
-            for each in (scenario, other):
-                copy = copy_adapter(adapter)
-                copy.training_mode = False if self.mode_matters else None
-                torch.manual_seed(self.seed)
-                outputs.append(play(copy, each).numbers[:, -1])
+            first, second = (self.scenario(91, steps=2).batch(slice(0, self.rows), step) for step in (0, 1))
+            adapter = self.adapter()
+            unflagged = adapter.act(first).numbers()
+            used = _used_parameters(adapter, adapter.act(second).numbers())
+            adapter.reset()
+            flagged = adapter.act(replace(first, dones=torch.ones_like(first.dones))).numbers()
+            used_at_start = _used_parameters(adapter, flagged)
         except Exception:  # the checks report it
-            return torch.inf
-        return max_difference(outputs[0], outputs[1])
+            return ""
+        differs = max_difference(unflagged.detach(), flagged.detach()) > tolerance(flagged.detach())
+        return ", ".join(sorted(used_at_start - used)) if differs else ""
 
     def _try_learning(self) -> str:
         """The error of the simplest learning call, if it raises one."""
@@ -183,6 +261,33 @@ class AuditContext:
 
 def copy_adapter(adapter: PolicyAdapter) -> PolicyAdapter:
     return copy_policy(adapter, adapter.policy)
+
+
+def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
+    """Names of the parameters that an output depends on."""
+    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
+    return {name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
+
+
+def scale_weights(adapter: PolicyAdapter, factor: float) -> None:
+    """Multiply every weight matrix."""
+    for policy in _policies(adapter):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(factor)
+
+
+def _policies(adapter: PolicyAdapter) -> list[nn.Module]:
+    """The policy, and the blank copy that a reset restores."""
+    return [adapter.policy, *([adapter._blank] if isinstance(adapter, TdAdapter) else [])]
+
+
+def seed_everything(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 def abs_difference(one: Tensor, other: Tensor) -> Tensor:

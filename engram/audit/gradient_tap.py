@@ -9,7 +9,7 @@ observation of a step shows which part of that output belongs to the step.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,17 +33,29 @@ class GradientTap(NamedTuple):
     module: str
     slices: list[OutputSlice]  # one for each requested step
 
+    def part(self, output: Tensor, piece: OutputSlice, shape: tuple[int, int]) -> Tensor:
+        """One slice of an output, or of its gradient."""
+        return _parts(output, shape)[piece.position]
+
 
 def find_gradient_tap(
-    adapter: PolicyAdapter, segment: Segment, row: int, steps: Sequence[int], spec: EnvSpec, generator: torch.Generator
+    adapter: PolicyAdapter,
+    segment: Segment,
+    row: int,
+    steps: Sequence[int],
+    spec: EnvSpec,
+    generator: torch.Generator,
+    memory: Any = None,
 ) -> GradientTap | None:
     """The first module whose output has a separate slice for each of these steps of a row."""
-    base, _ = record(adapter, segment)
-    slices: dict[str, list[OutputSlice]] = {name: [] for name in base}
+    base, _ = record(adapter, segment, memory)
+    slices: dict[str, list[OutputSlice]] = {
+        name: [] for name, calls in base.items() if any(output.requires_grad for output in calls)
+    }
     for step in steps:
         observations = segment.observations.clone()
         observations[row, step] = random_observations(spec, (1,), generator)[0]
-        changed, _ = record(adapter, replace(segment, observations=observations))
+        changed, _ = record(adapter, replace(segment, observations=observations), memory)
         for name in list(slices):
             found = _changed(base[name], changed.get(name, []), segment.shape)
             if len(found) == 1 and found[0] not in slices[name]:
@@ -53,27 +65,39 @@ def find_gradient_tap(
     return next((GradientTap(name, found) for name, found in slices.items()), None)
 
 
-def gradient_per_step(
-    adapter: PolicyAdapter, segment: Segment, tap: GradientTap, loss: Callable[[PolicyOutput], Tensor]
-) -> Tensor:
-    """The norm of the loss's gradient at each slice of the tap."""
-    recorded, output = record(adapter, segment)
-    tapped = recorded[tap.module]
-    gradients = torch.autograd.grad(loss(output), tapped, allow_unused=True)
-    sizes = []
-    for piece in tap.slices:
-        gradient = gradients[piece.call]
-        parts = None if gradient is None else _parts(gradient, segment.shape)
-        sizes.append(torch.zeros(()) if parts is None else parts[piece.position].norm())
-    return torch.stack(sizes)
+@contextmanager
+def perturbed(
+    policy: nn.Module, tap: GradientTap, piece: OutputSlice, shape: tuple[int, int], delta: Tensor
+) -> Iterator[None]:
+    """Within this, one slice of the tapped module's output is changed."""
+    calls = 0
+
+    def hook(_module: nn.Module, _inputs: object, output: Any) -> Any:
+        nonlocal calls
+        first = output[0] if isinstance(output, tuple) and output else output
+        if not isinstance(first, Tensor) or first.dim() == 0:
+            return None
+        calls += 1
+        if calls - 1 != piece.call:
+            return None
+        parts = _parts(first, shape).clone()
+        parts[piece.position] += delta
+        changed = parts.view(first.shape)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    handle = policy.get_submodule(tap.module).register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
-def record(adapter: PolicyAdapter, segment: Segment) -> tuple[Recorded, PolicyOutput]:
+def record(adapter: PolicyAdapter, segment: Segment, memory: Any = None) -> tuple[Recorded, PolicyOutput]:
     """Learn, and record the outputs of all modules, in the order of their first call."""
     recorded: Recorded = {}
     with _recording(adapter.policy, recorded):
         torch.manual_seed(0)
-        output = adapter.learn(segment)
+        output = adapter.learn(segment, memory)
     return recorded, output
 
 
@@ -82,7 +106,7 @@ def _recording(policy: nn.Module, recorded: Recorded) -> Iterator[None]:
     def recorder(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple) and output else output
-            if isinstance(first, Tensor) and first.requires_grad and first.dim() > 0:
+            if isinstance(first, Tensor) and first.dim() > 0:
                 recorded.setdefault(name, []).append(first)
 
         return hook

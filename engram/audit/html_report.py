@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.audit.context import EXACT
 from engram.audit.result import AuditReport, CheckResult
+from engram.audit.root_cause import RootCause
 from engram.audit.text_report import conclusion, measured, title
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -37,12 +38,21 @@ def _badge(text: str, good: bool) -> str:
 def _target(report: AuditReport, alone: bool) -> str:
     heading = "" if alone else f"<h2>{escape(report.target)}</h2>"
     at_top = "".join("".join(figures(result)) for result in report.results if result.name in AT_TOP)
-    ordered = sorted(report.results, key=lambda result: result.status != "fail")
+    roots = [name for cause in report.causes for name in (cause.root.name, *(r.name for r in cause.consequences))]
+    ordered = sorted(
+        report.results, key=lambda result: roots.index(result.name) if result.name in roots else len(roots)
+    )
+    causes = "".join(f"<p>{escape(_cause_text(cause))}</p>" for cause in report.causes)
     return (
         f"<section>{heading}{_badge(conclusion(report), report.passed)}"
-        f'<p class="soft">{escape(title(report))}, seed {report.seed}</p>{_figure_grid(at_top)}'
+        f'<p class="soft">{escape(title(report))}, seed {report.seed}</p>{causes}{_figure_grid(at_top)}'
         f'<div class="checks">{"".join(_check(result) for result in ordered)}</div></section>'
     )
+
+
+def _cause_text(cause: RootCause) -> str:
+    after = ", ".join(result.name for result in cause.consequences)
+    return f"Probable root cause: {cause.root.name}" + (f"; probable consequences: {after}" if after else "")
 
 
 def _check(result: CheckResult) -> str:

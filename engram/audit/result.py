@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from engram.audit.root_cause import RootCause, root_causes
 from engram.settings import UserError
 
 if TYPE_CHECKING:
@@ -111,6 +112,11 @@ class AuditReport:
     def seconds(self) -> float:
         return sum(result.seconds for result in self.results)
 
+    @property
+    def causes(self) -> list[RootCause]:
+        """Failed checks, each as a probable root cause or as the consequence of one."""
+        return root_causes(self.results)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "target": self.target,
@@ -120,6 +126,10 @@ class AuditReport:
             "seed": self.seed,
             "parameters": self.parameters,
             "passed": self.passed,
+            "causes": [
+                {"root": cause.root.name, "consequences": [result.name for result in cause.consequences]}
+                for cause in self.causes
+            ],
             "checks": [result.to_json() for result in self.results],
         }
 

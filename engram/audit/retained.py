@@ -23,6 +23,13 @@ def retained_size(module: nn.Module) -> int:
     return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
 
 
+def is_module_attribute(module: nn.Module, path: str) -> bool:
+    """Whether a path of `retained_tensors` lies in a module or its containers, and not in another object."""
+    attribute = path.split("[")[0]
+    owner = attribute.rpartition(".")[0]
+    return owner in dict(module.named_modules()) and "." not in path[len(attribute) :]
+
+
 def graph_nodes(tensors: Iterable[Tensor]) -> set[Any]:
     """Every autograd node that a backward pass from these tensors would visit, except the weights."""
     ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]

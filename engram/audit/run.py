@@ -14,7 +14,7 @@ from torch import nn
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.base import Policy
 from engram.audit.checks import CHEAP, CHECKS
-from engram.audit.context import AuditContext, describe
+from engram.audit.context import QUICK, AuditContext, AuditSizes, describe
 from engram.audit.result import (
     AuditError,
     AuditReport,
@@ -42,6 +42,7 @@ def run_audit(
     adapter: str = "auto",
     takes_options: bool = False,
     name: str = "",
+    sizes: AuditSizes | None = None,
     progress: Callable[[Check], None] = lambda check: None,
 ) -> AuditReport:
     """Audit the policy that `make()` returns; with `takes_options`, `make` passes keyword arguments on to it.
@@ -50,11 +51,12 @@ def run_audit(
     """
     checks = select_checks(only)
     with preserved_random_states(), torch.enable_grad():
-        audit = _prepare(make, env, seed, adapter, takes_options)
+        audit = _prepare(make, env, seed, adapter, takes_options, sizes)
         results = []
         for check in checks:
             progress(check)
             results.append(run_check(check, audit))
+            audit.failed |= set() if results[-1].passed else {check.name}
     policy = audit.policy
     return AuditReport(
         target=name or type(policy).__name__,
@@ -67,13 +69,21 @@ def run_audit(
     )
 
 
-def check(policy: Any, env: object, *, seed: int = 0, only: Sequence[str] = (), adapter: str = "auto") -> AuditReport:
+def check(
+    policy: Any,
+    env: object,
+    *,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    adapter: str = "auto",
+    sizes: AuditSizes | None = None,
+) -> AuditReport:
     """Audit a policy, a class, or a function that makes one; raises `AuditError` with the report if a check fails.
 
     Copies are played: the policy itself does not change.
     """
     make, takes_options = _maker(policy, env)
-    report = run_audit(make, env, seed=seed, only=only, adapter=adapter, takes_options=takes_options)
+    report = run_audit(make, env, seed=seed, only=only, adapter=adapter, takes_options=takes_options, sizes=sizes)
     if not report.passed:
         raise AuditError(as_text(report), report)
     return report
@@ -87,7 +97,7 @@ def assert_memory_is_right(policy: Any, env: object, **options: Any) -> None:
 def cheap_checks(policy: Any, env: object, *, seed: int = 0) -> list[CheckResult]:
     """The checks worth repeating during training: on a copy, in about a second."""
     make, _ = _maker(policy, env)
-    return list(run_audit(make, env, seed=seed, only=CHEAP).results)
+    return list(run_audit(make, env, seed=seed, only=CHEAP, sizes=QUICK).results)
 
 
 class MemoryFaultError(UserError):
@@ -165,10 +175,12 @@ def preserved_random_states() -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
-def _prepare(make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool) -> AuditContext:
+def _prepare(
+    make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool, sizes: AuditSizes | None
+) -> AuditContext:
     """An error before the first check means that the target cannot be audited."""
     try:
-        return AuditContext(make, spec_of(env), seed, adapter, takes_options)
+        return AuditContext(make, spec_of(env), seed, adapter, takes_options, sizes)
     except UserError:
         raise
     except Exception as error:

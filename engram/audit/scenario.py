@@ -2,7 +2,7 @@
 
 # B rows, S steps, K numbers per step
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -108,7 +108,7 @@ def shuffled_slices(rows: int, steps: Iterable[int], generator: torch.Generator)
     steps = list(steps)
     for start in range(0, len(steps), 3):
         block = steps[start : start + 3]
-        cuts = sorted({0, rows, *torch.randint(1, rows, (2,), generator=generator).tolist()})
+        cuts = sorted({0, rows, *torch.randint(1, max(rows, 2), (2,), generator=generator).clamp(max=rows).tolist()})
         queues = [[(slice(a, b), step) for step in block] for a, b in pairwise(cuts)]
         while queues:
             queue = queues[int(torch.randint(len(queues), (1,), generator=generator))]
@@ -117,13 +117,18 @@ def shuffled_slices(rows: int, steps: Iterable[int], generator: torch.Generator)
     return order
 
 
-def play(adapter: PolicyAdapter, scenario: Scenario, order: BatchOrder | None = None) -> PlayedRollout:
-    """Act through a scenario, from the memory that the policy has now."""
+def play(
+    adapter: PolicyAdapter, scenario: Scenario, order: BatchOrder | None = None, ids: Sequence[int] | None = None
+) -> PlayedRollout:
+    """Act through a scenario, from the memory that the policy has now. Rows have these environment ids, or 0, 1, …"""
     order = whole_batches(scenario.rows, range(scenario.steps)) if order is None else order
     outputs: dict[int, dict[int, PolicyOutput]] = {step: {} for _, step in order}
-    for rows, step in order:
-        with error_note(f"acting on rows {rows.start} to {rows.stop - 1} of {scenario.rows}, at their step {step}"):
-            outputs[step][rows.start] = adapter.act(scenario.batch(rows, step))
+    ids = range(scenario.rows) if ids is None else ids
+    for some_rows, step in order:
+        for rows in _consecutive(some_rows, ids):
+            batch = replace(scenario.batch(rows, step), first_id=ids[rows.start])
+            with error_note(f"acting on rows {rows.start} to {rows.stop - 1} of {scenario.rows}, at their step {step}"):
+                outputs[step][rows.start] = adapter.act(batch)
 
     def gather(field: Callable[[PolicyOutput], Tensor]) -> Tensor:
         steps = [
@@ -138,6 +143,12 @@ def play(adapter: PolicyAdapter, scenario: Scenario, order: BatchOrder | None = 
         gather(lambda out: out.log_prob),
         gather(lambda out: out.actions),
     )
+
+
+def _consecutive(rows: slice, ids: Sequence[int]) -> Iterator[slice]:
+    """Parts of a slice in which environment ids follow one another."""
+    cuts = [row for row in range(rows.start + 1, rows.stop) if ids[row] != ids[row - 1] + 1]
+    return (slice(a, b) for a, b in pairwise([rows.start, *cuts, rows.stop]))
 
 
 @contextmanager

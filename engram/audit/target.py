@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import nn
 
 from engram.agent.policy_factory import load_module
+from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.retained import copy_policy
 from engram.env.spec import EnvSpec
@@ -32,6 +33,7 @@ class AuditTarget:
     make: Callable[..., nn.Module]
     spec: EnvSpec
     takes_options: bool  # keyword arguments of `make` are options of the policy
+    sizes: AuditSizes | None = None  # of the run that is rehearsed
 
 
 class EnvironmentStub:
@@ -80,14 +82,15 @@ def target_from(found: Any, reference: str, spec: EnvSpec, options: Mapping[str,
 
 def build(found: Callable[..., Any], reference: str, spec: EnvSpec, options: Mapping[str, Any], **more: Any) -> Any:
     """Call a constructor with arguments by their usual names; a required argument with another name is an error."""
-    known, positional, unknown = _arguments(spec), {}, []
-    for name, parameter in inspect.signature(found).parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in options or name in more:
+    known, given, unknown = _arguments(spec), {}, []
+    parameters, positional_only = _parameters(found)
+    for name, parameter in parameters.items():
+        if name in options or name in more:
             continue
         if parameter.default not in (parameter.empty, None):
             continue
         if name in known:
-            positional[name] = known[name]
+            given[name] = known[name]
         elif parameter.default is parameter.empty:
             unknown.append(name)
     if unknown:
@@ -95,7 +98,29 @@ def build(found: Callable[..., Any], reference: str, spec: EnvSpec, options: Map
             f"{reference} needs {', '.join(unknown)}, which has no known value: pass py_agent.{unknown[0]}=VALUE, "
             "or name a function of the environment that makes the policy"
         )
-    return found(**positional, **options, **more)
+    if positional_only:  # def __init__(self, *args)
+        return found(*given.values())
+    return found(**given, **options, **more)
+
+
+def _parameters(found: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters of a function or constructor, with those behind *args and **kwargs; and if *args is all it has."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    own = inspect.signature(found).parameters
+    named = {name: p for name, p in own.items() if p.kind not in variable}
+    kinds = {p.kind for p in own.values()}
+    bases = found.__mro__[1:] if isinstance(found, type) else ()
+    for base in bases if kinds & {*variable} else ():
+        constructor = vars(base).get("__init__")
+        if constructor is None or base in (nn.Module, object):
+            continue
+        inherited = list(inspect.signature(constructor).parameters.items())[1:]
+        named = {**{name: p for name, p in inherited if p.kind not in variable}, **named}
+        if not any(p.kind in variable for _, p in inherited):
+            break
+    if not named and kinds & {*variable}:
+        named = {"env": inspect.Parameter("env", inspect.Parameter.POSITIONAL_OR_KEYWORD)}
+    return named, kinds == {inspect.Parameter.VAR_POSITIONAL}
 
 
 def _arguments(spec: EnvSpec) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engram.audit.result import AuditReport, CheckResult
+from engram.audit.root_cause import RootCause
 
 PIPE_WIDTH = 120  # columns, when the output is no terminal
 MARKS = {"pass": Text("pass", "green"), "fail": Text("FAIL", "bold red"), "skip": Text("skip", "dim")}
@@ -18,9 +19,9 @@ MARKS = {"pass": Text("pass", "green"), "fail": Text("FAIL", "bold red"), "skip"
 def render(report: AuditReport) -> RenderableType:
     """The whole report of one target."""
     parts: list[RenderableType] = [Text(title(report), "bold"), _lines(report.results)]
-    parts += [_failure(result) for result in report.failures]
-    notes = [f"{result.name}: {note}" for result in report.results for note in result.notes]
-    parts += [Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2)) for note in notes]
+    for number, cause in enumerate(report.causes):
+        parts.append(_cause(cause, number))
+        parts += [_failure(result) for result in (cause.root, *cause.consequences)]  # type: ignore[arg-type]
     parts.append(Text(conclusion(report), "bold green" if report.passed else "bold red"))
     return Group(*parts)
 
@@ -81,7 +82,16 @@ def _lines(results: Sequence[CheckResult]) -> Table:
     for result in results:
         what = result.finding if result.status != "fail" else result.question
         table.add_row(MARKS[result.status], result.name, measured(result), Text(what, "dim" if result.passed else ""))
+        for note in result.notes:
+            table.add_row("", "", "", Text(f"note: {note}", "yellow"))
     return table
+
+
+def _cause(cause: RootCause, number: int) -> RenderableType:
+    which = "Probable root cause" if number == 0 else "Another fault"
+    after = ", ".join(result.name for result in cause.consequences)
+    text = f"\n{which}: {cause.root.name}" + (f"; probable consequences: {after}" if after else "")
+    return Text(text, "bold red")
 
 
 def _failure(result: CheckResult) -> RenderableType:

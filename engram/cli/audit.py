@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", metavar="CHECK,…", help="run some checks only, by their names in the report"
     )
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and no compiler: in seconds")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="write the failures as SARIF, for code scanning")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument(
+        "--loop", action="store_true", help="TARGET is a training function of yours: file.py:train, train(env, policy)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument(
         "--adapter",
@@ -80,9 +86,17 @@ def main(words: Sequence[str]) -> int:
     from engram.audit.text_report import as_json, show, show_summary
     from engram.cli.audit_targets import targets
 
-    with redirect_stdout(sys.stderr):
-        found = targets(options.target, options.settings)
     reports = []
+    if options.loop:
+        from engram.audit.loop import audit_loop
+        from engram.audit.target import find_object
+
+        with redirect_stdout(sys.stderr):
+            reports.append(audit_loop(find_object(options.target), options.target))
+        if not options.json:
+            show(reports[0])
+    with redirect_stdout(sys.stderr):
+        found = [] if options.loop else targets(options.target, options.settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the policy's own, which every copy would repeat
         for target in found:
@@ -94,14 +108,15 @@ def main(words: Sequence[str]) -> int:
         print(json.dumps(as_json(reports), indent=1))
     elif len(found) > 1:
         show_summary(reports)
-    if options.html:
-        _write_page(options.html, reports)
+    _write_files(options, reports)
     return 0 if all(report.passed for report in reports) else 1
 
 
 def _audit(target: "AuditTarget", options: argparse.Namespace) -> "AuditReport":
     from rich.console import Console
 
+    from engram.audit.checks import CHECKS
+    from engram.audit.context import QUICK
     from engram.audit.run import run_audit
 
     with Console(stderr=True).status(f"{target.name}: building") as status:
@@ -113,19 +128,30 @@ def _audit(target: "AuditTarget", options: argparse.Namespace) -> "AuditReport":
             target.make,
             target.spec,
             seed=options.seed,
-            only=options.only,
+            only=options.only or ([name for name in CHECKS if name != "compile"] if options.quick else []),
             adapter=options.adapter,
             takes_options=target.takes_options,
             name=target.name,
+            sizes=QUICK if options.quick else target.sizes,
             progress=progress,
         )
 
 
-def _write_page(path: Path, reports: "Sequence[AuditReport]") -> None:
+def _write_files(options: argparse.Namespace, reports: "Sequence[AuditReport]") -> None:
+    from engram.audit.ci_report import junit, sarif
     from engram.audit.html_report import page
 
-    try:
-        path.write_text(page(reports), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--html: {path} cannot be written ({error.strerror or error})") from None
-    print(f"wrote {path}", file=sys.stderr)
+    writers: dict[str, Callable[[], str]] = {
+        "html": lambda: page(reports),
+        "sarif": lambda: json.dumps(sarif(reports), indent=1),
+        "junit": lambda: junit(reports),
+    }
+    for option, content in writers.items():
+        path = getattr(options, option)
+        if path is None:
+            continue
+        try:
+            path.write_text(content(), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--{option}: {path} cannot be written ({error.strerror or error})") from None
+        print(f"wrote {path}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Finds the policy that `engram audit` names: a policy name, a file, a run or a class."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.target import AuditTarget, find_object, target_from
 from engram.config.groups import choices
@@ -19,10 +21,11 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 
+LARGEST = 128  # rows and steps that are rehearsed of larger runs
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),
-    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru")),
+    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru", "lru", "attention")),
 )
 
 
@@ -42,8 +45,15 @@ def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
 
 
 def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
-    spec = make_spec(settings.env)
-    return _of_policy(settings.policy, spec, name or settings.policy.name)
+    target = _of_policy(settings.policy, make_spec(settings.env), name or settings.policy.name)
+    return replace(target, sizes=_sizes(settings))
+
+
+def _sizes(settings: RunSettings) -> AuditSizes:
+    """The run's own rows and horizon, where they are known and can be rehearsed in a minute."""
+    usual = AuditSizes()
+    rows = min((settings.trainer.num_envs or usual.rows), LARGEST)
+    return usual._replace(rows=max(rows, 2), horizon=max(min(settings.trainer.bptt_horizon, LARGEST), 2))
 
 
 def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget:
@@ -60,10 +70,10 @@ def _from_code(reference: str, words: Sequence[str]) -> AuditTarget:
     assert settings.py_agent is not None
     spec = make_spec(settings.env)
     if isinstance(found, type) and issubclass(found, Policy):
-        return _of_policy(settings.py_agent, spec, reference)
+        return replace(_of_policy(settings.py_agent, spec, reference), sizes=_sizes(settings))
     defaults = PyAgent().arguments
     options = {name: value for name, value in settings.py_agent.arguments.items() if value != defaults.get(name)}
-    return target_from(found, reference, spec, options)
+    return replace(target_from(found, reference, spec, options), sizes=_sizes(settings))
 
 
 def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
@@ -87,4 +97,4 @@ def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
     def make(**options: Any) -> nn.Module:
         return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
 
-    return AuditTarget(reference, make, spec, takes_options=True)
+    return AuditTarget(reference, make, spec, takes_options=True, sizes=_sizes(settings))

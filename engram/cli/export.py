@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.config.evaluation import PolicyOfRun, Request, load_request
+from engram.config.evaluation import PolicyOfRun, read_request
+from engram.config.run import RunSettings
 
 DESCRIPTION = """Writes the policy of a run as one file that runs without Engram, in onnxruntime or PyTorch: a step
 (observations, memory, starts) -> (action, log-probabilities, value, memory), for any number of rows. Before the file
@@ -27,19 +28,19 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
     options, words = parser.parse_settings(words)
-    request = load_request(words, PolicyOfRun)
-    _export(request, options.format, options.out)
+    _export(*read_request(words, PolicyOfRun), options.format, options.out)
     return 0
 
 
-def _export(request: Request[PolicyOfRun], format_name: str | None, out: Path | None) -> None:
+def _export(
+    directory: Path, settings: PolicyOfRun, run: RunSettings, format_name: str | None, out: Path | None
+) -> None:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.env.registry import make_spec
     from engram.export.formats import FORMATS, require_packages
     from engram.export.write import choose_format, export_agent
     from engram.training.checkpoint.origin import checkpoint_of, load_agent
 
-    directory, settings, run = request
     name = choose_format(out, format_name)
     require_packages(name)
     checkpoint = checkpoint_of(directory, settings.checkpoint)

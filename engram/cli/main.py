@@ -21,6 +21,7 @@ from engram.settings import UserError
 VERBS = {
     "train": "train a policy",
     "eval": "play whole episodes with a trained policy",
+    "replay": "record an episode and show what of its past the agent remembers",
     "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
@@ -26,43 +26,45 @@ class PolicyOfRun(Settings):
     checkpoint: str = "latest"  # or best, or the path of one
 
 
-class EvalSettings(PolicyOfRun):
-    """What to evaluate and how to play."""
+class PlaySettings(PolicyOfRun):
+    """Which agent plays, and how."""
 
-    episodes: Positive = 100
     greedy: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = EVALUATION_SEED
-    num_envs: Size = 32
-    num_workers: Workers = 0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
 
-Asked = TypeVar("Asked", bound=PolicyOfRun)
+class EvalSettings(PlaySettings):
+    """What to evaluate."""
+
+    episodes: Positive = 100
+    num_envs: Size = 32
+    num_workers: Workers = 0
 
 
-class Request(NamedTuple, Generic[Asked]):
-    """What a command for the policy of a run was asked for."""
+Request = TypeVar("Request", bound=PolicyOfRun)
+
+
+class EvalRequest(NamedTuple):
+    """What `engram eval` was asked for."""
 
     directory: Path
-    settings: Asked
+    settings: EvalSettings
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-EvalRequest = Request[EvalSettings]
-
-
 def load_evaluation(words: Sequence[str]) -> EvalRequest:
-    """The request of `engram eval`; raises `UserError` with everything that is wrong with it."""
-    return load_request(words, EvalSettings)
-
-
-def load_request(words: Sequence[str], model: type[Asked]) -> Request[Asked]:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
+    return EvalRequest(*read_request(words, EvalSettings))
+
+
+def read_request(words: Sequence[str], kind: type[Request]) -> tuple[Path, Request, RunSettings]:
+    """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
     overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
-    settings = _validate({name: override.text for name, override in overrides.items() if override not in of_env}, model)
+    settings = _checked({name: override.text for name, override in overrides.items() if override not in of_env}, kind)
     directory = find_run(settings.run, Path(settings.runs_dir))
-    return Request(directory, settings, _with_env(load_run(directory), of_env))
+    return directory, settings, _with_env(load_run(directory), of_env)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -102,11 +104,11 @@ def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _validate(given: dict[str, str], model: type[Asked]) -> Asked:
-    known = model.model_fields
+def _checked(given: dict[str, str], kind: type[Request]) -> Request:
+    known = kind.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:
-        settings = model.model_validate({name: text for name, text in given.items() if name in known})
+        settings = kind.model_validate({name: text for name, text in given.items() if name in known})
     except ValidationError as error:
         problems += describe_errors(error).values()
     if problems:

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from engram.env.parts import OBSERVATION
 from engram.env.spec import EnvSpec
+
+if TYPE_CHECKING:
+    from engram.env.scene import Scene
 
 Column = np.ndarray | list[Any]
 
@@ -150,6 +153,9 @@ class Block(Protocol):
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         """Returns to a state and writes at least `observations` and `alive`; False if a replay differs from it."""
+
+    def scene(self) -> "Scene | None":
+        """What the block's first environment looks like now; None if it cannot be drawn."""
 
     def close(self) -> None: ...
 

@@ -15,6 +15,7 @@ from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
 from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
+from engram.env.scene import picture
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
 from engram.env.wrappers import unwrap_rows, wrap
@@ -135,6 +136,9 @@ class GymBlock:
         self._write([observation for observation, _ in complete], [info for _, info in complete])
         self._buffers.alive[:] = True
         return self._log.reproduces(state)
+
+    def scene(self) -> np.ndarray | None:
+        return picture(self._envs[0].render()) if self._envs[0].render_mode == "rgb_array" else None
 
     def close(self) -> None:
         for env in self._envs:

@@ -16,6 +16,7 @@ from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
+from engram.env.scene import picture
 from engram.env.settings import PettingZoo
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
@@ -123,6 +124,10 @@ class PettingZooBlock:
         """Replays the running episodes from their seeds. After False the block must be reset."""
         self._log.open_replay(state)
         return all(self._replay(i) for i in range(len(self._envs))) and self._log.reproduces(state)
+
+    def scene(self) -> np.ndarray | None:
+        # A ParallelEnv need not have a render mode at all.
+        return picture(self._envs[0].render()) if getattr(self._envs[0], "render_mode", None) == "rgb_array" else None
 
     def close(self) -> None:
         for env in self._envs:

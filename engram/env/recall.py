@@ -82,6 +82,9 @@ class RecallBlock:
         self._observe(self._buffers.observations, slice(None))
         return True
 
+    def scene(self) -> None:
+        return None  # an observation shows all there is
+
     def close(self) -> None:
         pass
 

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from engram.env.registry import make_spec
 from engram.env.workers.pool import open_local, open_workers, split
 from engram.env.workers.transport import Command
 from engram.settings import UserError
+
+if TYPE_CHECKING:
+    from engram.env.scene import Scene
 
 _Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the first row that `rows` count from, the episodes
 
@@ -164,6 +167,14 @@ class VectorEnv:
             self._sent[index] = None
             self._ready[index] = []
         return True
+
+    def scene(self) -> "Scene | None":
+        """What the first environment looks like now, in a batch that the caller has received; None: nobody can tell."""
+        self._check_open()
+        if 0 not in self._held:
+            raise RuntimeError("a scene belongs to an observation: recv() the first batch before")
+        self._pool.start(Command.SCENE, 0)
+        return self._pool.finish(0)[0]
 
     def close(self) -> None:
         """Ends all workers and closes all environments. May be called again."""

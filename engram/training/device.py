@@ -1,5 +1,8 @@
 """The device that a rank computes on, and the precision it computes in."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -8,6 +11,12 @@ from engram.settings import UserError
 from engram.training.launch import Place
 
 Precision = Literal["float32", "bfloat16"]
+CPU_FLAGS = Path("/proc/cpuinfo")
+BFLOAT16_PRODUCT = """
+import torch
+with torch.autocast("cpu", torch.bfloat16):
+    torch.nn.Linear(64, 64)(torch.zeros(64, 64))
+"""
 
 
 def choose_device(name: str, here: Place | None = None) -> torch.device:
@@ -40,3 +49,23 @@ def autocast(precision: Precision, device: torch.device) -> torch.autocast:
     Acting and learning must use the same precision, or the replay differs from the rollout.
     """
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raise if bfloat16 would kill the process, as it does where a virtual machine announces AMX but disables it.
+
+    Only another process can find that out and survive.
+    """
+    if precision != "bfloat16" or device.type != "cpu" or not _announces_amx():
+        return
+    product = subprocess.run([sys.executable, "-c", BFLOAT16_PRODUCT], capture_output=True, check=False)
+    if product.returncode < 0:
+        raise UserError(
+            "trainer.precision=bfloat16: this CPU announces AMX but cannot run it (a bfloat16 product ended with "
+            f"signal {-product.returncode}): set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16, or use "
+            "trainer.precision=float32"
+        )
+
+
+def _announces_amx() -> bool:
+    return CPU_FLAGS.exists() and "amx_tile" in CPU_FLAGS.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import begin_from, latest_checkpoint, load_agent
 from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
-from engram.training.device import choose_device
+from engram.training.device import choose_device, require_precision
 from engram.training.distributed import ALONE, World
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
@@ -121,6 +121,7 @@ def start(
     directory = settings.directory
     log_to(directory / "log.txt" if world.main else None, display.message)
     device = choose_device(settings.device, world.place)
+    require_precision(settings.trainer.precision, device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)

@@ -27,8 +27,9 @@ class Agent(nn.Module):
         rows = lstm_state[0].shape[1]
         outputs = []
         for hidden, ended in zip(self.network(x).view(-1, rows, 32), done.view(-1, rows), strict=True):
-            keep = (1.0 - ended).view(1, -1, 1)
-            output, lstm_state = self.lstm(hidden.unsqueeze(0), (keep * lstm_state[0], keep * lstm_state[1]))
+            starts = ended.bool().view(1, -1, 1)  # the script multiplies by 1 - done, which keeps a NaN
+            cleared = (lstm_state[0].masked_fill(starts, 0), lstm_state[1].masked_fill(starts, 0))
+            output, lstm_state = self.lstm(hidden.unsqueeze(0), cleared)
             outputs.append(output)
         return torch.cat(outputs).flatten(0, 1), lstm_state
 

@@ -1,11 +1,15 @@
 """Weight clipping, L2-init loss and weight metrics cover every layer, recurrent ones too."""
 
 import math
+import re
 
 import pytest
 import torch
+from support.playing import token_spec
 from torch import nn
 
+from engram.agent.heads import BilinearScores
+from engram.agent.policy_factory import find_class
 from engram.agent.weights import L2Init, WeightOptions, clip_weights, weight_layers, weight_metrics
 
 
@@ -36,6 +40,22 @@ def test_linear_convolution_and_recurrent_layers_are_found():
     core = weight_layers(Policy())[1]
     assert list(core.parameters)[:2] == ["core.weight_ih_l0", "core.weight_hh_l0"]
     assert len(core.parameters) == 8
+
+
+def test_a_bias_beside_a_linear_layer_is_clipped_too():
+    scores = BilinearScores(4, 2)
+    assert "bias" in {name for layer in weight_layers(scores) for name in layer.parameters}
+    clip_weights(weight_layers(moved(scores, by=5)), 0.25)
+    assert largest(scores) == 0.25
+
+
+def test_every_weight_that_multiplies_activations_is_clipped_in_every_policy():
+    left_out = re.compile(r"norm|embedding|queries|class_token|think\.0")  # think.0 is a normalisation
+    for name in ("fast", "latent_attn_small", "example"):
+        policy = find_class(name)(token_spec())
+        clipped = {parameter for layer in policy.weight_layers() for parameter in layer.parameters}
+        rest = {parameter for parameter, _ in policy.named_parameters()} - clipped
+        assert {parameter for parameter in rest if not left_out.search(parameter)} == set()
 
 
 def test_a_single_layer_is_a_module_too():

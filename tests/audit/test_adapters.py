@@ -14,7 +14,7 @@ from torch.distributions import Categorical, Normal
 from engram.audit import run_audit
 from engram.audit.adapters.registry import recognise
 from engram.audit.adapters.row_state import RowStates
-from engram.audit.context import AuditContext
+from engram.audit.context import QUICK, AuditContext
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -36,7 +36,7 @@ puffer, sb3 = example("pufferlib_policy"), example("sb3_policy")
 
 
 def failures(make, env=ENV, **options) -> set[str]:
-    return {result.name for result in run_audit(make, env, **options).failures}
+    return {result.name for result in run_audit(make, env, sizes=QUICK, **options).failures}
 
 
 @pytest.mark.parametrize(("policy", "kind"), [(Plain, "module"), (Agent, "cleanrl"), (puffer.make, "pufferlib")])
@@ -50,12 +50,11 @@ def test_no_alarm_for_what_is_exact(policy) -> None:
 
 
 def test_the_loop_of_pufferlib_never_clears_and_learns_every_segment_from_nothing() -> None:
-    report = run_audit(lambda: puffer.make(ENV), ENV)
+    report = run_audit(lambda: puffer.make(ENV), ENV, sizes=QUICK)
     said = {result.name: result.finding for result in report.failures}
     assert said.keys() == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
     assert said["boundary_acting"].startswith("memory is not cleared at all")
-    assert "the second segment of a rollout is not learned from the memory acting had" in said["replay"]
-    assert "episodes that end" not in said["replay"]  # neither acting nor learning clears, so they agree
+    assert "learning differs from acting: where a segment begins with memory from before it" in said["replay"]
 
 
 class KeepsItsOwnState(Plain):
@@ -123,9 +122,12 @@ class BeginsAsItSays(Plain):
         (ToldOfStarts, set()),
         (WithAGRU, set()),
         (BeginsAsItSays, set()),
-        (IgnoresTheState, {"memory_used", "horizon"}),
-        (ReturnsADetachedState, {"horizon"}),
-        (ToldOfStartsForNothing, {"boundary_acting", "boundary_learning", "gradient_boundary"}),
+        (IgnoresTheState, {"memory_used"}),
+        (ReturnsADetachedState, {"horizon", "gradient_exact"}),
+        (
+            ToldOfStartsForNothing,
+            {"boundary_acting", "boundary_learning", "gradient_boundary", "nan_at_start", "replay"},
+        ),
     ],
 )
 def test_plain_modules(policy, expected: set[str]) -> None:
@@ -157,10 +159,10 @@ class BatchFirst(Agent):
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (NeverClears, {"boundary_acting", "boundary_learning", "gradient_boundary"}),
+        (NeverClears, {"boundary_acting", "boundary_learning", "gradient_boundary", "nan_at_start", "replay"}),
         (
             BatchFirst,
-            {"row_isolation", "causality", "boundary_learning", "gradient_boundary", "replay", "horizon"},
+            {"row_isolation", "causality", "boundary_learning", "gradient_boundary", "replay", "nan_at_start"},
         ),
     ],
 )
@@ -186,16 +188,14 @@ def test_continuous_actions_of_a_pufferlib_policy_are_understood() -> None:
     assert failures(make, env) == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="needs sb3-contrib")
 @pytest.mark.parametrize("actions", [None, spaces.MultiDiscrete([3, 2]), spaces.Box(-1, 1, (2,))])
-def test_sb3_contrib_is_exact(actions) -> None:
+def test_sb3_contrib_is_exact_but_keeps_a_nan(actions) -> None:
     env = vector_env(actions=actions)
-    assert failures(lambda: sb3.make(env), env) == set()
+    assert failures(lambda: sb3.make(env), env) == {"nan_at_start"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="needs sb3-contrib")
 def test_dropout_in_the_lstm_of_sb3_contrib_is_found() -> None:
-    assert failures(lambda: sb3.make_with_dropout(ENV)) == {"replay", "modes"}
+    assert failures(lambda: sb3.make_with_dropout(ENV)) >= {"determinism", "replay", "modes"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pufferlib") is None, reason="needs PufferLib")

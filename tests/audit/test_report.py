@@ -13,6 +13,7 @@ from audit.broken.wrapper import Small
 from support.playing import vector_env
 
 from engram.audit import AuditReport, run_audit
+from engram.audit.context import QUICK
 from engram.audit.html_report import bars, heatmap, page
 from engram.audit.result import CheckResult
 from engram.audit.text_report import as_json, as_text, conclusion, show, show_summary
@@ -22,13 +23,13 @@ ONLY = ["memory_used", "boundary_acting", "boundary_learning", "horizon", "repla
 
 @pytest.fixture(scope="module")
 def good() -> AuditReport:
-    return run_audit(partial(Small, vector_env()), vector_env(), only=ONLY, name="good")
+    return run_audit(partial(Small, vector_env()), vector_env(), only=ONLY, name="good", sizes=QUICK)
 
 
 @pytest.fixture(scope="module")
 def bad() -> AuditReport:
     make = partial(ClearedAtTheFirstStepOnly, vector_env())
-    return run_audit(make, vector_env(), only=ONLY, name="<bad> & worse")
+    return run_audit(make, vector_env(), only=ONLY, name="<bad> & worse", sizes=QUICK)
 
 
 def test_a_failure_tells_what_so_what_where_and_the_fix(bad: AuditReport) -> None:
@@ -42,8 +43,8 @@ def test_a_failure_tells_what_so_what_where_and_the_fix(bad: AuditReport) -> Non
 
 def test_a_pass_shows_number_and_bound(good: AuditReport) -> None:
     text = as_text(good, width=200)
-    assert re.search(r"pass  horizon +39 >= 39", text)
-    assert re.search(r"pass  replay +\S+ <= 1\.\d+e-05", text)
+    assert re.search(r"pass  horizon +11 >= 11", text)
+    assert re.search(r"pass  replay +\S+ <= \d\.\d+e-05", text)
     assert "All 7 checks hold" in text
 
 
@@ -86,7 +87,7 @@ def test_json_is_json_whatever_was_measured(good: AuditReport, bad: AuditReport)
     assert told["passed"] is False
     replay = next(check for check in told["checks"] if check["name"] == "replay")
     assert replay["status"] == "fail"
-    assert len(replay["evidence"]["difference"]) == 6
+    assert len(replay["evidence"]["difference"]) == 8
     assert {"question", "finding", "effect", "where", "fix", "bound"} <= replay.keys()
     assert [each["passed"] for each in as_json([good, bad])] == [True, False]
 

@@ -11,11 +11,12 @@ from support.playing import play, vector_env
 from engram import MettaAgent
 from engram.audit import AuditError, assert_memory_is_right, cheap_checks, check, run_audit
 from engram.audit.checks import CHEAP, CHECKS
+from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.run import select_checks
 from engram.settings import UserError
 
-QUICK = ["detachment", "row_isolation", "replay"]
+SMALL, QUICK = AuditSizes(4, 4, 8), ["detachment", "row_isolation", "replay"]
 
 
 def test_a_policy_that_is_right_gives_a_report() -> None:
@@ -51,7 +52,7 @@ def test_the_policy_its_memory_its_gradients_and_the_random_state_are_left_as_th
     play(policy, 4, 3, 0.1)
     weights = {name: value.clone() for name, value in policy.state_dict().items()}
     memory, random = policy.get_memory(), torch.get_rng_state()
-    check(policy, vector_env(), only=[name for name in CHECKS if name != "compile"])
+    check(policy, vector_env(), only=[name for name in CHECKS if name != "compile"], sizes=SMALL)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, weights[name]) for name, value in policy.state_dict().items())
     assert all(torch.equal(row, policy.get_memory()[0][i]) for i, row in memory[0].items())

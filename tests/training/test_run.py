@@ -11,7 +11,7 @@ from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
-from engram.training import gradient
+from engram.training import device, gradient
 from engram.training.advantage import normalize
 from engram.training.checkpoint.files import load_latest
 from engram.training.device import choose_device
@@ -231,6 +231,18 @@ def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="device=cuda"):
             choose_device("cuda")
+
+
+def test_bfloat16_on_a_cpu_that_dies_of_it_is_refused_with_the_fix(monkeypatch, tmp_path) -> None:
+    flags = tmp_path / "cpuinfo"
+    flags.write_text("flags : avx512f amx_tile")
+    monkeypatch.setattr(device, "CPU_FLAGS", flags)
+    monkeypatch.setattr(device, "BFLOAT16_PRODUCT", "import os; os.kill(os.getpid(), 4)")
+    with pytest.raises(UserError, match=r"signal 4.*ONEDNN_MAX_CPU_ISA"):
+        device.require_precision("bfloat16", torch.device("cpu"))
+    device.require_precision("float32", torch.device("cpu"))
+    flags.write_text("flags : avx512f")
+    device.require_precision("bfloat16", torch.device("cpu"))
 
 
 def test_values_are_learned_in_units_of_the_returns_unless_switched_off(tmp_path, monkeypatch) -> None:

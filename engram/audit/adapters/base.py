@@ -3,6 +3,7 @@
 # B rows, T steps, W numbers that describe a distribution over actions
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from engram.audit.adapters.fixed_sampling import fixed_sampling
 from engram.env.spec import EnvSpec
 
 
@@ -82,10 +84,15 @@ class PolicyAdapter(ABC):
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         self.policy, self.spec = policy, spec
         self.training_mode: bool | None = None  # None: the mode its training loop uses
+        self.fixed_sampling = True  # sampled actions do not depend on random numbers
 
-    @abstractmethod
     def act(self, batch: ActingBatch) -> PolicyOutput:
         """One step, which advances the memory of these rows."""
+        with fixed_sampling() if self.fixed_sampling else nullcontext():
+            return self._act(batch)
+
+    @abstractmethod
+    def _act(self, batch: ActingBatch) -> PolicyOutput: ...
 
     @abstractmethod
     def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> PolicyOutput:
@@ -99,12 +106,16 @@ class PolicyAdapter(ABC):
         """Clear the memory of all rows."""
 
     @abstractmethod
-    def memory_of(self, rows: Tensor) -> Any:
+    def memory_of(self, ids: list[int]) -> Any:
         """A copy of these rows' memory, as the training loop stores it for a segment that begins now."""
 
+    @abstractmethod
+    def load_memory(self, ids: list[int], memory: Any) -> None:
+        """Put memory that `memory_of` returned into these rows, for acting."""
+
+    @abstractmethod
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
         """Some rows of what `memory_of` returned, in this order."""
-        raise NotImplementedError
 
     @abstractmethod
     def memory_numbers(self, rows: int) -> Tensor | None:

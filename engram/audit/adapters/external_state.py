@@ -49,7 +49,7 @@ class ExternalStateAdapter(PolicyAdapter):
     @abstractmethod
     def learn_segment(self, segment: Segment, starts: Tensor, state: State) -> PolicyOutput: ...
 
-    def act(self, batch: ActingBatch) -> PolicyOutput:
+    def _act(self, batch: ActingBatch) -> PolicyOutput:
         self.set_mode(acting=True)
         ids = list(range(batch.first_id, batch.first_id + batch.dones.shape[0]))
         output, state = self.act_step(batch, batch.dones | batch.truncateds, self.states.take(ids))
@@ -64,8 +64,11 @@ class ExternalStateAdapter(PolicyAdapter):
     def reset(self) -> None:
         self.states.clear()
 
-    def memory_of(self, rows: Tensor) -> Any:
-        return self.states.take(rows.tolist())
+    def memory_of(self, ids: list[int]) -> Any:
+        return self.states.take(ids)
+
+    def load_memory(self, ids: list[int], memory: Any) -> None:
+        self.states.put(ids, memory)
 
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
         return None if memory is None else self.states.select(memory, rows)

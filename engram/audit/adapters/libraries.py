@@ -45,7 +45,7 @@ class PufferLibAdapter(ExternalStateAdapter):
         logits, value = self.policy(segment.observations, given)
         return self.learning_output(logits, value, segment)
 
-    def memory_of(self, rows: Tensor) -> Any:
+    def memory_of(self, ids: list[int]) -> Any:
         return None  # its loop stores none
 
 

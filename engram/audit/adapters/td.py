@@ -3,7 +3,7 @@
 # B rows, T steps, L layers, S floats per layer
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -36,7 +36,9 @@ class TdAdapter(PolicyAdapter):
             policy.reset_memory()  # type: ignore[operator]  # it may have acted before
         self.memory_in_td = isinstance(policy, Policy)
         self.resets_between_rollouts = not self.memory_in_td
-        self.learns_row_subsets = self.memory_in_td
+        self.learns_row_subsets = self.memory_in_td or all(
+            callable(getattr(policy, name, None)) for name in ("get_memory", "set_memory")
+        )
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
@@ -64,7 +66,7 @@ class TdAdapter(PolicyAdapter):
             td["memory"] = TensorDict(expanded, segment.shape)
         return td
 
-    def act(self, batch: ActingBatch) -> PolicyOutput:
+    def _act(self, batch: ActingBatch) -> PolicyOutput:
         rows = batch.dones.shape[0]
         self.set_mode(acting=True)
         td = self._call(self.acting_td(batch))
@@ -93,15 +95,24 @@ class TdAdapter(PolicyAdapter):
         else:
             restore_retained(self.policy, self._blank)
 
-    def memory_of(self, rows: Tensor) -> Any:
+    def memory_of(self, ids: list[int]) -> Any:
         if isinstance(self.policy, Policy):
-            return {name: value.clone() for name, value in self.policy.memory_of(rows).items()}
-        if callable(getattr(self.policy, "get_memory", None)) and callable(getattr(self.policy, "set_memory", None)):
-            return deepcopy(self.policy.get_memory())  # type: ignore[operator]
+            return {name: value.clone() for name, value in self.policy.memory_of(torch.tensor(ids)).items()}
+        if self.learns_row_subsets:
+            return renumbered(deepcopy(self.policy.get_memory()), ids, range(len(ids)))  # type: ignore[operator]
         return None
 
+    def load_memory(self, ids: list[int], memory: Any) -> None:
+        if isinstance(self.policy, Policy):
+            for name, store in self.policy.stores().items():
+                store.write(torch.tensor(ids), memory[name])
+        else:
+            self.policy.set_memory(renumbered(deepcopy(memory), range(len(ids)), ids))  # type: ignore[operator]
+
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
-        return {name: value[rows] for name, value in memory.items()}
+        if self.memory_in_td:
+            return {name: value[rows] for name, value in memory.items()}
+        return renumbered(memory, rows, range(len(rows)))
 
     def memory_numbers(self, rows: int) -> Tensor | None:
         if isinstance(self.policy, Policy):
@@ -142,6 +153,17 @@ def rows_by_id(memory: Any) -> Iterator[Mapping[int, Tensor]]:
     if isinstance(memory, list | tuple):
         for part in memory:
             yield from rows_by_id(part)
+
+
+def renumbered(memory: Any, ids: Iterable[int], new_ids: Iterable[int]) -> Any:
+    """Memory by environment id with other ids; rows that are not named are left out."""
+    if isinstance(memory, Mapping):
+        if memory and all(isinstance(key, int) for key in memory):
+            return {new: memory[old] for old, new in zip(ids, new_ids, strict=True) if old in memory}
+        return {key: renumbered(part, ids, new_ids) for key, part in memory.items()}
+    if isinstance(memory, list | tuple):
+        return type(memory)(renumbered(part, ids, new_ids) for part in memory)
+    return memory
 
 
 def distribution(td: TensorDictBase, count: int) -> Tensor | None:

@@ -1,10 +1,11 @@
-"""All checks, in the order of the report."""
+"""All checks, in the order in which one fault causes another."""
 
 from engram.audit.checks import (
     action_log_prob,
     boundary,
     configuration,
     detachment,
+    determinism,
     gradient,
     gradient_health,
     memory_interface,
@@ -17,12 +18,13 @@ from engram.audit.checks import (
 from engram.audit.result import Check
 
 MODULES = (
+    determinism,
     detachment,
     row_isolation,
     boundary,
     gradient,
-    replay,
     memory_interface,
+    replay,
     td_fields,
     action_log_prob,
     configuration,
@@ -33,4 +35,4 @@ MODULES = (
 CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
 
 # Worth repeating during training.
-CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "replay", "memory_after_learning")
+CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "memory_after_learning", "replay")

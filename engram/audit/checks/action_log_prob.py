@@ -24,6 +24,7 @@ def action_log_prob(audit: AuditContext) -> Verdict:
     bound = 1e-4
     with torch.no_grad():
         adapter, scenario = audit.adapter(original_weights=True), audit.scenario(110, rows=ROWS, steps=STEPS)
+        adapter.fixed_sampling = False
         torch.manual_seed(audit.seed)
         acted = [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
         measured, texts = _of_the_action(audit, _joined(acted))

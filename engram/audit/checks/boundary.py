@@ -2,6 +2,7 @@
 
 # B rows, T steps
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,54 +10,63 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
-from engram.audit.adapters.td import TdAdapter
+from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
-from engram.audit.result import Check, Verdict
-from engram.audit.scenario import play
+from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.scenario import Scenario, play
 
-KINDS = ("dones", "truncateds")
-CUT, AFTER = 4, 3  # steps before an episode starts, and from there
+FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
+BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
 
 
 @torch.no_grad()
 def boundary_acting(audit: AuditContext) -> Verdict:
-    """Rows that start an episode say what a fresh policy says, from that step on; the others go on undisturbed."""
-    adapter, scenario = audit.adapter(), audit.scenario(50, steps=CUT + AFTER)
-    if audit.memory_effect <= EXACT and (kept := _kept_at_starts(audit, adapter)) > EXACT:
-        return Verdict(False, kept, EXACT, UPSIDE_DOWN, fix=TURN_AROUND, fix_without_engram=TURN_AROUND)
+    """Rows that start an episode give a fresh policy's outputs from that step on; the others are not disturbed."""
+    scenario = audit.scenario(50, steps=BEFORE + AFTER)
+    if audit.memory_effect <= EXACT and (kept := _kept_at_starts(audit)) > EXACT:
+        return Verdict(False, kept, EXACT, INVERTED, fix=INVERTED_FIX, fix_without_engram=INVERTED_FIX)
     audit.needs_memory()
-    carried = play(adapter, scenario).numbers[:, CUT:]
-    adapter.reset()
-    fresh = play(adapter, scenario.part(CUT)).numbers
+    carried = play(audit.adapter(), scenario).numbers[:, BEFORE:]
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
     starting = torch.zeros(audit.rows, dtype=torch.bool)
     starting[[1, 4]] = True
     expected = torch.where(starting.view(-1, 1, 1), fresh, carried)
     bound, off = tolerance(carried, fresh), 0.0
-    said: dict[str, str] = {}
-    for kind in KINDS:
+    findings: dict[str, str] = {}
+    for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(scenario.dones)
-        flags[starting, CUT] = True
-        adapter.reset()
-        seen = play(adapter, scenario.with_starts(**{kind: flags})).numbers[:, CUT:]
+        flags[starting, BEFORE] = True
+        seen = play(audit.adapter(), scenario.with_starts(flags & done, flags & truncated)).numbers[:, BEFORE:]
         difference = max_difference(seen, expected)
         off = max(off, difference)
         if difference > bound:
-            said[kind] = _explain(seen, carried, fresh, starting, bound)
-    text = _told(said) or "a row that starts an episode puts out what a fresh policy does, and the others go on"
-    notes = tuple(_poison(audit, adapter))
-    return Verdict(off <= bound, off, bound, text, fix=_fix_for(said), notes=notes, evidence=_norms(audit))
+            findings[name] = _explain(seen, carried, fresh, starting, bound)
+    short = _one_step_episodes(audit, scenario, bound) if not findings else ""
+    text = _joined(findings) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
+    notes = (f"a start brings in the learned initial state {audit.learned_start}",) if audit.learned_start else ()
+    return Verdict(off <= bound and not short, off, bound, text, fix=_fix_for(findings), notes=notes)
 
 
-def _kept_at_starts(audit: AuditContext, adapter: PolicyAdapter) -> float:
-    """What the past changes where an episode starts, for a policy that remembers nothing elsewhere."""
-    scenario, said = audit.scenario(55, steps=3), []
+def _kept_at_starts(audit: AuditContext) -> float:
+    """How much the past changes outputs at an episode start, for a policy that remembers nothing elsewhere."""
+    scenario, outputs = audit.scenario(55, steps=3), []
     flags = torch.zeros_like(scenario.dones)
     flags[:, 2] = True
     for each in (scenario, scenario.with_other_past(slice(None), 2, audit.generator(56), audit.spec)):
-        adapter.reset()
-        said.append(play(adapter, each.with_starts(dones=flags)).numbers[:, -1])
-    adapter.reset()
-    return max_difference(*said)
+        outputs.append(play(audit.adapter(), each.with_starts(dones=flags)).numbers[:, -1])
+    return max_difference(*outputs)
+
+
+def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:
+    """Two starts in a row: the second counts as well."""
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, BEFORE : BEFORE + 2] = True
+    seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE + 1 :]
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE + 1))).numbers
+    off = max_difference(seen, fresh)
+    return (
+        f"the second of two starts in a row is ignored, or cleared differently; off by {off:.2g}" if off > bound else ""
+    )
 
 
 def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> str:
@@ -70,96 +80,115 @@ def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bou
     if max_difference(seen[starting, 0], carried[starting, 0]) <= bound:
         if max_difference(seen[starting], carried[starting]) <= bound:
             return f"memory is not cleared at all; outputs are off by {first:.2g}"
-        return f"memory is cleared too late: an episode's first observation still meets the old one, off by {first:.2g}"
+        return f"memory is cleared too late: the first observation of an episode meets old memory, off by {first:.2g}"
     if first <= bound:
         later = max_difference(seen[starting], fresh[starting])
         return f"memory is cleared for the first step, but the steps after it are off by {later:.2g}"
     return f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}"
 
 
-def _told(said: dict[str, str]) -> str:
-    """What was found for each kind of end; once, if it is the same for both."""
-    if len({*said.values()}) == 1 and len(said) == len(KINDS):
-        return next(iter(said.values()))
-    return "; ".join(f"{kind}: {text}" for kind, text in said.items())
+def _joined(findings: dict[str, str]) -> str:
+    """The finding for each kind of flag; once, if all are the same."""
+    if len({*findings.values()}) == 1 and len(findings) == len(FLAGS):
+        return next(iter(findings.values()))
+    return "; ".join(f"{name}: {text}" for name, text in findings.items())
 
 
-def _fix_for(said: dict[str, str]) -> str:
-    if len(said) != 1:
+def _fix_for(findings: dict[str, str]) -> str:
+    both = "dones and truncateds at once"
+    if findings.keys() == {both}:
+        return "Where both flags are set, an episode starts too: dones | truncateds, not dones ^ truncateds or a sum."
+    missed = [name for name in findings if name != both]
+    if len(missed) != 1:
         return ""
-    (missed,) = said
-    other = KINDS[1 - KINDS.index(missed)]
-    return f"Episodes also end by {missed}: clear where td['dones'] | td['truncateds'], not only where {other} say so."
-
-
-def _poison(audit: AuditContext, adapter: PolicyAdapter) -> list[str]:
-    """A NaN in memory is gone after an episode start only if memory is filled, not multiplied, with zero."""
-    if not isinstance(adapter, TdAdapter) or not adapter.memory_in_td:
-        return []
-    batch = audit.scenario(51, steps=1).batch(slice(0, audit.rows), 0)
-    td = adapter.acting_td(batch)
-    memory = {name: torch.full_like(value, torch.nan) for name, value in adapter.empty_memory(audit.rows).items()}
-    td["memory"], td["dones"] = memory, torch.ones(audit.rows, dtype=torch.bool)
-    if adapter.policy(td)["values"].isfinite().all():
-        return []
-    return ["a NaN in memory survives an episode start: clear with masked_fill, not by multiplying with a mask"]
-
-
-def _norms(audit: AuditContext) -> dict[str, Tensor]:
-    """Size of memory over some episodes, for the picture."""
-    adapter, scenario = audit.adapter(), audit.scenario(52, rows=3, steps=24, end_chance=0.12)
-    norms = []
-    for step in range(scenario.steps):
-        adapter.act(scenario.batch(slice(0, 3), step))
-        memory_numbers = adapter.memory_numbers(3)
-        if memory_numbers is None:
-            return {}
-        norms.append(memory_numbers.float().square().mean(1).sqrt())
-    return {"memory_norm": torch.stack(norms, 1), "starts": scenario.starts.float()}
+    other = "truncateds" if missed == ["dones"] else "dones"
+    return (
+        f"Episodes also end by {missed[0]}: clear where td['dones'] | td['truncateds'], not only where {other} are set."
+    )
 
 
 @torch.no_grad()
 def boundary_learning(audit: AuditContext) -> Verdict:
-    """Row i starts an episode at step i. From there on it must say what the rest of the segment says on its own."""
+    """Row i starts an episode at step i. From there on it must give what the rest of the segment gives alone."""
     steps = audit.steps
     adapter, segment = audit.adapter(), audit.segment(53, rows=steps, steps=steps + 1)
     memory = some_memory(audit, adapter, steps)
     plain = adapter.learn(segment, memory).numbers()[:, :steps]
-    tails = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]  # from no memory
-    diagonal = torch.eye(steps, dtype=torch.bool)
+    tails = [adapter.learn(audit.fresh_start(segment.steps(step))).numbers() for step in range(steps)]
     bound = tolerance(plain, *tails)
-    said: dict[str, str] = {}
+    findings: dict[str, str] = {}
     off = torch.zeros(steps, steps)
-    for kind in KINDS:
+    for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(segment.dones)
-        flags[:, :steps] = diagonal
-        told = _with_starts(segment, kind, flags)
-        seen = adapter.learn(told, memory).numbers()[:, :steps]
+        flags[:, :steps] = torch.eye(steps, dtype=torch.bool)
+        flagged = replace(segment, dones=flags & done, truncateds=flags & truncated)
+        seen = adapter.learn(flagged, memory).numbers()[:, :steps]
         expected = plain.clone()
         for step in range(steps):
             expected[step, step:] = tails[step][step, : steps - step]
         difference = abs_difference(seen, expected).amax(2)
         off = torch.maximum(off, difference)
         if difference.max() > bound:
-            said[kind] = _explain_learning(difference, seen, plain, tails, bound)
-    alone = _one_start(adapter, segment, memory, plain)
-    measured = max(float(off.max()), alone)
-    text = _told(said) or f"starts at every one of {steps} steps cut exactly there, for that row alone"
-    if alone > bound and not said:
-        text = f"a start in one row changes other rows by {alone:.2g}"
-    return Verdict(measured <= bound, measured, bound, text, fix=_fix_for(said), evidence={"difference": off})
+            findings[name] = _explain_learning(difference, seen, plain, tails, bound)
+    text = _joined(findings)
+    measured = float(off.max())
+    if not text:
+        for special in (_start_in_one_row, _starts_in_a_row, _start_of_one_row_alone, _start_at_the_last_step):
+            text, found = special(audit, adapter, segment, memory, plain, tails, bound)
+            measured = max(measured, found)
+            if text:
+                break
+    passed = not text
+    text = text or f"starts at every one of {steps} steps cut exactly there, for that row alone"
+    return Verdict(passed, measured, bound, text, fix=_fix_for(findings), evidence={"difference": off})
 
 
-def _with_starts(segment: Segment, kind: str, flags: Tensor) -> Segment:
-    return replace(segment.without_starts(), **{kind: flags})
-
-
-def _one_start(adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor) -> float:
+def _start_in_one_row(
+    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
+) -> tuple[str, float]:
     flags = torch.zeros_like(segment.dones)
     flags[2, 3] = True
-    seen = adapter.learn(_with_starts(segment, "dones", flags), memory).numbers()[:, : plain.shape[1]]
+    seen = adapter.learn(replace(segment, dones=flags), memory).numbers()[:, : plain.shape[1]]
     others = torch.arange(len(plain)) != 2
-    return max_difference(seen[others], plain[others])
+    off = max_difference(seen[others], plain[others])
+    return (f"a start in one row changes other rows by {off:.2g}" if off > bound else "", off)
+
+
+def _starts_in_a_row(
+    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
+) -> tuple[str, float]:
+    flags = torch.zeros_like(segment.dones)
+    flags[:, 2:4] = True
+    seen = adapter.learn(replace(segment, dones=flags), memory).numbers()[:, 3:]
+    off = max_difference(seen, tails[3])
+    return (f"the second of two starts in a row is ignored; off by {off:.2g}" if off > bound else "", off)
+
+
+def _start_of_one_row_alone(
+    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
+) -> tuple[str, float]:
+    if not adapter.learns_row_subsets:
+        return "", 0.0
+    flags = torch.zeros_like(segment.dones)
+    flags[:, 3] = True
+    alone = adapter.select_rows(memory, [1]) if memory is not None else None
+    seen = adapter.learn(replace(segment, dones=flags)[[1]], alone).numbers()[:, 3:]
+    off = max_difference(seen, tails[3][[1]])
+    return (f"starts are ignored in a minibatch of one row; off by {off:.2g}" if off > bound else "", off)
+
+
+def _start_at_the_last_step(
+    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
+) -> tuple[str, float]:
+    steps = plain.shape[1]
+    flags = torch.zeros_like(segment.dones)
+    flags[:, steps - 1] = True
+    seen = adapter.learn(replace(segment, dones=flags).steps(0, steps), memory).numbers()[:, -1]
+    off = max_difference(seen, tails[steps - 1][:, 0])
+    return (
+        f"memory is not cleared where an episode starts at the last step; off by {off:.2g}" if off > bound else "",
+        off,
+    )
 
 
 @torch.no_grad()
@@ -168,7 +197,7 @@ def some_memory(audit: AuditContext, adapter: PolicyAdapter, rows: int) -> Any:
     if not adapter.learns_row_subsets:
         return None
     play(adapter, audit.scenario(54, rows=rows, steps=3))
-    return adapter.memory_of(torch.arange(rows))
+    return adapter.memory_of(list(range(rows)))
 
 
 def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float) -> str:
@@ -178,8 +207,11 @@ def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: li
     first = f"first off in row {row} at step {step}, by {float(difference[row, step]):.2g}"
     if difference[before].max() > bound:
         return f"a start also changes outputs before it, or in other rows; {first}"
-    inside = range(1, steps)
-    if all(max_difference(seen[i, i:], plain[i, i:]) <= bound for i in inside):
+    wrong = [i for i in range(steps) if difference[i].max() > bound]
+    ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
+    if ignored == wrong and len(wrong) < steps - 1:
+        return f"memory is not cleared where an episode starts at step {', '.join(map(str, wrong))} of {steps}; {first}"
+    if ignored == wrong:
         return f"memory is not cleared inside a segment, only at its first step if at all; {first}"
     late = all(max_difference(seen[i, i + 1 :], tails[i + 1][i, : steps - i - 1]) <= bound for i in range(1, steps - 1))
     if late:
@@ -187,13 +219,57 @@ def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: li
     return f"memory is cleared only in part, or to something else than a fresh one; {first}"
 
 
-UPSIDE_DOWN = "the mask is upside down: memory is cleared at every step, except where an episode starts"
-TURN_AROUND = "Clear where an episode starts, nowhere else: h.masked_fill(starts, 0), or h * ~starts, not h * starts."
+@torch.no_grad()
+def nan_at_start(audit: AuditContext) -> Verdict:
+    """A NaN in memory is gone after an episode start only if memory is replaced, not multiplied by zero."""
+    audit.needs_memory()
+    adapter, scenario = audit.adapter(), audit.scenario(51, steps=AFTER)
+    ids = list(range(audit.rows))
+    fresh = play(adapter, audit.fresh_start(scenario)).numbers
+    memory = adapter.memory_of(ids)
+    if not leaves(memory):
+        raise DoesNotApplyError("its training loop stores no memory that could hold a NaN")
+    poisoned = map_state(_poison, memory)
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, 0] = True
+    flagged = scenario.with_starts(dones=flags)
+    findings = []
+    adapter.reset()
+    adapter.load_memory(ids, poisoned)
+    if _spoiled(lambda: play(adapter, flagged).numbers, fresh):
+        findings.append("acting")
+    if not audit.learning_error:
+        segment = replace(audit.segment(51, steps=AFTER), dones=flags, truncateds=torch.zeros_like(flags))
+        clean = adapter.learn(segment, memory).numbers()
+        if _spoiled(lambda: adapter.learn(segment, poisoned).numbers(), clean):
+            findings.append("learning")
+    if not findings:
+        return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start")
+    text = f"a NaN in memory survives an episode start in {' and '.join(findings)}: memory is multiplied, not replaced"
+    return Verdict(False, len(findings), 0, text)
+
+
+def _spoiled(call: Callable[[], Tensor], clean: Tensor) -> bool:
+    """Whether outputs differ from these, or the policy refuses to compute them, as torch's distributions do."""
+    try:
+        return max_difference(call(), clean) > tolerance(clean)
+    except ValueError as error:
+        if "nan" not in str(error).lower():
+            raise
+        return True
+
+
+def _poison(part: Tensor) -> Tensor:
+    return torch.full_like(part, torch.nan) if part.is_floating_point() else part
+
+
+INVERTED = "the mask is inverted: memory is cleared at every step, except where an episode starts"
+INVERTED_FIX = "Clear where an episode starts, nowhere else: h.masked_fill(starts, 0), or h * ~starts, not h * starts."
 
 CHECKS = (
     Check(
         "boundary_acting",
-        "When acting, is memory cleared before the first observation of an episode: that row's, at that step?",
+        "When acting, is a row's memory cleared before the first observation of its episode, and only then?",
         "An agent begins its episode with memories of another one, and acts on them.",
         "Clear rows where td['dones'] | td['truncateds'], before the LSTM sees the observation: "
         "h.masked_fill(starts.view(1, -1, 1), 0), and the same for c. self._manage_lstm_state does it.",
@@ -205,14 +281,22 @@ CHECKS = (
     ),
     Check(
         "boundary_learning",
-        "When learning, is memory cleared inside a segment at every place where an episode starts, for that row alone?",
-        "Learning sees another memory than acting had: the log-probabilities it compares are of two different "
-        "policies.",
+        "When learning, is memory cleared inside a segment wherever an episode starts, for that row alone?",
+        "Learning sees another memory than acting had, so it compares log-probabilities of two different policies.",
         "Clear memory at every step of the segment where dones | truncateds, not only at its first: use the core of "
         "LSTMWrapper with self._manage_lstm_state, or step through the segment and clear before each step.",
         ("_manage_lstm_state", "get_states", "_process_sequence", "forward"),
         boundary_learning,
         fix_without_engram="Pass the episode starts of the whole sequence to the learning call, and set h and c of "
         "a row to 0 before every step where one starts: step by step, or by splitting sequences there.",
+    ),
+    Check(
+        "nan_at_start",
+        "Is a NaN in memory gone after the start of an episode?",
+        "One NaN in one environment stays in that row for ever, and reaches the weights with the next update.",
+        "Replace memory, do not multiply it: h.masked_fill(starts, 0) or torch.where(starts, 0, h). NaN * 0 is NaN.",
+        ("clear", "_manage_lstm_state", "get_states", "_process_sequence", "forward_eval", "forward"),
+        nan_at_start,
+        needs_learning=False,
     ),
 )

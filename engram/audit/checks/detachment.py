@@ -15,61 +15,96 @@ from engram.audit.adapters.base import PolicyAdapter, PolicyOutput
 from engram.audit.checks.row_isolation import state_after_call
 from engram.audit.context import EXACT, AuditContext, max_difference
 from engram.audit.result import Check, Verdict
-from engram.audit.retained import graph_nodes, retained_size, retained_tensors
+from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_tensors
 from engram.audit.scenario import Scenario, play
 
 WINDOW, WINDOWS = 10, 2
+OUTSIDE = "a tensor outside the module, in a global, class attribute or closure"
 LEAK = 65536  # bytes of the process per window, in every window
 
 
 def detachment(audit: AuditContext) -> Verdict:
-    """Backward from a step must not lead into an earlier call, and nothing that is remembered may have a graph."""
+    """Backward from a step must not lead into an earlier call, and nothing that stays alive may have a graph."""
     scenario, adapter = audit.scenario(70, steps=4), audit.adapter()
     every = slice(0, audit.rows)
-    answers = [adapter.act(scenario.batch(every, step)) for step in range(scenario.steps)]  # kept: nodes live as long
-    graphs = [graph_nodes(_said(answer)) for answer in answers]
+    outputs = [adapter.act(scenario.batch(every, step)) for step in range(scenario.steps)]  # kept: nodes live as long
+    graphs = [graph_nodes(_tensors(output)) for output in outputs]
     shared = len(graphs[-1] & graphs[-2])
-    held = [name for name, tensor in retained_tensors(adapter.policy).items() if tensor.grad_fn is not None]
-    fed_back = [name for name in held if _is_used_again(audit, name, scenario)]
     in_state = [name for name, value in state_after_call(audit).items() if getattr(value, "grad_fn", None) is not None]
-    carried = [*fed_back, *(f"state['{name}']" for name in in_state)]
-    lessons = _shared_by_lessons(audit)
-    measured = max(shared, lessons, len(carried))
-    said = f"backward from a step runs through {shared} operations of the call before"
-    if lessons:
-        said += f"; from a learning call, through {lessons} operations of the learning call before"
-    where = ""
-    if carried:
-        said += f"; kept with a graph: {', '.join(carried)}"
-        where = carried[0]
-    idle = [name for name in held if name not in fed_back]
+    kept, idle = _kept_with_a_graph(audit, scenario)
+    kept += [f"state['{name}']" for name in in_state]
+    between_learning = _shared_by_learning_calls(audit)
+    measured = max(shared, between_learning, len(kept))
+    text = f"backward from a step runs through {shared} operations of the call before"
+    if between_learning:
+        text += f"; from a learning call, through {between_learning} operations of the learning call before"
+    if kept:
+        text += f"; kept with a graph: {', '.join(kept)}"
     notes = tuple(f"{name} keeps the graph of the last call alive, though nothing uses it again" for name in idle)
-    return Verdict(measured == 0, measured, 0, said, where=where, notes=notes)
+    return Verdict(measured == 0, measured, 0, text, where=kept[0] if kept else "", notes=notes)
 
 
-def _shared_by_lessons(audit: AuditContext) -> int:
+def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[str], list[str]]:
+    """Tensors with a graph that stay alive after a call: in modules and anywhere else; and in helper objects.
+
+    A helper object, such as a distribution that is filled anew in every call, only keeps the last graph alive.
+    """
+    kept: dict[str, None] = {}
+    idle: dict[str, None] = {}
+    segment = audit.segment(74)
+    for learning in (False, True):
+        if learning and audit.learning_error:
+            continue
+        adapter = audit.adapter()
+        gc.collect()
+        with _only_new_objects():
+            if learning:
+                adapter.learn(segment, after_acting=True)
+            else:
+                play_two = [adapter.act(scenario.batch(slice(0, audit.rows), step)).value.shape for step in (0, 1)]
+                del play_two
+            gc.collect()
+            for name, direct in _alive_with_a_graph(adapter):
+                (kept if direct or _is_used_again(audit, name, scenario, learning) else idle)[name] = None
+    return list(kept), list(idle)
+
+
+def _alive_with_a_graph(adapter: PolicyAdapter) -> list[tuple[str, bool]]:
+    """Names of the tensors with a graph that are alive, and whether each is in a module or outside, not in a helper."""
+    alive = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.grad_fn is not None]
+    names = {id(tensor): name for name, tensor in retained_tensors(adapter.policy).items()}
+    held = graph_nodes(tensor for tensor in alive if id(tensor) in names)  # what those graphs hold is not kept as well
+    outside = any(id(tensor) not in names and tensor.grad_fn not in held for tensor in alive)
+    inside = [names[id(tensor)] for tensor in alive if id(tensor) in names]
+    found = [(OUTSIDE, True)] if outside else []
+    return found + [(name, is_module_attribute(adapter.policy, name)) for name in inside]
+
+
+def _shared_by_learning_calls(audit: AuditContext) -> int:
     """How many operations of a learning call are in the graph of the next one."""
     if audit.learning_error:
         return 0
     adapter, segment = audit.adapter(), audit.segment(73)
-    answers = [adapter.learn(segment, after_acting=True) for _ in range(2)]
-    one, other = (graph_nodes(_said(answer)) for answer in answers)
+    outputs = [adapter.learn(segment, after_acting=True) for _ in range(2)]
+    one, other = (graph_nodes(_tensors(output)) for output in outputs)
     return len(one & other)
 
 
-def _is_used_again(audit: AuditContext, name: str, scenario: Scenario) -> bool:
-    """Whether what is kept under this name changes the next answer."""
-    said = []
+def _is_used_again(audit: AuditContext, name: str, scenario: Scenario, learning: bool) -> bool:
+    """Whether what a call keeps under this name changes the next output."""
+    outputs = []
     for wiped in (False, True):
         adapter = audit.adapter()
         play(adapter, scenario.part(0, 2))
+        if learning:
+            adapter.learn(audit.segment(74), after_acting=True)
         kept = retained_tensors(adapter.policy).get(name)
         if kept is None:
             return True
         if wiped:
             kept.data.add_(1.0) if kept.is_floating_point() else kept.data.zero_()
-        said.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
-    return max_difference(said[0], said[1]) > EXACT
+        outputs.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
+    return max_difference(outputs[0], outputs[1]) > EXACT
 
 
 def graph_growth(audit: AuditContext) -> Verdict:
@@ -123,12 +158,12 @@ def _lesson(audit: AuditContext, adapter: PolicyAdapter) -> Callable[[], object]
 
 
 def _graph_after(adapter: PolicyAdapter, scenario: Scenario, step: int) -> int:
-    answer = adapter.act(scenario.batch(slice(0, scenario.rows), step % scenario.steps))
-    return len(graph_nodes([*_said(answer), *retained_tensors(adapter.policy).values()]))
+    output = adapter.act(scenario.batch(slice(0, scenario.rows), step % scenario.steps))
+    return len(graph_nodes([*_tensors(output), *retained_tensors(adapter.policy).values()]))
 
 
-def _said(answer: PolicyOutput) -> list[Tensor]:
-    return [answer.value, answer.log_prob, *([answer.full] if answer.full is not None else [])]
+def _tensors(output: PolicyOutput) -> list[Tensor]:
+    return [output.value, output.log_prob, *([output.full] if output.full is not None else [])]
 
 
 def _window(adapter: PolicyAdapter, scenario: Scenario, reset: bool = False) -> None:

@@ -180,7 +180,7 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
         adapter.reset()
         with torch.no_grad():
             play(adapter, scenario)
-            memory = adapter.memory_of(torch.arange(audit.rows))
+            memory = adapter.memory_of(list(range(audit.rows)))
         if needs_learning:
             adapter.learn(audit.segment(94), memory, after_acting=True)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Other precisions, the compiler, and chance: the same numbers?"""
+"""Precision and compiler: the same numbers in float64, under autocast, and compiled?"""
 
 # B rows, T steps
 
@@ -6,16 +6,15 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.context import AuditContext, describe, max_difference
+from engram.audit.double_precision import double_precision, doubled
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play
 from engram.audit.source_location import short_path
@@ -38,11 +37,10 @@ def precision(audit: AuditContext) -> Verdict:
         adapter = audit.adapter(original_weights=True)
         try:
             if name == "float64":
-                with _default(torch.float64), _inputs_like_weights(adapter.policy):
-                    adapter.to(torch.float64)
-                    seen = _numbers(adapter, _double(scenario), _double(segment))
+                with double_precision(adapter):
+                    seen = _numbers(adapter, doubled(scenario), doubled(segment))
             else:
-                with torch.autocast("cpu", torch.bfloat16):
+                with _without_onednn(), torch.autocast("cpu", torch.bfloat16):
                     seen = _numbers(adapter, scenario, segment)
         except Exception as error:
             # Other libraries promise float32 only, and torch has no kernel for everything on every processor.
@@ -64,44 +62,21 @@ def _numbers(adapter: PolicyAdapter, scenario: Scenario, segment: Segment) -> tu
     return play(adapter, scenario).numbers, adapter.learn(segment).numbers()
 
 
-def _double(told: Any) -> Any:
-    """Observations in float64, if they are numbers at all."""
-    if not told.observations.is_floating_point():
-        return told
-    return replace(told, observations=told.observations.double())
-
-
 @contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+def _without_onednn() -> Iterator[None]:
+    """oneDNN's bfloat16 kernels crash on machines that announce AMX and do not have it."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def _inputs_like_weights(policy: nn.Module) -> Iterator[None]:
-    """Whoever turns observations into float32 does nothing wrong; memory must have the dtype of the weights."""
-
-    def hook(module: nn.Module, given: tuple) -> tuple:
-        weight = next(module.parameters(recurse=False), None)
-        if weight is None or not given or not isinstance(given[0], Tensor) or not given[0].is_floating_point():
-            return given
-        return (given[0].to(weight.dtype), *given[1:])
-
-    handles = [part.register_forward_pre_hook(hook) for part in policy.modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+        torch._C._set_mkldnn_enabled(before)
 
 
 def compiles(audit: AuditContext) -> Verdict:
     """Both calls as one graph each, with the numbers they have without."""
     adapter = audit.adapter(original_weights=True)
+    adapter.fixed_sampling = False
     assert isinstance(adapter, TdAdapter)
     if isinstance(adapter.policy, Policy):
         adapter.policy.reserve_memory(audit.rows)
@@ -149,23 +124,6 @@ def _reason(error: Exception) -> str:
     return " ".join([*told[:1], *stopped[-1:]])[:500]
 
 
-@torch.no_grad()
-def determinism(audit: AuditContext) -> Verdict:
-    """Built twice and played twice from the same seed: the same weights, the same actions."""
-    scenario = audit.scenario(134)
-    weights, actions = [], []
-    for _ in range(2):
-        torch.manual_seed(audit.seed)
-        adapter = audit.adapt_like_original(audit.make())
-        torch.manual_seed(audit.seed)
-        actions.append(play(adapter, scenario).actions)
-        weights.append([p.detach().clone() for p in adapter.policy.parameters()])
-    other = sum(not torch.equal(a, b) for a, b in zip(*weights, strict=True))
-    share = float((actions[0] != actions[1]).float().mean())
-    said = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
-    return Verdict(share == 0 and other == 0, max(share, float(other)), 0, said)
-
-
 CHECKS = (
     Check(
         "precision",
@@ -187,14 +145,5 @@ CHECKS = (
         ("forward", "_manage_lstm_state"),
         compiles,
         td_only=True,
-    ),
-    Check(
-        "determinism",
-        "Does the same seed give the same weights and the same actions?",
-        "No run can be repeated, so neither a bug nor a result can be.",
-        "Draw with torch's generator, which the run seeds, not with NumPy's, Python's, or one of your own.",
-        ("forward_inference", "forward", "get_action_and_value"),
-        determinism,
-        needs_learning=False,
     ),
 )

@@ -1,264 +1,188 @@
-"""Does learning see what acting saw? The property that sums all of it up, and which part of it is broken."""
-
-# B rows, T steps
+"""Do acting, learning and a row-by-row reference agree, at the sizes of the run? If not, from which size on?"""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from engram.audit.adapters.base import PolicyAdapter, Segment
-from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import AuditContext, abs_difference, describe, max_difference, tolerance
+from engram.audit.checks.rehearsal import SHORT, Kind, Outcome, Rehearsal, conditions, rehearse, smallest
+from engram.audit.context import AuditContext, describe
 from engram.audit.result import Check, Verdict
-from engram.audit.scenario import error_note, play, shuffled_slices, whole_batches
+from engram.audit.root_cause import EXPLAINS
+
+TRIES = 50  # to find the smallest rehearsal that fails
+FEW_TRIES = 12  # where a check that failed before explains it
+TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
 
-class Play(NamedTuple):
-    """A way of playing and learning."""
-
-    ends: float = 0.0  # chance of an episode end, per step
-    slices: bool = False  # batches uneven and out of order
-    segments: int = 1  # per rollout
-    rollouts: int = 1
-    horizon: int = 6
-    some_rows: bool = False  # minibatches of some rows, in another order; and of one row
-
-
-ALL = Play(ends=0.2, slices=True, segments=2, rollouts=2, some_rows=True)
-CAUSES = {  # one thing at a time, simplest first: what it means if that alone differs
-    "plain": (
-        Play(),
-        "acting and learning compute different things, even from an empty memory and without episode ends",
-    ),
-    "ends": (Play(ends=0.25), "episodes that end inside a segment: learning does not clear memory where acting did"),
-    "segments": (
-        Play(segments=2),
-        "the memory that a segment begins with: the second segment of a rollout is not learned from the memory "
-        "acting had",
-    ),
-    "rollouts": (Play(rollouts=2), "the memory carried from one rollout to the next"),
-    "slices": (Play(slices=True), "the order and size of the batches that arrive while acting"),
-    "rows": (Play(some_rows=True), "minibatches of one row, or of some rows in another order"),
-    "horizon of 1": (Play(horizon=1), "segments of a single step"),
-    "horizon of 9": (Play(horizon=9), "longer segments"),
-}
+def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
+    """From the run's own sizes to single conditions."""
+    rows, horizon, steps = audit.sizes
+    few = min(rows, 8)
+    yield Rehearsal(few, 6, segments=2, rollouts=2, ends=0.2, both_flags=True, slices=True, minibatches="some")
+    yield Rehearsal(rows, horizon, 2, 2, ends=2 / horizon, both_flags=True, slices=True, minibatches="some")
+    yield Rehearsal(2, horizon, segments=max(steps // horizon, 1), ends=1 / steps)
+    yield Rehearsal(5, 5, segments=2, ends=0.3, both_flags=True, minibatches="one", repeats=3)
+    yield Rehearsal(few, 1, segments=4, ends=0.2, repeats=2)
+    yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, 3000))
+    yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
+    yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
+    yield Rehearsal(4, 6, memory=10.0)
 
 
-class Difference(NamedTuple):
-    """[B, S] over all steps, log-probabilities and values apart, and how far apart equal numbers might be."""
-
-    log_prob: Tensor
-    value: Tensor
-    bound: float
+class Fault(NamedTuple):
+    kind: Kind
+    way: Rehearsal  # the smallest that fails
+    outcome: Outcome | None
+    error: str = ""
 
     @property
-    def both(self) -> Tensor:
-        return torch.maximum(self.log_prob, self.value)
+    def text(self) -> str:
+        needed = ", ".join(conditions(self.way, self.kind)) or "even from an empty memory, without episode ends"
+        if self.error:
+            return f"{self.kind} raises {self.error} ({needed})"
+        what = {
+            "acting": "acting differs from a row that plays alone and begins each episode with a fresh memory",
+            "learning": "learning differs from acting",
+        }[self.kind]
+        assert self.outcome is not None
+        off = self.outcome.off(self.kind)
+        step = int(off.any(0).nonzero()[0])
+        row = int(off[:, step].nonzero()[0])
+        apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
+        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}"
 
 
 def replay(audit: AuditContext) -> Verdict:
-    """Everything at once; and only if that differs, one thing at a time, to tell why."""
-    found: Difference | None
-    try:
-        found = difference(audit, ALL)
-        measured, bound, said = float(found.both.max()), found.bound, ""
-        if measured <= bound:
-            others = [difference(audit, way) for way in (Play(horizon=1, segments=2), Play(horizon=9, ends=0.1))]
-            measured = max(measured, *(float(other.both.max()) for other in others))
-    except Exception as error:
-        found, measured, bound, said = _with_less(audit), float("inf"), 0.0, f"it raised {describe(error)}"
-    if measured <= bound:
-        said = (
-            f"log-probabilities and values of replayed rollouts differ by at most {measured:.2g} from those of acting"
-        )
-        return Verdict(True, measured, bound, said, evidence={"difference": found.both} if found else {})
-    if found is not None and found.both.max() > found.bound:
-        said += ("; " if said else "") + _first(found)
-    causes = list(_causes(audit))
-    said += "".join(f"; cause: {text}" for text in causes)
-    evidence = {} if found is None else {"difference": found.both}
-    fixes = [fix for cause in causes for text, fix in FIXES.items() if cause.startswith(text)]
-    fix_without_engram = [fix for cause in causes for text, fix in ELSEWHERE.items() if cause.startswith(text)]
-    said = said.lstrip("; ")
+    """All rehearsals; only if one fails, the smallest that does, to say why."""
+    if audit.random_outputs[None] and not audit.mode_matters:
+        audit.needs_repeatable_outputs()
+    measured, bound, evidence = 0.0, 0.0, None
+    faults: dict[Kind, Fault] = {}
+    failing: dict[Kind, Rehearsal] = {}
+    notes: list[str] = []
+    for way in rehearsals(audit):
+        try:
+            outcome = rehearse(audit, way)
+        except Exception as error:
+            fault = _raised(audit, way, error, notes)
+            if fault is not None:
+                faults.setdefault(fault.kind, fault)
+            continue
+        evidence = outcome if evidence is None else evidence
+        bound = max(bound, outcome.bound)
+        measured = max(measured, outcome.measured("acting"), outcome.measured("learning"))
+        for kind in ("acting", "learning"):
+            if bool(outcome.off(kind).any()) and kind not in failing:
+                failing[kind] = way
+                evidence = outcome
+    for kind, way in failing.items():
+        faults.setdefault(kind, _found(audit, way, kind))
+    figure = {} if evidence is None else {"difference": torch.maximum(evidence.acting, evidence.learning)[:16, :64]}
+    if not faults:
+        text = f"acting, learning and a row-by-row reference differ by at most {measured:.2g}, with {_sizes(audit)}"
+        return Verdict(True, measured, bound, text, notes=tuple(notes), evidence=figure)
+    ordered = [faults[kind] for kind in ("acting", "learning") if kind in faults]
+    text = "; ".join(fault.text for fault in ordered)
+    fix = " ".join(dict.fromkeys(_fix(fault) for fault in ordered))
     return Verdict(
         False,
-        measured,
-        bound,
-        said,
-        fix=" ".join(fixes),
-        fix_without_engram=" ".join(fix_without_engram),
-        evidence=evidence,
+        measured or None,
+        bound or None,
+        text,
+        fix=fix,
+        fix_without_engram=fix,
+        notes=tuple(notes),
+        evidence=figure,
     )
 
 
-def _with_less(audit: AuditContext) -> Difference | None:
-    """What can still be compared of a policy that cannot be played with all of it."""
-    for way in (ALL._replace(slices=False, some_rows=False), CAUSES["ends"][0], CAUSES["plain"][0]):
+def _sizes(audit: AuditContext) -> str:
+    rows, horizon, steps = audit.sizes
+    return f"{rows} rows, segments of {horizon}, {steps} acting steps, ids up to 3000, weights up to 3 times as large"
+
+
+def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
+    tries = 0
+    explained = any("replay" in EXPLAINS.get(name, ()) for name in audit.failed)
+
+    def fails(candidate: Rehearsal) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries > (FEW_TRIES if explained else TRIES):
+            return False
         try:
-            return difference(audit, way)
+            return bool(rehearse(audit, candidate, kind).off(kind).any())
         except Exception:
-            continue
-    return None
+            return False
+
+    least = smallest(way, fails)
+    return Fault(kind, least, rehearse(audit, least))
 
 
-def difference(audit: AuditContext, way: Play) -> Difference:
-    """Between what was said in acting and in reway."""
-    adapter, learner = audit.adapter(own_mode=True), audit.adapter(own_mode=True)
-    steps = way.horizon * way.segments
-    log_probs, values, bound = [], [], 0.0
-    for rollout in range(way.rollouts):
-        adapter.begin_rollout()
-        scenario = audit.scenario(80 + rollout, steps=steps, end_chance=way.ends)
-        for start in range(0, steps, way.horizon):
-            part = scenario.part(start, start + way.horizon)
-            first_of_all = start == 0 and (rollout == 0 or adapter.resets_between_rollouts)
-            memory = None if first_of_all else adapter.memory_of(torch.arange(audit.rows))
-            span = range(way.horizon)
-            schedule = (
-                shuffled_slices(audit.rows, span, audit.generator(rollout))
-                if way.slices
-                else whole_batches(audit.rows, span)
-            )
-            with torch.no_grad():
-                lived = play(adapter, part, schedule)
-            segment = part.segment(lived.actions)
-            with error_note("learning from what was played"):
-                answer = learner.learn(segment, memory, after_acting=True)
-            seen = [(answer.log_prob.detach(), answer.value.detach())]
-            if way.some_rows and learner.learns_row_subsets:
-                seen.append(_in_parts(learner, segment, memory))
-            log_probs.append(torch.stack([abs_difference(log_prob, lived.log_prob) for log_prob, _ in seen]).amax(0))
-            values.append(torch.stack([abs_difference(value, lived.value) for _, value in seen]).amax(0))
-            bound = max(bound, tolerance(lived.log_prob, lived.value))
-    return Difference(torch.cat(log_probs, 1), torch.cat(values, 1), bound)
-
-
-def _in_parts(learner: PolicyAdapter, segment: Segment, memory: Any) -> tuple[Tensor, Tensor]:
-    """The same by minibatches: one row alone, and the others in reverse."""
-    rows = segment.shape[0]
-    log_prob, value = torch.full(segment.shape, torch.nan), torch.full(segment.shape, torch.nan)
-    for part in ([2], [row for row in reversed(range(rows)) if row != 2]):
-        with error_note(f"learning from a minibatch of {len(part)} rows"):
-            start = None if memory is None else learner.select_rows(memory, part)
-            answer = learner.learn(segment[part], start, after_acting=True)
-        log_prob[part], value[part] = answer.log_prob.detach().float(), answer.value.detach().float()
-    return log_prob, value
-
-
-def _first(found: Difference) -> str:
-    off = found.both > found.bound
-    step = int(off.any(0).nonzero()[0])
-    row = int(off[:, step].nonzero()[0])
-    share = float(off.float().mean())
-    apart = float(found.both[row, step])
-    return f"{share:.0%} of what is replayed is off, first in row {row} at step {step}, by {apart:.2g}"
-
-
-def _causes(audit: AuditContext) -> Iterator[str]:
-    """What explains it: randomness and hidden state first, then one thing at a time."""
-    if not _same_twice(audit, reseeded=True):
-        yield STATISTICS + ", ".join(moved) if (moved := _moved_buffers(audit)) else LEFT_OVER
-        return
-    if not _same_twice(audit, reseeded=False):
-        yield RANDOM
-        return
-    if _changes_by_itself(audit):
-        yield HIDDEN
-        return
-    for name, (way, text) in CAUSES.items():
+def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
+    """An error is a fault, but not the refusal of an id beyond a table."""
+    if way.far_ids and way.far_ids[-1] >= TABLE_LIMIT:
+        within = tuple(first for first in way.far_ids if first < TABLE_LIMIT)
         try:
-            found = difference(audit, way)
-        except Exception as error:
-            yield f"{text} (it raises {describe(error)})"
-            continue
-        if found.both.max() > found.bound:
-            only = ""
-            if name == "plain" and found.value.max() <= found.bound:
-                only = "; only log-probabilities differ, so it is how an action becomes one"
-            yield text + only
-            if name == "plain":
-                return
-
-
-@torch.no_grad()
-def _moved_buffers(audit: AuditContext) -> list[str]:
-    """Buffers saved with the weights that a learning call changes."""
-    adapter = audit.adapter(own_mode=True)
-    names = dict(adapter.policy.named_buffers()).keys() & adapter.policy.state_dict().keys()
-    before = {name: value.clone() for name, value in adapter.policy.named_buffers() if name in names}
-    adapter.learn(audit.segment(85), after_acting=True)
-    after = dict(adapter.policy.named_buffers())
-    return [name for name, value in before.items() if not torch.equal(after[name], value)]
-
-
-@torch.no_grad()
-def _same_twice(audit: AuditContext, reseeded: bool) -> bool:
-    """Whether the same learning call gives the same numbers again."""
-    adapter, segment, said = audit.adapter(own_mode=True), audit.segment(85), []
-    for _ in range(2):
-        if reseeded:
-            torch.manual_seed(audit.seed)
-        said.append(adapter.learn(segment, after_acting=True).numbers())
-    return max_difference(said[0], said[1]) <= tolerance(said[0])
-
-
-@torch.no_grad()
-def _changes_by_itself(audit: AuditContext) -> bool:
-    """Whether the same story, from an empty memory, is answered differently the second time."""
-    adapter, scenario = audit.adapter(own_mode=True), audit.scenario(86)
-    said = []
-    for _ in range(2):
-        said.append(play(adapter, scenario).numbers)
-        if isinstance(adapter, TdAdapter) and callable(getattr(adapter.policy, "reset_memory", None)):
-            adapter.policy.reset_memory()  # type: ignore[operator]
+            outcome = rehearse(audit, way._replace(far_ids=within, rows=way.rows // 2))
+        except Exception:
+            pass
         else:
-            adapter.reset()
-    return max_difference(said[0], said[1]) > tolerance(said[0])
+            notes.append(f"environment ids from {TABLE_LIMIT} on are refused: {describe(error)}")
+            for kind in ("acting", "learning"):
+                if bool(outcome.off(kind).any()):
+                    return _found(audit, way._replace(far_ids=within, rows=way.rows // 2), kind)
+            return None
+
+    def fails(candidate: Rehearsal) -> bool:
+        try:
+            rehearse(audit, candidate)
+        except Exception:
+            return True
+        return False
+
+    text = describe(error)
+    kind = "learning" if "while learning" in text else "acting"
+    return Fault(kind, smallest(way, fails), None, text)
 
 
-LEFT_OVER = "the same learning call gives other numbers the second time: it begins with what the first one left behind"
-STATISTICS = "the same learning call gives other numbers the second time, because each one changes "
-RANDOM = "the same learning call gives other numbers each time: something in it is random, such as dropout"
-HIDDEN = "the same story is answered differently the second time: something is kept that reset_memory() does not clear"
-FIXES = {
-    LEFT_OVER: "A learning call must begin with the memory it is given (td['memory', 'lstm']; self._manage_lstm_state "
-    "reads it) and must store nothing.",
-    STATISTICS: "Statistics must not be updated by the calls themselves: freeze them while a rollout is played and "
-    "learned from, and use normalisations that do not depend on the batch (LayerNorm, not BatchNorm).",
-    RANDOM: "Take dropout and other noise out of the policy (nn.LSTM(dropout=…) too): PPO compares log-probabilities "
-    "of acting and learning, and noise in either is taken for a change of policy.",
-    HIDDEN: "Whatever a policy remembers, reset_memory() has to clear. Statistics of observations must not be updated "
-    "by the calls themselves: freeze them while a rollout is played and learned from, and use normalisations that do "
-    "not depend on the batch (LayerNorm, not BatchNorm).",
-    CAUSES["ends"][1]: "Clear memory inside the segment wherever dones | truncateds, as boundary_learning says.",
-    CAUSES["segments"][1]: "Learn a segment from the memory its rows had before its first step: it comes in "
-    "td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state reads it.",
-    CAUSES["rollouts"][
-        1
-    ]: "Learn a segment from the memory its rows had before its first step, also at the beginning of a "
-    "rollout: it comes in td['memory', 'lstm']; self._manage_lstm_state reads it.",
-    CAUSES["slices"][1]: "Keep memory by environment row, as row_isolation says.",
-    CAUSES["plain"][1]: "Acting and learning must be the same computation: the same encoder, time first into the LSTM "
-    "([T, B, features]), the same flattening of rows and steps for actions and outputs.",
-}
+def _fix(fault: Fault) -> str:
+    way, acting = fault.way, fault.kind == "acting"
+    if fault.error:
+        return "Every size of batch, segment and minibatch must work, and every environment id."
+    if way.minibatches == "one":
+        return "Keep the row dimension when there is one row: no squeeze() without a dimension."
+    if way.ends and not acting:
+        return "Clear memory inside the segment wherever dones | truncateds, as acting does."
+    if way.ends:
+        return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
+    if way.far_ids or way.slices or (acting and way.rows > 2):
+        return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
+    if way.memory != 1.0:
+        return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
+    if way.warmup > SHORT:
+        return "Nothing may depend on how many calls there were."
+    if way.warmup or way.segments > 1 or way.rollouts > 1:
+        return (
+            "Learn a segment from the memory its rows had before its first step. With Engram it comes in "
+            "td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state reads it."
+        )
+    if acting:
+        return "What a row returns must depend on that row's observations since its episode began, and on nothing else."
+    return (
+        "Acting and learning must be the same computation: the same encoder, time first into the recurrent layer "
+        "([T, B, features]), the same flattening of rows and steps for actions and outputs."
+    )
 
-ELSEWHERE = {
-    **{text: FIXES[text] for text in (STATISTICS, RANDOM, HIDDEN, CAUSES["ends"][1], CAUSES["plain"][1])},
-    CAUSES["segments"][
-        1
-    ]: "Store the state that each segment begins with while acting, and learn from it, not from zero.",
-}
 
 CHECKS = (
     Check(
         "replay",
-        "Does replaying a rollout, before any update, give back the log-probabilities and values it was played with?",
+        "At the sizes of a run, do acting, learning and a row-by-row reference give the same outputs?",
         "Learning corrects a policy that never acted: its ratios are wrong from the first update, and training "
-        "plateaus and "
-        "collapses although every single part looks right.",
-        "See the causes: each has a check of its own that says where and how.",
+        "plateaus and collapses although every single part looks right.",
+        "See what it takes to fail: each condition has a check of its own that says where and how.",
         ("forward", "get_action_and_value", "evaluate_actions"),
         replay,
     ),

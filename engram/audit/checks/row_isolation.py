@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
+from engram.audit.context import EXACT, PASTS, AuditContext, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
@@ -18,17 +18,7 @@ LEAKS = 4  # steps in which what one row sees could reach another
 def memory_used(audit: AuditContext) -> Verdict:
     """Two pasts, the same present: something must differ, in acting and in learning."""
     acting = audit.memory_effect
-    learning = acting
-    if not audit.learning_error:
-        segment = audit.segment(10)
-        other = random_observations(audit.spec, segment.shape, audit.generator(12))
-        other[:, -1] = segment.observations[:, -1]
-        adapter = audit.adapter()
-        with torch.no_grad():
-            one, two = (
-                adapter.learn(each).numbers()[:, -1] for each in (segment, replace(segment, observations=other))
-            )
-        learning = max_difference(one, two)
+    learning = acting if audit.learning_error else max(_effect_in_learning(audit, steps) for steps in PASTS)
     passed = min(acting, learning) > EXACT
     said = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
     fix = ""
@@ -45,6 +35,15 @@ def memory_used(audit: AuditContext) -> Verdict:
             "([T, B, features], time first), not over single steps."
         )
     return Verdict(passed, min(acting, learning), EXACT, said, at_least=True, fix=fix)
+
+
+@torch.no_grad()
+def _effect_in_learning(audit: AuditContext, steps: int) -> float:
+    segment, adapter = audit.segment(10, steps=steps), audit.adapter()
+    other = random_observations(audit.spec, segment.shape, audit.generator(12))
+    other[:, -1] = segment.observations[:, -1]
+    one, two = (adapter.learn(each).numbers()[:, -1] for each in (segment, replace(segment, observations=other)))
+    return max_difference(one, two)
 
 
 def keeps_memory_in_state(audit: AuditContext) -> bool:
@@ -68,18 +67,17 @@ def state_after_call(audit: AuditContext) -> dict:
 @torch.no_grad()
 def row_isolation(audit: AuditContext) -> Verdict:
     """Batches in any order and size change nothing, and what one row sees never changes what another one says."""
-    scenario, adapter = audit.scenario(14, end_chance=0.1), audit.adapter()
-    whole = play(adapter, scenario)
+    scenario = audit.scenario(14, end_chance=0.1)
+    whole = play(audit.adapter(), scenario)
     schedule = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
-    adapter.reset()
-    sliced = play(adapter, scenario, schedule)
+    sliced = play(audit.adapter(), scenario, schedule)
     by_slices = abs_difference(sliced.numbers, whole.numbers).amax((1, 2))
     leaks = torch.zeros(audit.rows, audit.rows)  # from row, to row
     first = [(rows, step) for rows, step in schedule if step < LEAKS]
     for row in range(audit.rows):
         other = scenario.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
-        adapter.reset()
-        leaks[row] = abs_difference(play(adapter, other, first).numbers, sliced.numbers[:, :LEAKS]).amax((1, 2))
+        seen = play(audit.adapter(), other, first).numbers
+        leaks[row] = abs_difference(seen, sliced.numbers[:, :LEAKS]).amax((1, 2))
     learning = torch.zeros(audit.rows, audit.rows)
     if not audit.learning_error:
         learning = _leaks_in_learning(audit, whole, scenario)

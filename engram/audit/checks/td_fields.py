@@ -1,4 +1,4 @@
-"""The call itself: what it writes, what it leaves alone, and whether modes change its numbers."""
+"""The td: do both calls write every field in its shape and dtype, and leave their inputs unchanged?"""
 
 # B rows, T steps
 
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from engram.agent.actions import make_actions
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import AuditContext, max_difference, tolerance
+from engram.audit.context import AuditContext
 from engram.audit.result import Check, Verdict
-from engram.audit.scenario import play
 
 
 def td_fields(audit: AuditContext) -> Verdict:
@@ -104,37 +103,6 @@ def _changed(before: TensorDictBase, given: TensorDictBase, td: Any) -> Iterator
                 break
 
 
-def modes(audit: AuditContext) -> Verdict:
-    """The same numbers in training and evaluation mode, and with and without gradients."""
-    if audit.learning_error:
-        return Verdict(False, None, None, f"the plainest learning call raises {audit.learning_error}", fix=BROKEN)
-    scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
-    for name, training, gradients in (("train()", True, True), ("eval()", False, True), ("no_grad", True, False)):
-        adapter = audit.adapter()
-        adapter.training_mode = training
-        with torch.set_grad_enabled(gradients):
-            torch.manual_seed(1)
-            seen[name] = play(adapter, scenario).numbers, adapter.learn(segment).numbers().detach()
-    base, bound = seen["train()"], tolerance(*seen["train()"])
-    found = {
-        f"{what} in {name}": max_difference(seen[name][i], base[i])
-        for name in ("eval()", "no_grad")
-        for i, what in enumerate(("acting", "learning"))
-    }
-    measured = max(found.values())
-    off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
-    said = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
-    return Verdict(measured <= bound, measured, bound, said)
-
-
-BROKEN = (
-    "A learning call is policy(td, action=actions) with a td of batch size [B, T] and observations [B, T, …]: encode "
-    "the B * T "
-    "observations, run the LSTM over [T, B, features], and fill in the td with self.forward_training(td, action, "
-    "logits, value)."
-)
-
 CHECKS = (
     Check(
         "td_fields",
@@ -145,16 +113,6 @@ CHECKS = (
         ("forward_inference", "forward_training", "forward"),
         td_fields,
         td_only=True,
-        needs_learning=False,
-    ),
-    Check(
-        "modes",
-        "Do acting and learning work, and give the same numbers in train(), in eval() and without gradients?",
-        "Evaluation shows another policy than the one that is trained, and PPO takes the difference for progress.",
-        "Take out what behaves differently in training: dropout (nn.LSTM(dropout=…) too), BatchNorm, and branches on "
-        "self.training.",
-        ("forward", "get_action_and_value", "evaluate_actions"),
-        modes,
         needs_learning=False,
     ),
 )

@@ -17,7 +17,7 @@ from engram.settings import UserError
 
 
 def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
-    config = _config(settings)
+    config = config_of(settings)
     _check_budget(settings, config)
     interface = PolicyEnvInterface.from_mg_cfg(config)
     tmaze = settings if isinstance(settings, TMaze) else None
@@ -37,7 +37,7 @@ def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
 
 
 def block(settings: MettagridWorld | MettagridFile, env_ids: range, seed: int, buffers: Buffers) -> MettagridBlock:
-    return MettagridBlock(_config(settings), env_ids, seed, buffers, _budget_option(settings))
+    return MettagridBlock(config_of(settings), env_ids, seed, buffers, _budget_option(settings))
 
 
 def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[Feature, ...]:
@@ -59,7 +59,7 @@ def _features(interface: PolicyEnvInterface, config: MettaGridConfig) -> tuple[F
     return quantities + Tags.of(config.game).features()
 
 
-def _config(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
+def config_of(settings: MettagridWorld | MettagridFile) -> MettaGridConfig:
     return read_world(settings.path) if isinstance(settings, MettagridFile) else world(settings)
 
 

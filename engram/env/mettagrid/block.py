@@ -1,6 +1,6 @@
 """A block of mettagrid simulations: steps the C++ simulator directly, in the rows of the buffers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from mettagrid.config.game_value import (
@@ -21,6 +21,7 @@ from engram.env.episode_log import EpisodeLog
 from engram.env.mettagrid.simulators import SimulatorFactory
 from engram.env.mettagrid.tags import TagRenamer, Tags
 from engram.env.mettagrid.token_budget import overflow
+from engram.env.scene import GridObject, GridScene
 
 
 class MettagridBlock:
@@ -37,6 +38,7 @@ class MettagridBlock:
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
         self._make_simulator = SimulatorFactory(config).make
+        self._resources = list(game.resource_names)
         self._rename_tags = TagRenamer(Tags.of(game), buffers.observations)  # renaming twice does no harm
         self._buffers, self._budget_option, self._agents = buffers, budget_option, game.num_agents
         self._log = EpisodeLog(config.label, env_ids, seed, buffers, np.float32)  # the simulator sums in float32
@@ -88,6 +90,9 @@ class MettagridBlock:
         self._buffers.alive[:] = True
         self._flags_set = True
         return self._log.reproduces(state)
+
+    def scene(self) -> GridScene:
+        return grid_scene(self.simulators[0], self._resources)
 
     def close(self) -> None:
         self.simulators.clear()
@@ -153,6 +158,21 @@ class MettagridBlock:
             step()
             log.lengths[rows] += 1
             log.returns[rows] += self._buffers.rewards[rows]
+
+
+def grid_scene(simulator: MettaGrid, resources: Sequence[str]) -> GridScene:
+    """Everything on the grid of a simulator, as it is now."""
+    objects = [
+        GridObject(
+            kind=thing["type_name"],
+            row=thing["r"],
+            column=thing["c"],
+            agent=thing.get("agent_id"),
+            inventory={resources[item]: count for item, count in thing["inventory"].items()},
+        )
+        for thing in simulator.grid_objects().values()
+    ]
+    return GridScene(simulator.map_height, simulator.map_width, objects)
 
 
 def _views(buffers: Buffers, envs: int) -> list[tuple[np.ndarray, ...]]:

@@ -27,11 +27,20 @@ class SimulatorFactory:
 
     def make(self, seed: int) -> MettaGrid:
         """A simulator for one episode. The seed determines its map and all its random numbers."""
-        return MettaGrid(self._config, self.map(seed), seed ^ _SIMULATOR)
+        return MettaGrid(self._config, self.map(seed), simulator_seed(seed))
 
     def map(self, seed: int) -> Grid:
-        grid = self._maps(seed)
+        grid = self.plain_map(seed)
         return conversion.rename_map_agents(grid, self._renames) if self._renames else grid
+
+    def plain_map(self, seed: int) -> Grid:
+        """The map before agents are renamed to what the simulator calls them."""
+        return self._maps(seed)
+
+
+def simulator_seed(episode_seed: int) -> int:
+    """The seed of an episode's simulator; that of its map is `episode_seed` itself."""
+    return episode_seed ^ _SIMULATOR
 
 
 def _ascii_maps(game: GameConfig) -> Maps | None:

@@ -23,10 +23,11 @@ class Command(IntEnum):
     STEP = 2
     STATE = 3
     RESTORE = 4
+    SCENE = 5
 
     @property
     def verb(self) -> str:
-        return ("building", "resetting", "stepping", "saving", "restoring")[self]
+        return ("building", "resetting", "stepping", "saving", "restoring", "drawing")[self]
 
 
 class Status(IntEnum):

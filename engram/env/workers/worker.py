@@ -57,6 +57,8 @@ def perform(block: Block, command: Command, argument: Any) -> Any:
         return block.state()
     if command == Command.RESTORE:
         return block.restore(argument)
+    if command == Command.SCENE:
+        return block.scene()
     block.reset()
     return None
 

@@ -151,7 +151,7 @@ CASES = [
     Case(IgnoresTheSegmentsMemory, {"replay"}),
     Case(DoesNotTellTheCore, {"boundary_learning", "gradient_boundary", "replay"}, "not cleared inside a segment"),
     Case(SwallowsOptions, {"configuration", "weight_clipping"}, "clip_range=0.05 was given"),
-    Case(OwnDict, {"row_isolation", "replay", "memory_interface", "memory_after_learning"}),
+    Case(OwnDict, {"determinism", "row_isolation", "replay", "memory_interface", "memory_after_learning"}),
     Case(BytesDivided, {"observation_tokens"}, "makes no difference", TOKENS),
     Case(CornerErased, {"observation_tokens"}, "corner cell (0, 0)", TOKENS),
     Case(OwnTokensDropped, {"observation_tokens"}, "0xFE", TOKENS),

@@ -1,0 +1,83 @@
+"""One step of an agent as a function: memory goes in and comes out as a value, so that it can be changed in between."""
+
+# N rows, W numbers per action distribution, U numbers of memory per row
+
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from engram.agent.metta_agent import MettaAgent
+from engram.agent.recurrent.core import Core
+from engram.analysis.distributions import MEAN_NOISE, distributions
+from engram.training.evaluate import copy_with_own_memory
+
+MAX_ROWS = 2048  # in one call: encoders need much room per row
+
+
+class Step(NamedTuple):
+    """All on the CPU."""
+
+    distributions: Tensor  # [N, W]
+    values: Tensor  # [N]
+    memory: Tensor  # [N, U] after the step
+
+
+class MemoryStep:
+    """`step(observations, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
+
+    def __init__(self, agent: MettaAgent) -> None:
+        self.agent = copy_with_own_memory(agent)
+        self.agent.bind(agent.env_spec)
+        self.action_space = self.agent.action_space
+        self.device = next(self.agent.parameters()).device
+        self._stores = self.agent.policy.stores()
+        self._sizes = [layers * size for layers, size in self.agent.memory_shapes().values()]
+        self.units = sum(self._sizes)
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
+        """Observations [N, …], memory [N, U] and starts [N]: memory is cleared where an episode starts."""
+        parts = zip(*(rows.split(MAX_ROWS) for rows in (observations, memory, starts)), strict=True)
+        return Step(*(torch.cat(fields) for fields in zip(*(self._step(*part) for part in parts), strict=True)))
+
+    def _step(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
+        rows = len(observations)
+        self.agent.reserve_memory(rows)
+        for store, part in zip(self._stores.values(), memory.split(self._sizes, -1), strict=True):
+            store.write(slice(0, rows), part.view(rows, *store.memory_NLS.shape[1:]))
+        starts = starts.to(self.device)
+        fields = {
+            "env_obs": observations.to(self.device),
+            "dones": starts,
+            "truncateds": torch.zeros_like(starts),
+            "starts": starts,
+            "training_env_id_start": torch.zeros(rows, dtype=torch.long, device=self.device),
+            "action_noise": torch.full((rows, self.action_space.noise), MEAN_NOISE, device=self.device),
+        }
+        td = self.agent(TensorDict(fields, batch_size=[rows]))
+        return Step(
+            distributions(self.action_space, td).cpu(), td["values"].float().cpu(), stored_memory(self.agent, rows)
+        )
+
+
+def stored_memory(agent: MettaAgent, rows: int) -> Tensor:
+    """Copies of the memory [rows, U] of an agent's first rows, all stores side by side."""
+    stores = agent.policy.stores().values()
+    return torch.cat(
+        [torch.zeros(rows, 0), *(store.memory_NLS[:rows].flatten(1).float().cpu() for store in stores)], -1
+    )
+
+
+def unit_names(agent: MettaAgent) -> list[str]:
+    """A name for each of the U numbers of a row's memory: its store, layer, and place in h or c."""
+    cores = [module for module in agent.policy.modules() if isinstance(module, Core)]
+    names = []
+    for name, (layers, size) in agent.memory_shapes().items():
+        has_cell = any(core.has_cell and core.memory_shape == (layers, size) for core in cores)
+        for layer in range(layers):
+            prefix = f"{name} layer {layer + 1}" if layers > 1 else name
+            hidden = size // 2 if has_cell else size
+            names += [f"{prefix} {'h' if unit < hidden else 'c'}[{unit % hidden}]" for unit in range(size)]
+    return names

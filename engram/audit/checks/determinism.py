@@ -1,0 +1,136 @@
+"""Are the outputs the same twice, whatever the random seed, the mode, and whether gradients are computed?"""
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.td import TdAdapter
+from engram.audit.checks.boundary import some_memory
+from engram.audit.context import AuditContext, max_difference, seed_everything, tolerance
+from engram.audit.result import Check, Verdict
+from engram.audit.scenario import play
+
+
+@torch.no_grad()
+def determinism(audit: AuditContext) -> Verdict:
+    """Outputs do not depend on the seed, nor on earlier calls; weights and actions depend on the seed alone."""
+    drawn, always = audit.random_outputs[None], audit.random_outputs[False]
+    if drawn or always:
+        text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
+        text += "" if always else " in training mode, as with dropout"
+        return Verdict(False, None, None, text, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
+    if changed := _changed_by_calls(audit):
+        return Verdict(False, None, None, changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
+    scenario = audit.scenario(134)
+    weights, actions = [], []
+    for _ in range(2):
+        seed_everything(audit.seed)
+        adapter = audit.adapt_like_original(audit.make())
+        adapter.fixed_sampling = False
+        seed_everything(audit.seed)
+        actions.append(play(adapter, scenario).actions)
+        weights.append([p.detach().clone() for p in adapter.policy.parameters()])
+    other = sum(not torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    share = float((actions[0] != actions[1]).float().mean())
+    text = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
+    return Verdict(share == 0 and other == 0, max(share, float(other)), 0, text)
+
+
+def _changed_by_calls(audit: AuditContext) -> str:
+    """Why the same learning call gives other outputs when it is repeated, if it does."""
+    if audit.learning_error:
+        return ""
+    adapter, segment = audit.adapter(own_mode=True), audit.segment(85)
+    if isinstance(adapter, TdAdapter):
+        adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
+    memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
+    outputs = [adapter.learn(segment, memory, after_acting=True).numbers() for _ in range(6)]
+    repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
+    if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
+        text = f"the same learning call gives other outputs when repeated, by {max(repeats):.2g}"
+        return f"{text}: it depends on earlier calls"
+    moved = _moved_buffers(audit, acting=True)
+    play(adapter, audit.scenario(86, steps=3))
+    off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
+    if moved and off > tolerance(outputs[0]):
+        return (
+            f"the same learning call gives other outputs later, by {off:.2g}, because calls change {', '.join(moved)}"
+        )
+    return ""
+
+
+def _moved_buffers(audit: AuditContext, acting: bool) -> list[str]:
+    """Buffers saved with the weights that calls change."""
+    adapter = audit.adapter(own_mode=True)
+    names = dict(adapter.policy.named_buffers()).keys() & adapter.policy.state_dict().keys()
+    before = {name: value.clone() for name, value in adapter.policy.named_buffers() if name in names}
+    if acting:
+        play(adapter, audit.scenario(86, steps=3))
+    adapter.policy.train()
+    after = dict(adapter.policy.named_buffers())
+    moved = [name for name, value in before.items() if not torch.equal(after[name], value)]
+    adapter.learn(audit.segment(85), after_acting=True)
+    after = dict(adapter.policy.named_buffers())
+    return sorted({*moved, *(name for name, value in before.items() if not torch.equal(after[name], value))})
+
+
+def modes(audit: AuditContext) -> Verdict:
+    """The same numbers in training and evaluation mode, and with and without gradients."""
+    if audit.learning_error:
+        text = f"the simplest learning call raises {audit.learning_error}"
+        return Verdict(False, None, None, text, fix=LEARNING_CALL)
+    audit.needs_repeatable_outputs()
+    scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, training, gradients in (("train()", True, True), ("eval()", False, True), ("no_grad", True, False)):
+        adapter = audit.adapter()
+        adapter.training_mode = training
+        with torch.set_grad_enabled(gradients):
+            seed_everything(1)
+            seen[name] = play(adapter, scenario).numbers, adapter.learn(segment).numbers().detach()
+    base, bound = seen["train()"], tolerance(*seen["train()"])
+    found = {
+        f"{what} in {name}": max_difference(seen[name][i], base[i])
+        for name in ("eval()", "no_grad")
+        for i, what in enumerate(("acting", "learning"))
+    }
+    measured = max(found.values())
+    off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
+    text = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    return Verdict(measured <= bound, measured, bound, text)
+
+
+RANDOM_FIX = (
+    "Outputs must be a function of observations, memory and weights: take out dropout (also nn.LSTM(dropout=…)), noise "
+    "and random initial states. Only the sampled action may be random."
+)
+REPEAT_FIX = (
+    "A call may change nothing but the memory of its rows. Update statistics of observations between rollouts, and use "
+    "normalisations that do not depend on the batch (LayerNorm, not BatchNorm)."
+)
+LEARNING_CALL = (
+    "A learning call is policy(td, action=actions) with a td of batch size [B, T] and observations [B, T, …]: encode "
+    "the B * T observations, run the LSTM over [T, B, features], and fill in the td with "
+    "self.forward_training(td, action, logits, value)."
+)
+
+CHECKS = (
+    Check(
+        "determinism",
+        "Are the outputs the same twice, and does the same seed give the same weights and actions?",
+        "Learning compares random numbers with other random numbers, and no run can be repeated.",
+        "Draw with torch's generator, which the run seeds, not with NumPy's, Python's, or one of your own.",
+        ("forward_inference", "forward", "get_action_and_value"),
+        determinism,
+        needs_learning=False,
+    ),
+    Check(
+        "modes",
+        "Do acting and learning work, and give the same numbers in train(), in eval() and without gradients?",
+        "Evaluation shows another policy than the one that is trained, and PPO takes the difference for progress.",
+        "Take out what behaves differently in training: dropout (nn.LSTM(dropout=…) too), BatchNorm, and branches on "
+        "self.training.",
+        ("forward", "get_action_and_value", "evaluate_actions"),
+        modes,
+        needs_learning=False,
+    ),
+)

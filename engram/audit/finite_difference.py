@@ -1,0 +1,230 @@
+"""Finite differences: the true gradient of a learning call, to compare with the one that autograd gives."""
+
+# B rows, T steps
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engram.audit.adapters.base import PolicyOutput, Segment
+from engram.audit.context import AuditContext
+from engram.audit.double_precision import double_precision, doubled
+from engram.audit.gradient_tap import find_gradient_tap, perturbed, record
+from engram.audit.scenario import Scenario, play
+
+ROWS = 4  # the first two without episode starts
+DECLARED = re.compile(r"burn_?in|bptt|truncat|detach|backprop", re.IGNORECASE)
+Loss = Callable[[PolicyOutput], Tensor]
+
+
+class Precision(NamedTuple):
+    """How exact a finite difference is."""
+
+    step: float
+    error: float  # relative
+    visible: float  # a derivative smaller than this part of the largest is not looked at
+
+
+DOUBLE = Precision(1e-6, 1e-4, 1e-7)
+SINGLE = Precision(1e-2, 0.1, 1e-2)
+
+
+class LearningCall:
+    """A learning call that can be repeated with changed weights or inputs."""
+
+    def __init__(self, audit: AuditContext, steps: int, precision: Precision = DOUBLE, salt: int = 160) -> None:
+        self.audit, self.precision = audit, precision
+        self.adapter = audit.adapter()
+        segment = audit.segment(salt, rows=ROWS, steps=steps)
+        dones = segment.dones.clone()
+        for row in range(2, ROWS):
+            dones[row, [(row * 5 + 3) % steps, (steps * row) // ROWS]] = steps > 2
+        self.segment = replace(segment, dones=dones)
+        past = audit.scenario(162, rows=ROWS, steps=3)
+        with self._dtype():
+            if precision is DOUBLE:
+                self.segment = doubled(self.segment)
+            self.memory = self._memory_after(past)
+            generator = audit.generator(salt + 1)
+            self.weights = torch.randn(3, ROWS, steps, generator=generator, dtype=torch.float64)
+
+    def run(self, segment: Segment | None = None) -> PolicyOutput:
+        with self._dtype():
+            return self.adapter.learn(self.segment if segment is None else segment, self.memory)
+
+    def loss(self, kinds: Sequence[int] = (0, 1, 2)) -> Loss:
+        """A random combination of values, log-probabilities and entropies of all steps."""
+
+        def total(output: PolicyOutput) -> Tensor:
+            parts = (output.value, output.log_prob, output.entropy)
+            chosen = [(self.weights[i] * part).sum() for i in kinds if (part := parts[i]) is not None]
+            return torch.stack([*chosen, torch.zeros((), dtype=torch.float64)]).sum()
+
+        return total
+
+    def last_loss(self, output: PolicyOutput) -> Tensor:
+        """The value and log-probability of the last step of the first row."""
+        return output.value[0, -1].double() + output.log_prob[0, -1].double()
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.adapter.policy.named_parameters() if p.requires_grad}
+
+    def gradients(self, loss: Loss) -> dict[str, Tensor]:
+        parameters = self.parameters()
+        total = loss(self.run())
+        if not total.requires_grad:
+            return {name: torch.zeros_like(p) for name, p in parameters.items()}
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(p) if g is None else g
+            for (name, p), g in zip(parameters.items(), found, strict=True)
+        }
+
+    @torch.no_grad()
+    def derivative(self, loss: Loss, direction: dict[str, Tensor]) -> Tensor:
+        """The central difference of a function of the outputs along a direction in the weights."""
+        parameters, values = self.parameters(), []
+        for sign in (1, -1):
+            for name, delta in direction.items():
+                parameters[name].add_(sign * self.precision.step * delta)
+            values.append(loss(self.run()).double())
+            for name, delta in direction.items():
+                parameters[name].sub_(sign * self.precision.step * delta)
+        return (values[0] - values[1]) / (2 * self.precision.step)
+
+    def direction(self, salt: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Random changes of the weights, each in proportion to its size."""
+        generator = self.audit.generator(salt)
+        found = {}
+        for name, p in self.parameters().items():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+            if names is None or name in names:
+                found[name] = noise * max(float(p.detach().square().mean().sqrt()), 1e-2)
+        return found
+
+    def error(self, loss: Loss, directions: int = 2) -> float:
+        """How far autograd's directional derivatives are from the true ones, relative to their size."""
+        gradients, worst = self.gradients(loss), 0.0
+        for number in range(directions):
+            direction = self.direction(170 + number)
+            size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
+            given = sum(float((gradients[n] * d).sum()) for n, d in direction.items())
+            true = float(self.derivative(loss, direction))
+            worst = max(worst, abs(given - true) / max(size, abs(true), 1e-12))
+        return worst
+
+    def wrong_steps(self) -> list[int]:
+        """Steps of the first row whose own outputs have a wrong gradient."""
+        direction, parameters = self.direction(190), self.parameters()
+
+        def by_step(output: PolicyOutput) -> Tensor:
+            return output.value[0].double() + output.log_prob[0].double()
+
+        true, found = self.derivative(by_step, direction), []
+        outputs = by_step(self.run())
+        for step in range(len(true)):
+            gradients = torch.autograd.grad(
+                outputs[step], list(parameters.values()), retain_graph=True, allow_unused=True
+            )
+            parts = [g * direction[name] for name, g in zip(parameters, gradients, strict=True) if g is not None]
+            given = sum(float(part.sum()) for part in parts)
+            if abs(given - float(true[step])) > 10 * self.precision.error * max(float(true.abs().max()), 1e-12):
+                found.append(step)
+        return found
+
+    @torch.no_grad()
+    def _memory_after(self, past: Scenario) -> Any:
+        if not self.adapter.learns_row_subsets:
+            return None
+        play(self.adapter, doubled(past) if self.precision is DOUBLE else past)
+        return self.adapter.memory_of(list(range(ROWS)))
+
+    @contextmanager
+    def _dtype(self) -> Iterator[None]:
+        with double_precision(self.adapter) if self.precision is DOUBLE else nullcontext():
+            yield
+
+
+def learning_call(audit: AuditContext, steps: int) -> LearningCall:
+    """In float64 if the policy can, else in float32."""
+    try:
+        call = LearningCall(audit, steps)
+        call.run()
+    except Exception:
+        call = LearningCall(audit, steps, SINGLE)
+    return call
+
+
+class StepDerivative(NamedTuple):
+    """The derivative of the last step's outputs along a change of one step's input."""
+
+    step: int
+    given: float  # by autograd
+    true: float  # by finite differences
+
+
+def step_derivatives(call: LearningCall, steps: Sequence[int]) -> list[StepDerivative] | None:
+    """Of the first row, at each of these steps; None if no tensor belongs to one step."""
+    if call.segment.observations.is_floating_point():
+        return [_at_observation(call, step) for step in steps]
+    with call._dtype():
+        tap = find_gradient_tap(
+            call.adapter, call.segment, 0, steps, call.audit.spec, call.audit.generator(65), call.memory
+        )
+    if tap is None:
+        return None
+    with call._dtype():
+        recorded, output = record(call.adapter, call.segment, call.memory)
+    total = call.last_loss(output)
+    if not total.requires_grad:
+        return [StepDerivative(step, 0.0, 1.0) for step in steps]
+    tapped = {i: out for i, out in enumerate(recorded[tap.module]) if out.requires_grad}
+    found_gradients = torch.autograd.grad(total, list(tapped.values()), allow_unused=True)
+    gradients = dict(zip(tapped, found_gradients, strict=True))
+    found = []
+    for step, piece in zip(steps, tap.slices, strict=True):
+        whole = recorded[tap.module][piece.call]
+        part = tap.part(whole.detach(), piece, call.segment.shape)
+        change = torch.randn(part.shape, generator=call.audit.generator(step), dtype=torch.float64).to(part.dtype)
+        gradient = gradients.get(piece.call)
+        given = 0.0 if gradient is None else float((tap.part(gradient, piece, call.segment.shape) * change).sum())
+        values = []
+        for sign in (1, -1):
+            delta = sign * call.precision.step * change
+            with torch.no_grad(), perturbed(call.adapter.policy, tap, piece, call.segment.shape, delta):
+                values.append(float(call.last_loss(call.run())))
+        found.append(StepDerivative(step, given, (values[0] - values[1]) / (2 * call.precision.step)))
+    return found
+
+
+def _at_observation(call: LearningCall, step: int) -> StepDerivative:
+    observations = call.segment.observations
+    change = torch.zeros_like(observations)
+    noise = torch.randn(observations[0, step].shape, generator=call.audit.generator(step), dtype=torch.float64)
+    change[0, step] = noise.to(observations.dtype)
+    leaf = observations.clone().requires_grad_()
+    total = call.last_loss(call.run(replace(call.segment, observations=leaf.clone())))
+    gradient = torch.autograd.grad(total, [leaf], allow_unused=True)[0] if total.requires_grad else None
+    given = 0.0 if gradient is None else float((gradient * change).sum())
+    values = []
+    for sign in (1, -1):
+        moved = observations + sign * call.precision.step * change
+        with torch.no_grad():
+            values.append(float(call.last_loss(call.run(replace(call.segment, observations=moved)))))
+    return StepDerivative(step, given, (values[0] - values[1]) / (2 * call.precision.step))
+
+
+def declared_truncation(policy: nn.Module) -> dict[str, int]:
+    """Attributes by which a policy declares that gradients stop: `burn_in = 8`, `tbptt_steps = 16`."""
+    found = {}
+    for module in policy.modules():
+        for owner in (module, *type(module).__mro__):
+            for name, value in vars(owner).items():
+                if DECLARED.search(name) and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    found[name] = value
+    return found

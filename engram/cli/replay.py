@@ -1,0 +1,115 @@
+"""`engram replay run=NAME [SETTING=VALUE …] [--out FILE]`: record an episode and show what the agent remembers."""
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engram.cli.arguments import ArgumentParser
+from engram.config.replay import ReplayRequest, load_replay
+from engram.settings import UserError
+from engram.training.settings import EVALUATION_SEED
+
+if TYPE_CHECKING:
+    from engram.analysis.recording import Recording
+
+VIDEOS = (".gif", ".mp4")
+
+DESCRIPTION = """Plays whole episodes with the policy of a run and writes one self-contained HTML page. It shows the
+world, the action probabilities, the memory, and which earlier steps matter for the action under the cursor."""
+
+SETTINGS = f"""settings and their defaults:
+  run=NAME             the run, or the path of its directory
+  runs_dir=runs        the directory that holds the runs
+  checkpoint=latest    or best, or the path of a checkpoint
+  episodes=null        whole episodes; null: as many as it takes for 64 steps
+  max_steps=1000       stop after as many steps, even within an episode
+  greedy=false         true: the most likely action; false: sampled, as in training
+  seed={EVALUATION_SEED}       of the episodes: the first ones of `engram eval` with this seed and num_envs=1
+  device=auto          auto, cpu, cuda or mps
+  env.SETTING=VALUE    change the run's environment
+  env=CHOICE           another environment
+
+examples:
+  engram replay run=fast_tmaze --open
+  engram replay run=fast_tmaze episodes=1 seed=7 greedy=true --out seven.html --video seven.gif"""
+
+
+def main(words: Sequence[str]) -> int:
+    usage = "engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]"
+    parser = ArgumentParser(prog="engram replay", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page; by default replay.html in the run's directory"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--video", type=Path, metavar="FILE", help="also write a .gif or .mp4 (needs the extra `video`)"
+    )
+    parser.add_argument(
+        "--mettagrid", type=Path, metavar="FILE", help="also write the first episode as a mettagrid replay, FILE.json.z"
+    )
+    options, words = parser.parse_settings(words)
+    request = load_replay(words)
+    out = options.out or request.directory / "replay.html"
+    _check_files(out, options.video, options.mettagrid)
+    recording = play(request, out, options.video)
+    if options.mettagrid:
+        _write_mettagrid(request, recording, options.mettagrid)
+    if options.open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
+def play(request: ReplayRequest, out: Path, video: Path | None) -> "Recording":
+    """Record, and write the page and the video."""
+    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
+    from engram.analysis.influence import influence
+    from engram.analysis.memory_step import unit_names
+    from engram.analysis.recording import record
+    from engram.cli.agent_of_run import agent_of_run
+    from engram.display.replay_page import RunFacts, replay_page
+
+    directory, settings, run = request
+    agent, progress = agent_of_run(directory, settings, run)
+    recording = record(
+        agent,
+        run.env,
+        episodes=settings.episodes,
+        max_steps=settings.max_steps,
+        greedy=settings.greedy,
+        seed=settings.seed,
+        memory=run.trainer.memory,
+    )
+    past = influence(agent, recording)
+    facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
+    page = replay_page(facts, recording, past, unit_names(agent))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    print(f"{recording.steps} steps in {len(recording.episode_starts)} episodes: {out} ({len(page) / 1e6:.1f} MB)")
+    if video is not None:
+        from engram.display.video import write_video
+
+        write_video(video, recording, past)
+        print(f"video: {video}")
+    return recording
+
+
+def _write_mettagrid(request: ReplayRequest, recording: "Recording", path: Path) -> None:
+    from engram.env.mettagrid.replay_file import write_replay
+
+    ends = [*recording.episode_starts[1:], recording.steps]
+    write_replay(request.run.env, request.settings.seed, recording.actions[: ends[0]], path)
+    print(f"mettagrid replay: {path}")
+
+
+def _check_files(out: Path, video: Path | None, mettagrid: Path | None) -> None:
+    """Raises before anything is played if a file cannot be written."""
+    if out.is_dir():
+        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'replay.html'}")
+    if video is None:
+        return
+    if video.suffix.lower() not in VIDEOS:
+        raise UserError(f"--video: {video} has no known format: name it .gif or .mp4")
+    from engram.display.video import check_installed
+
+    check_installed()

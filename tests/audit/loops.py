@@ -1,0 +1,104 @@
+"""A training loop in the manner of CleanRL's LSTM script, with places to break it."""
+
+import torch
+
+SIZE, HIDDEN = 6, 8
+
+
+class Loop:
+    """Right."""
+
+    def __call__(self, envs, agent):
+        optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+        steps, rows = 8, envs.num_envs
+        observation, done = torch.as_tensor(envs.reset()[0]), torch.zeros(rows)
+        state = (torch.zeros(1, rows, HIDDEN), torch.zeros(1, rows, HIDDEN))
+        for _ in range(4):
+            first = tuple(part.clone() for part in state)
+            observations, dones, actions, states = [], [], [], []
+            for _ in range(steps):
+                observations.append(observation)
+                dones.append(done)
+                with torch.no_grad():
+                    given = self.acting_done(done)
+                    action, _, _, _, state = agent.get_action_and_value(observation, state, given)
+                actions.append(action)
+                states.append(state)
+                observation, _, terminated, truncated, _ = envs.step(action.numpy())
+                observation, done = torch.as_tensor(observation), self.ended(terminated, truncated).float()
+            columns = [2, 0]
+            start = self.start_state(first, states)
+            fields = (torch.stack(field)[:, columns] for field in (observations, dones, actions))
+            x, flags, taken = (self.flat(field) for field in fields)
+            _, log_prob, _, value, _ = agent.get_action_and_value(
+                x, tuple(part[:, columns] for part in start), self.learning_done(flags), taken
+            )
+            optimizer.zero_grad()
+            (log_prob.mean() + value.mean()).backward()
+            optimizer.step()
+
+    def ended(self, terminated, truncated):
+        return torch.as_tensor(terminated | truncated)
+
+    def acting_done(self, done):
+        return done
+
+    def learning_done(self, done):
+        return done
+
+    def start_state(self, first, states):
+        return first
+
+    def flat(self, field):
+        return field.reshape(-1, *field.shape[2:])
+
+
+class ZeroStart(Loop):
+    def start_state(self, first, states):
+        return tuple(torch.zeros_like(part) for part in first)
+
+
+class OneStepLate(Loop):
+    """Two names for one state, which acting overwrites."""
+
+    def start_state(self, first, states):
+        return states[0]
+
+
+class StartsNotPassed(Loop):
+    def learning_done(self, done):
+        return torch.zeros_like(done)
+
+
+class NeverCleared(Loop):
+    def acting_done(self, done):
+        return torch.zeros_like(done)
+
+
+class TruncationForgotten(Loop):
+    def ended(self, terminated, truncated):
+        return torch.as_tensor(terminated)
+
+
+class RowsFirst(Loop):
+    def flat(self, field):
+        return field.transpose(0, 1).reshape(-1, *field.shape[2:])
+
+
+def sequences(env, policy):
+    """Right, with the plain call: policy(obs, state, starts)."""
+    state, starts = policy.initial_state(env.num_envs), torch.ones(env.num_envs)
+    observation = env.reset()[0]
+    for _ in range(4):
+        first, observations, flags = tuple(part.clone() for part in state), [], []
+        for _ in range(8):
+            observations.append(torch.as_tensor(observation))
+            flags.append(starts)
+            with torch.no_grad():
+                logits, _, state = policy(observations[-1], state, starts)
+            observation, _, terminated, truncated, _ = env.step(logits.argmax(-1).numpy())
+            starts = torch.as_tensor(terminated | truncated).float()
+        policy(torch.stack(observations), first, torch.stack(flags))
+
+
+right, zero_start = Loop(), ZeroStart()

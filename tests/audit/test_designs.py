@@ -1,0 +1,128 @@
+"""Designs of other kinds than our own: right ones pass, and wrong ones fail by the check that names the fault."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from audit.designs import right, right_unusual
+from audit.designs import wrong_gradients as gradients
+from audit.designs import wrong_memory as memory
+from audit.designs import wrong_sizes as sizes
+from support.playing import vector_env
+
+from engram.audit import AuditReport, run_audit
+from engram.audit.checks import CHECKS
+from engram.audit.context import QUICK, AuditSizes
+from engram.audit.target import build, spec_of
+
+MAY_ACCUSE = "determinism detachment memory_used row_isolation boundary_acting boundary_learning horizon gradient_exact"
+SMALL = AuditSizes(rows=12, horizon=12, steps=60)
+FULL = AuditSizes()
+RIGHT = [*right.RIGHT, *right_unusual.RIGHT_UNUSUAL]
+
+
+def audit(policy: type, sizes: AuditSizes, only: list[str] | None = None) -> AuditReport:
+    spec = spec_of(vector_env())
+    make = partial(build, policy, policy.__name__, spec, {})
+    only = only or [name for name in CHECKS if name != "compile"]
+    return run_audit(make, vector_env(), takes_options=True, sizes=sizes, only=only)
+
+
+@pytest.mark.parametrize("policy", RIGHT[::9], ids=lambda policy: policy.__name__)
+def test_right_designs_pass(policy: type) -> None:
+    report = audit(policy, QUICK)
+    assert {result.name: result.finding for result in report.failures} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", RIGHT, ids=lambda policy: policy.__name__)
+def test_no_right_design_is_accused(policy: type) -> None:
+    report = audit(policy, QUICK, only=MAY_ACCUSE.split())
+    assert {result.name: result.finding for result in report.failures} == {}
+
+
+class Wrong(NamedTuple):
+    policy: Any
+    root: str
+    finding: str  # part of the root's
+    sizes: AuditSizes = SMALL
+
+
+WRONG = [
+    Wrong(gradients.HiddenDetached, "gradient_exact", "a part of the memory is detached between steps"),
+    Wrong(gradients.CellDetached, "gradient_exact", "a part of the memory is detached between steps"),
+    Wrong(gradients.LowerLayerCut, "gradient_exact", "a part of the memory is detached between steps"),
+    Wrong(gradients.UpperLayerCut, "gradient_exact", "a part of the memory is detached between steps"),
+    Wrong(gradients.RecurrentGradientHalved, "gradient_exact", "scaled: 0.5 of the true one"),
+    Wrong(gradients.RecurrentGradientSlightlySmaller, "gradient_exact", "scaled: 0.97 of the true one"),
+    Wrong(gradients.RecurrentGradientReversed, "gradient_exact", "wrong sign"),
+    Wrong(gradients.CutAtStep48, "horizon", "is cut before step 48", FULL),
+    Wrong(gradients.CutAtStep5, "horizon", "is cut before step 5"),
+    Wrong(gradients.TruncatedEvery32, "gradient_exact", "before step 32", FULL),
+    Wrong(gradients.CutInLongSegments, "horizon", "reaches 0 steps back", FULL),
+    Wrong(gradients.CutBeforeTheLastStep, "horizon", "reaches 0 steps back"),
+    Wrong(gradients.OnlyTheLastEightSteps, "horizon", "reaches 7 steps back"),
+    Wrong(gradients.CriticsMemoryCut, "gradient_exact", "of its size"),
+    Wrong(gradients.ClippedInside, "gradient_exact", "of its size"),
+    Wrong(sizes.RowsShareFrom16, "replay", "rows or more", FULL),
+    Wrong(sizes.LargeBatchesShifted, "replay", "with 16 rows or more", FULL),
+    Wrong(sizes.IdsWrapAt64, "replay", "ids of 64 and more"),
+    Wrong(sizes.FarIdsAreOne, "replay", "ids of 1024 and more"),
+    Wrong(sizes.TableTooSmallIsClamped, "replay", "ids of 1024 and more"),
+    Wrong(sizes.LongSegmentsNotCleared, "replay", "in segments of 32 steps or more, where an episode starts", FULL),
+    Wrong(sizes.Step48NotCleared, "replay", "at step 48", FULL),
+    Wrong(sizes.StoresNothingAfter50Steps, "replay", "acting steps"),
+    Wrong(sizes.ClearsNothingAfter50Steps, "replay", "acting steps"),
+    Wrong(sizes.ForgetsEvery100Steps, "replay", "acting", FULL),
+    Wrong(sizes.LargeWeightsNotCleared, "replay", "weights 3 times as large"),
+    Wrong(sizes.MemoryClampedWhenStored, "replay", "learning differs from acting: where a segment begins with memory"),
+    Wrong(sizes.OneRowNotCleared, "boundary_learning", "in a minibatch of one row"),
+    Wrong(sizes.OneStepFromNothing, "replay", "learning differs from acting"),
+    Wrong(sizes.LastRowNotStoredInLargeBatches, "replay", "with 32 rows or more", FULL),
+    Wrong(sizes.SwapsAfterALowerSlice, "row_isolation", ""),
+    Wrong(sizes.SecondEpochStartsElsewhere, "determinism", "gives other outputs when repeated"),
+    Wrong(memory.FlagsCancelOut, "boundary_acting", "dones and truncateds at once: memory is not cleared"),
+    Wrong(memory.NaNSurvives, "nan_at_start", "multiplied, not replaced"),
+    Wrong(memory.NaNSurvivesInTheCell, "nan_at_start", "multiplied, not replaced"),
+    Wrong(memory.ClearedOneStepLate, "boundary_acting", "cleared too late"),
+    Wrong(memory.SecondOfTwoStartsIgnored, "boundary_learning", "the second of two starts in a row"),
+    Wrong(memory.FirstStepOfASegmentNotCleared, "boundary_learning", "starts at step 0 of 8"),
+    Wrong(memory.LastStepOfASegmentNotCleared, "boundary_learning", "starts at the last step"),
+    Wrong(memory.NoiseInTheMemory, "determinism", "draws random numbers by itself"),
+    Wrong(memory.RandomStart, "determinism", "draws random numbers by itself"),
+    Wrong(memory.NoiseOfNumpy, "determinism", "draws random numbers by itself"),
+    Wrong(memory.LastHiddenKeptWithItsGraph, "detachment", "kept with a graph: last_hidden"),
+    Wrong(memory.GlobalKeepsTheGraph, "detachment", "outside the module"),
+    Wrong(memory.ClassKeepsTheGraph, "detachment", "outside the module"),
+    Wrong(memory.StoredAttached, "detachment", "operations of the call before"),
+    Wrong(memory.CellNotSaved, "memory_interface", "answered differently"),
+    Wrong(memory.MemoryAliased, "memory_interface", "it is no copy"),
+    Wrong(memory.PositionsOnlyWhenLearning, "replay", "learning differs from acting"),
+    Wrong(memory.PreviousActionOfNow, "replay", "learning differs from acting"),
+    Wrong(memory.PreviousActionNotCleared, "boundary_acting", "only in part"),
+    Wrong(memory.AttentionAcrossEpisodes, "boundary_acting", "not cleared at all"),
+    Wrong(memory.FramesOfTheLastEpisode, "boundary_acting", "not cleared at all"),
+    Wrong(memory.OneClockForAll, "row_isolation", ""),
+    Wrong(memory.LearnedStartOnlyWhenActing, "boundary_learning", "only in part"),
+    Wrong(memory.CriticsMemoryNeverCleared, "boundary_acting", "only in part"),
+    Wrong(memory.ProjectedCellNotCleared, "boundary_acting", "only in part"),
+    Wrong(memory.NeighboursMixed, "row_isolation", "change the outputs of row"),
+    Wrong(memory.RowsSortedByLength, "row_isolation", ""),
+    Wrong(memory.DecaysBetweenCalls, "replay", "learning differs from acting"),
+    Wrong(memory.StatisticsOfTheBatch, "row_isolation", "change the outputs of row"),
+    Wrong(memory.HistoryGrows, "graph_growth", "1 entries"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG[::15], ids=lambda case: case.policy.__name__)
+def test_a_wrong_design_fails_by_the_check_that_names_the_fault(case: Wrong) -> None:
+    causes = audit(case.policy, case.sizes).causes
+    assert [cause.root.name for cause in causes[:1]] == [case.root]
+    assert case.finding in causes[0].root.finding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.policy.__name__)
+def test_the_check_that_names_the_fault_finds_it(case: Wrong) -> None:
+    (result,) = audit(case.policy, case.sizes, only=[case.root]).failures
+    assert case.finding in result.finding

@@ -1,0 +1,59 @@
+"""A headless Chromium for tests of pages; without one the tests are skipped."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WAIT_SECONDS = 30
+
+
+@contextmanager
+def opened(page: Path, width: int = 1280, dark: bool = False) -> Iterator[Any]:
+    """A browser that shows this file, ready to be driven."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no browser: install chromium and chromedriver to run this test")
+    from selenium import webdriver
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        browser.get(page.resolve().as_uri())
+        ready = "return document.body.dataset.ready === 'true'"
+        WebDriverWait(browser, WAIT_SECONDS).until(lambda browser: browser.execute_script(ready))
+        yield browser
+        assert [entry["message"] for entry in browser.get_log("browser")] == []
+        assert requests(browser) == []
+    finally:
+        browser.quit()
+
+
+def requests(browser: Any) -> list[str]:
+    """The addresses that the page asked a network for."""
+    import json
+
+    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    sent = (m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent")
+    return [url for url in sent if url.startswith(("http:", "https:", "ws:"))]
+
+
+def fits(browser: Any) -> bool:
+    """Whether nothing is wider than the window."""
+    return browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def text(browser: Any, id: str) -> str:
+    return browser.execute_script("return document.getElementById(arguments[0]).textContent", id)
