@@ -29,7 +29,7 @@ ALL = (
 )
 
 
-def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
+def targets(target: str, words: Sequence[str], trust: bool = False) -> list[AuditTarget]:
     """The policies to audit; raises with the nearest name if there is no such policy."""
     if target == "all":
         return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
@@ -41,7 +41,7 @@ def targets(target: str, words: Sequence[str]) -> list[AuditTarget]:
         return [_from_settings(load([f"agent={target}", *words]), target)]
     if ":" in target or target.endswith(".py"):
         return [_from_code(target, words)]
-    return [_from_run(target, words)]
+    return [_from_run(target, words, trust)]
 
 
 def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
@@ -76,7 +76,7 @@ def _from_code(reference: str, words: Sequence[str]) -> AuditTarget:
     return replace(target_from(found, reference, spec, options), sizes=_sizes(settings))
 
 
-def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
+def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
     path = next((path for path in (Path(reference), Path("runs") / reference) if path.is_dir()), None)
     if path is None:
@@ -90,7 +90,8 @@ def _from_run(reference: str, words: Sequence[str]) -> AuditTarget:
     run = next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
-    settings, checkpoint = load_run(run), find_checkpoint(path, "audit")
+    settings = load_run(run, trust, unused=("env", "trainer"))
+    checkpoint = find_checkpoint(path, "audit")
     spec = EnvSpec.from_json(checkpoint.state["env_spec"])
     fresh = _of_policy(settings.policy, spec, reference)
 

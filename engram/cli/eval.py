@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import EvalRequest, load_evaluation
 from engram.training.settings import EVALUATION_SEED
 
@@ -34,13 +34,14 @@ examples:
 
 
 def main(words: Sequence[str]) -> int:
-    usage = "engram eval run=NAME [SETTING=VALUE …] [--json]"
+    usage = "engram eval run=NAME [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram eval", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, with return.mean, return.low and return.high"
     )
+    add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_evaluation(words)
+    request = load_evaluation(words, options.trust)
     if options.json:
         with _stdout_to_stderr():
             result = play(request)

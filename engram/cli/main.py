@@ -7,6 +7,7 @@ from argparse import REMAINDER, SUPPRESS
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import NoReturn
 
@@ -22,9 +23,11 @@ VERBS = {
     "train": "train a policy",
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
+    "memory": "measure what an agent remembers, and for how long",
     "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
+    "check-env": "play an environment a little, and say what is wrong with it",
     "validate": "check settings and print them in full, without training",
 }
 CPU_SAMPLE_SECONDS = 0.1
@@ -62,7 +65,7 @@ def _run(words: Sequence[str]) -> int:
         if command.verb != "bench":  # it measures by itself how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
-        return int(import_module(f"engram.cli.{command.verb}").main(command.words))
+        return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))
     except SystemExit as end:  # argparse exits after --help and --version
         if end.code != 0:
             raise
@@ -96,9 +99,14 @@ def choose_wait_policy() -> None:
 
 
 def _import_from_current_folder() -> None:
-    """Let settings name modules in the current folder, however `engram` was called."""
+    """Let settings name modules in the current folder, however `engram` was called.
+
+    Not in the directory of a run, which may be a stranger's: packages that libraries look for could be there.
+    """
     folder = os.getcwd()
-    if folder not in sys.path:
+    parents = [Path(folder), *Path(folder).parents[:2]]  # a run has checkpoints/epoch_N in it
+    in_a_run = any((parent / "settings.yaml").exists() for parent in parents)
+    if folder not in sys.path and not in_a_run:
         sys.path.append(folder)  # last, so that a user's random.py does not replace the real one
 
 

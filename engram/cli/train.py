@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engram.cli.arguments import add_trust
 from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
-from engram.config.run_directory import differences, not_writable, prepare_directory
+from engram.config.run_directory import differences, not_writable, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
@@ -29,24 +30,31 @@ STOPPED = "stopped; the same command resumes from the last checkpoint, if there 
 
 
 def main(words: Sequence[str]) -> int:
-    _, words = settings_parser("train", "Trains a policy.").parse_settings(words)
+    parser = settings_parser("train", "Trains a policy.")
+    add_trust(parser)
+    options, words = parser.parse_settings(words)
     with ExitStack() as stack:  # holds the lock of the run's directory
-        return _run(words, stack)
+        return _run(words, stack, options.trust)
 
 
-def _run(words: Sequence[str], stack: ExitStack) -> int:
+def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
     process = place()
     try:
-        settings = load(words)
+        settings = load(words, trust)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
         directory = prepare_directory(settings, stack) if process.rank == 0 else settings.directory
     except UserError as error:
         if process.local_rank == 0:  # all ranks find the same mistake; one of each machine reports it
             raise
         return error.exit_code
+    restore = partial(restore_directory, settings, stack) if process.rank == 0 else None
+
+    def train(world: "World | None" = None) -> None:
+        _train(words, settings, directory, trust, restore, world)
+
     if process.size > 1:
-        return _run_distributed(process, settings, lambda world: _train(words, settings, directory, world))
-    _train(words, settings, directory)
+        return _run_distributed(process, settings, train)
+    train()
     return 0
 
 
@@ -72,7 +80,14 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
         return code
 
 
-def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: "World | None" = None) -> None:
+def _train(
+    words: Sequence[str],
+    settings: RunSettings,
+    directory: Path,
+    trust: bool,
+    restore: Callable[[], None] | None,
+    world: "World | None" = None,
+) -> None:
     try:
         # Imported here: torch takes seconds, and a mistyped option should be reported at once.
         from engram.display.terminal import make_display
@@ -90,7 +105,7 @@ def _train(words: Sequence[str], settings: RunSettings, directory: Path, world: 
             nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
         ):
-            start(settings, display, world, audit=audit)
+            start(settings, display, world, audit=audit, trust=trust, restore_directory=restore)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     except OSError as error:

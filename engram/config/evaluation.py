@@ -53,18 +53,19 @@ class EvalRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(words: Sequence[str]) -> EvalRequest:
+def load_evaluation(words: Sequence[str], trust: bool = False) -> EvalRequest:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
-    return EvalRequest(*read_request(words, EvalSettings))
+    return EvalRequest(*read_request(words, EvalSettings, trust))
 
 
-def read_request(words: Sequence[str], kind: type[Request]) -> tuple[Path, Request, RunSettings]:
+def read_request(words: Sequence[str], kind: type[Request], trust: bool = False) -> tuple[Path, Request, RunSettings]:
     """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
     overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
     settings = _checked({name: override.text for name, override in overrides.items() if override not in of_env}, kind)
     directory = find_run(settings.run, Path(settings.runs_dir))
-    return directory, settings, _with_env(load_run(directory), of_env)
+    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
+    return directory, settings, _with_env(load_run(directory, trust, unused), of_env)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:

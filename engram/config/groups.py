@@ -7,12 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from engram.nearest import suggestion
 from engram.settings import UserError
+from engram.stored import plain_yaml
+from engram.stored.files import UnreadableError
 
 CONFIG_FOLDER = Path(__file__).resolve().parent
 GROUPS = {  # name -> what is chosen
@@ -72,20 +70,18 @@ def _classes_in(path: Path) -> str:
     return f", where CLASS is {' or '.join(names)}" if names else ""
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, inside: Path | None = None) -> dict[str, Any]:
     """A YAML file that holds a mapping of plain data; anything else raises `UserError`."""
+    if not path.exists():
+        raise UserError(f"there is no file {path}")
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
+        content = plain_yaml.read_yaml(path, inside=inside)
+    except UnreadableError as error:
+        raise UserError(str(error)) from None
+    if content is not None and not isinstance(content, dict):
         raise UserError(f"{path} must hold names and values, not a {type(content).__name__}")
     require_plain_data(content, str(path))
-    return {str(key): value for key, value in content.items()}
+    return {str(key): value for key, value in (content or {}).items()}
 
 
 def require_plain_data(value: Any, where: str) -> None:

@@ -73,6 +73,8 @@ class Original:
         fields = {
             "env_obs": torch.from_numpy(batch.buffers.observations),
             "starts": torch.from_numpy(starts | (not self.use_memory)),
+            "previous_actions": torch.from_numpy(batch.buffers.actions),
+            "previous_rewards": torch.from_numpy(batch.buffers.rewards),
             "training_env_id_start": torch.zeros(rows, dtype=torch.long),
             "action_noise": torch.full_like(noise, 0.5) if self.continuous else noise,
         }

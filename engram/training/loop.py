@@ -1,5 +1,6 @@
 """The training loop: collect experience, compute advantages, update, report, save."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard, check_health
 
 NORM_OBS_UNTIL = 0.5  # of a run: later, the learning rate is too small to follow changing inputs
+RETRY_SECONDS = 1.0  # between two attempts to save the last epoch
 
 
 @dataclass
@@ -61,13 +63,16 @@ def train(
     training: Training,
     settings: Trainer,
     report: Callable[[Record], None],
-    save: Callable[[Record], None],
+    save: Callable[[Record], bool],
     evaluate: Callable[[], Record],
     audit: Callable[[MettaAgent], None] | None = None,
 ) -> None:
-    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end."""
+    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end.
+
+    If `save` returns False, because the disk is full for example, it is called again after the next epoch.
+    """
     agent, progress, world = training.agent, training.progress, training.world
-    timers, averages, record = Timers(), Averages(), Record()
+    timers, averages, record, due = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
         experience = training.rollout.collect(timers, now.teaching)
@@ -94,9 +99,10 @@ def train(
             with timers("audit"):
                 audit(agent)
         training.schedules.observe(record, settings)
-        if evaluating or progress.epoch % settings.checkpoint.interval == 0:
-            save(record)
-    save(record)
+        if due or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+            due = not save(record)
+    while not save(record):
+        time.sleep(RETRY_SECONDS)
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.cores import available_cores
+from engram.env.check import check_environment
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -40,10 +42,12 @@ from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_ranks
+from engram.training.storage import Storage
 from engram.training.threads import Threads, number_of_batches
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
+CHECK_STEPS = 50  # of random play before a run
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
@@ -113,8 +117,14 @@ def start(
     display: Display,
     world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
+    trust: bool = False,
+    restore_directory: Callable[[], None] | None = None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory."""
+    """Train as the settings say. Only rank 0 writes to the run's directory.
+
+    `trust`: code that a teacher's run names may run, even if this user did not make that run here.
+    `restore_directory` is called before every write, and makes again what was removed from the run's directory.
+    """
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
@@ -124,6 +134,8 @@ def start(
     require_precision(settings.trainer.precision, device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
+    if world.main:
+        _check_environment(settings.env)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = _agent(settings, spec, checkpoint).to(device)
@@ -133,13 +145,14 @@ def start(
     with _environments(settings, sizes, world) as env:
         trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world)
+        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         _resume(training, directory, checkpoint)
-        checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, checkpoint)
+        storage = Storage(directory, trainer.disk_timeout, restore_directory)
+        checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, display, audit)
+        _train(training, trainer, settings, checkpoints, storage, display, audit)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
@@ -147,11 +160,23 @@ def start(
     return result
 
 
+def _check_environment(env: EnvSettings) -> None:
+    """Plays the user's own environment a little, unless that is turned off: mistakes are cheap before a run."""
+    if getattr(env, "check", "off") == "off":
+        return
+    check = check_environment(env, CHECK_STEPS)
+    if check.errors:
+        raise UserError(check.errors[0])
+    for warning in check.warnings:
+        log.warning("environment: %s", warning)
+
+
 def _train(
     training: Training,
     trainer: Trainer,
     settings: RunSettings,
     checkpoints: Checkpoints,
+    storage: Storage,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
 ) -> None:
@@ -161,11 +186,11 @@ def _train(
 
     def report(record: Record) -> None:
         for sink in sinks:
-            sink.write(record)
+            storage.attempt(type(sink).__name__, partial(sink.write, record))
         display.update(record)
 
-    def save(record: Record) -> None:
-        checkpoints.save(training, record)
+    def save(record: Record) -> bool:
+        return checkpoints.save(training, record)
 
     def evaluate_now() -> Record:
         if not world.main:
@@ -180,7 +205,8 @@ def _train(
         raise type(stop)(message) from None
     finally:
         for sink in sinks:
-            sink.close()
+            with suppress(OSError):
+                sink.close()
 
 
 def _stopped(epoch: int, saved: int, interval: int) -> str:
@@ -207,6 +233,7 @@ def build(
     seed: int,
     trace: Trace,
     world: World = ALONE,
+    trust: bool = False,
 ) -> Training:
     """All parts of training in their initial state."""
     agent.reserve_memory(sizes.rows)
@@ -217,7 +244,7 @@ def build(
     spec["actions"] = torch.zeros(action_space.shape, dtype=torch.float32 if continuous else torch.long)
     teacher = None
     if settings.kickstart is not None:
-        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device)
+        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device, trust)
         spec.update(teacher.fields)
     experience = Experience(
         total_agents=sizes.rows,
