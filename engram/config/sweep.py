@@ -1,6 +1,5 @@
 """Settings of a sweep: the search space, how it is searched, and the settings that all of its runs share."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,6 @@ from engram.config.groups import read_yaml
 from engram.config.load import load
 from engram.config.overrides import parse_override
 from engram.config.run import SAFE_NAME
-from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
 
@@ -71,7 +69,7 @@ def load_sweep(path: Path) -> SweepSettings:
     try:
         sweep = SweepSettings.model_validate(content)
     except ValidationError as error:
-        raise SettingsError([f"{path}: {line}" for line in _lines(error, content)]) from None
+        raise SettingsError([f"{path}: {line}" for line in _lines(error)]) from None
     problems = _problems(sweep)
     if problems:
         raise SettingsError([f"{path}: {line}" for line in problems])
@@ -131,10 +129,15 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _lines(error: ValidationError, content: dict[str, Any]) -> Sequence[str]:
-    known = SweepSettings.model_fields
+def _lines(error: ValidationError) -> list[str]:
     lines = []
-    for name, line in describe_errors(error).items():
-        first = name.partition(".")[0]
-        lines.append(f"{first}: no such option{suggestion(first, known)}" if first not in known else line)
+    for details in error.errors():
+        *before, last = map(str, details["loc"])
+        name, known = ".".join([*before, last]), SearchRange.model_fields if before else SweepSettings.model_fields
+        if details["type"] == "extra_forbidden":
+            lines.append(f"{name}: no such option{suggestion(last, known)}")
+        elif details["type"] == "missing":
+            lines.append(f"{name}: missing (see engram sweep --help for an example)")
+        else:
+            lines.append(f"{name}: {details['msg'].removeprefix('Value error, ')}, got {details['input']!r}")
     return lines
