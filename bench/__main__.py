@@ -4,17 +4,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import learning, plots
+from bench import learning, plots, story
 from bench.peers.catalogue import PEERS
 from bench.peers.race import DEFAULT_VENVS, TASKS, PeerOptions, measure
-from engram.cli.arguments import positive_int
-from engram.cli.bench import benchmark_parser, names_from, options_from, report
+from engram.cli.arguments import names_from, positive_int
+from engram.cli.bench import benchmark_parser, options_from, report
 from engram.cli.main import main as engram
 from engram.settings import UserError
 
 HELP = """
 Only here (make bench ARGS="VERB …"):
   peers     Engram and other systems at the same work
+  story     what memory bugs do to learning, and what tells
   learning  collect runs into one result file
   plot      plot results: races as bars, runs as learning curves"""
 
@@ -24,6 +25,8 @@ def main(words: Sequence[str]) -> int:
     try:
         if verb == "peers":
             return _peers(rest)
+        if verb == "story":
+            return story.main(rest)
         if verb == "learning":
             return learning.main(rest)
         if verb == "plot":

@@ -1,10 +1,10 @@
 """The argument parser of all verbs: argparse, with mistakes as `UserError` and settings as the remaining words."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from engram.nearest import nearest
+from engram.nearest import nearest, suggestion
 from engram.settings import UserError
 
 
@@ -31,3 +31,16 @@ def positive_int(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
     return int(text)
+
+
+def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Parses a list such as fast,example, and rejects unknown names."""
+
+    def names(text: str) -> list[str]:
+        for name in (found := text.split(",")):
+            if name not in known:
+                hint = suggestion(name, known)
+                raise argparse.ArgumentTypeError(f"unknown name '{name}'{hint} ({', '.join(known)})")
+        return found
+
+    return names

@@ -25,7 +25,7 @@ LARGEST = 128  # rows and steps that are rehearsed of larger runs
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),
-    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru")),
+    *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru", "lru", "attention")),
 )
 
 

@@ -1,4 +1,4 @@
-"""Measure speed and learning on this machine: `engram bench core|env|policy|train|scale|learn [OPTION …]`."""
+"""Measure speed and learning on this machine: `engram bench core|env|policy|train|scale|learn|parity [OPTION …]`."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from engram.agent.settings import POLICIES
 from engram.bench.options import Options
 from engram.cli import bench_learn
-from engram.cli.arguments import ArgumentParser, positive_int
+from engram.cli.arguments import ArgumentParser, names_from, positive_int
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -25,6 +25,7 @@ VERBS = {
     "train": "training from end to end, split by phase",
     "scale": "how time and memory grow with rows, steps, hidden size and the length of a run",
     "learn": "what is learned within published budgets, and how fast, over several seeds",
+    "parity": "whether the YAML and the Python form of a policy learn the same",
 }
 TASKS = {
     "env": ("arena", "small", "tmaze", "navigation", "cartpole", "recall"),
@@ -48,8 +49,8 @@ def main(words: Sequence[str]) -> int:
             f"engram bench: unknown benchmark '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)}; "
             'races against other systems: make bench ARGS="peers" in a clone)'
         )
-    if verb == "learn":
-        return bench_learn.main(rest)
+    if verb in ("learn", "parity"):
+        return bench_learn.main(rest) if verb == "learn" else bench_learn.parity(rest)
     arguments = _parser(verb).parse_args(rest)
     # Imported here: torch takes seconds to load, and a mistyped option should fail at once.
     from engram.bench import core, env, policy, scale, train
@@ -100,19 +101,6 @@ def report(
     show(result)
     if not arguments.no_write:
         print(f"wrote {path}")
-
-
-def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Parses a list such as fast,example, and rejects unknown names."""
-
-    def names(text: str) -> list[str]:
-        for name in (found := text.split(",")):
-            if name not in known:
-                hint = suggestion(name, known)
-                raise argparse.ArgumentTypeError(f"unknown name '{name}'{hint} ({', '.join(known)})")
-        return found
-
-    return names
 
 
 def _help() -> str:

@@ -1,22 +1,29 @@
-"""`engram bench learn [OPTION …] [SETTING=VALUE …]`: train the recipes and compare them with published figures."""
+"""`engram bench learn` and `engram bench parity`: train recipes over several seeds and compare what they reach."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engram.agent.settings import POLICIES
 from engram.bench.learning.suite import SUITES, Job, LearnOptions, plan
-from engram.cli.arguments import ArgumentParser, positive_int
+from engram.cli.arguments import ArgumentParser, names_from, positive_int
+from engram.config.groups import choices
 from engram.cores import available_cores
 
 DESCRIPTION = """Trains tasks (engram train task=NAME) over several seeds, one thread per run and several runs at once,
 and evaluates them greedily and with sampled actions. Prints a table and writes results.json and page.html.
 
 Finished runs are kept. The same command again skips them and resumes the others."""
+PARITY = """Trains the YAML and the Python form of policies (agent=NAME and py_agent=NAME) over several seeds, and tests
+whether their returns differ. Finished runs are kept, and shared with `engram bench learn` of the same --out.
+
+The exit code is 1 if they differ or a run failed. With 5 seeds, only differences larger than the spread are found."""
+PARITY_TASKS = ["control/CartPole", "recall/delay10", "tmaze/corridor5"]
 EXAMPLES = """examples:
   engram bench learn --suite quick
   engram bench learn --tasks control/CartPole,recall/delay100 --seeds 3
   engram bench learn --tasks my_task.yaml trainer.ppo.gamma=0.999 --out bench-results/gamma
-  engram bench learn --vary py_agent.core=lstm,gru,mingru"""
+  engram bench learn --vary py_agent.core=lstm,gru,mingru,lru,attention"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -25,6 +32,25 @@ def main(words: Sequence[str]) -> int:
     arguments, settings = parser.parse_settings(words)
     options = options_from(arguments, settings)
     return run_and_report(plan(options), arguments.jobs, options, dry=arguments.dry_run, only_report=arguments.report)
+
+
+def parity(words: Sequence[str]) -> int:
+    parser = learning_parser("engram bench parity", PARITY)
+    known = [name for name in choices("agent") if name in POLICIES]
+    parser.set_defaults(tasks=PARITY_TASKS)
+    parser.add_argument("--policies", type=names_from(known), default=["fast"], metavar="NAME,…", help=", ".join(known))
+    arguments, settings = parser.parse_settings(words)
+    options = options_from(arguments, [])
+    from engram.bench.learning.parity import compare, forms, show
+    from engram.bench.learning.result import collect
+
+    jobs = plan(options, [(*form, *settings) for policy in arguments.policies for form in forms(policy)])
+    code = run_and_report(jobs, arguments.jobs, options, dry=arguments.dry_run, only_report=arguments.report)
+    if not arguments.dry_run:
+        comparisons = compare(collect(jobs))
+        show(comparisons)
+        code = max(code, int(any(each.differ for each in comparisons)))
+    return code
 
 
 def learning_parser(program: str, description: str) -> ArgumentParser:

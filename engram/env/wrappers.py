@@ -3,10 +3,11 @@
 import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from engram.env.errors import explained
 from engram.nearest import suggestion
@@ -57,9 +58,36 @@ class MaskVelocity(gymnasium.ObservationWrapper):
         return observation * self._mask
 
 
+class PreviousAction(gymnasium.Wrapper):
+    """Adds the action taken before as a part of the observation: zeros at an episode's start."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._size = spaces.flatdim(env.action_space)
+        action = spaces.Box(-np.inf, np.inf, (self._size,), np.float32)
+        inner = env.observation_space
+        self._is_dict = isinstance(inner, spaces.Dict)
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        self.observation_space = spaces.Dict({**parts, "previous_action": action})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with(observation, np.zeros(self._size, np.float32)), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        flat = np.asarray(spaces.flatten(self.env.action_space, action), np.float32)
+        return self._with(observation, flat), reward, terminated, truncated, info
+
+    def _with(self, observation: Any, action: np.ndarray) -> dict[str, Any]:
+        parts = observation if self._is_dict else {"observation": observation}
+        return {**parts, "previous_action": action}
+
+
 # Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.
 WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
+    "previous_action": PreviousAction,
     "AtariPreprocessing": partial(gymnasium.wrappers.AtariPreprocessing, grayscale_newaxis=True),
     "ClipAction": gymnasium.wrappers.ClipAction,
     "ClipReward": partial(gymnasium.wrappers.ClipReward, min_reward=-1.0, max_reward=1.0),

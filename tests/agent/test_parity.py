@@ -58,7 +58,7 @@ def test_with_copied_weights_outputs_and_gradients_are_equal(name: str, where: s
     torch.testing.assert_close(yaml_grads, grads, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("core", ["gru", "mingru"])
+@pytest.mark.parametrize("core", ["gru", "mingru", "lru", "attention"])
 def test_the_other_cores_have_parity_too(core: str) -> None:
     yaml, python = twins("fast", SPECS["window 5"], core)
     copy_weights(yaml, python)

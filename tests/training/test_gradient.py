@@ -17,7 +17,7 @@ from engram.training.settings import PPO, Trainer
 from engram.training.trace import Trace
 
 B, T, BURN_IN = 7, 6, 4
-CORES = ("lstm", "gru", "mingru")
+CORES = ("lstm", "gru", "mingru", "lru", "attention")
 
 
 def make_agent(core: str = "lstm") -> MettaAgent:

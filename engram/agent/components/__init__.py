@@ -26,6 +26,8 @@ COMPONENTS: dict[str, type[Component]] = {
     "lstm": heads.LSTMComponent,
     "gru": heads.GRUComponent,
     "mingru": heads.MinGRUComponent,
+    "lru": heads.LRUComponent,
+    "attention": heads.AttentionCoreComponent,
     "action_embedding": heads.ActionEmbeddingComponent,
     "actor": heads.ActorComponent,
     "big_actor": heads.BigActorComponent,

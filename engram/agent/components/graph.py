@@ -17,7 +17,7 @@ OBSERVATION = "_obs_"
 OUTPUTS = ("_action_", "_value_")
 REQUIRED = ("_core_", *OUTPUTS)
 ROLES = {  # reserved names -> what each is for
-    "_core_": "the memory, of the kind lstm, gru or mingru",
+    "_core_": "the memory, of the kind lstm, gru, mingru, lru or attention",
     "_action_embeds_": "the embedding of actions, of the kind action_embedding",
     "_action_": "the logits, of the kind actor or big_actor, or a linear of size: actions",
     "_value_": "the value, a linear of size: 1",
@@ -141,7 +141,9 @@ def _break_cycle(pending: dict[str, Node], problems: Problems) -> None:
         path.append(source)
     cycle = path[path.index(source) :]
     flow = " → ".join([*reversed(cycle), cycle[-1]])
-    problems.add("", f"{flow} is a cycle: remove one from the next one's sources; only lstm, gru and mingru look back")
+    problems.add(
+        "", f"{flow} is a cycle: remove one from the next one's sources; only a memory such as lstm looks back"
+    )
     last = pending[cycle[-1]]
     sources = tuple(s for s in last.sources if s.name != source)
     pending[last.name] = replace(last, sources=sources, sources_valid=False)

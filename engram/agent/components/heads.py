@@ -33,14 +33,20 @@ class CoreComponent(WeightedComponent):
     num_layers: Positive | None = None  # null: 2 for tokens, else 1
     initialisation: Initialisation = "orthogonal"
 
+    @property
+    def past_steps(self) -> int | None:
+        """The window of a core that has one."""
+        return None
+
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         return Shape("features", (self.hidden_size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
         from engram.agent.initialisation import INITIALISATIONS
-        from engram.agent.recurrent.cores import CORES
+        from engram.agent.recurrent.cores import make_core
 
-        module = CORES[self.core](inputs[0].sizes[0], self.hidden_size, self.num_layers or context.spec.default_layers)
+        layers = self.num_layers or context.spec.default_layers
+        module = make_core(self.core, inputs[0].sizes[0], self.hidden_size, layers, self.past_steps)
         if self.initialisation != "orthogonal":  # the default of every core
             for name, parameter in module.named_parameters():
                 if name.startswith("weight"):
@@ -59,6 +65,21 @@ class GRUComponent(CoreComponent):
 
 class MinGRUComponent(CoreComponent):
     core = "mingru"
+
+
+class LRUComponent(CoreComponent):
+    core = "lru"
+
+
+class AttentionCoreComponent(CoreComponent):
+    """Attention over the last steps of an episode."""
+
+    core = "attention"
+    window: Positive = 64  # past steps
+
+    @property
+    def past_steps(self) -> int | None:
+        return self.window
 
 
 class ActionEmbeddingComponent(Component):

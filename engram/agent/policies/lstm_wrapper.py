@@ -13,7 +13,7 @@ from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
 from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore
@@ -56,12 +56,13 @@ class LSTMWrapper(Policy):
         clip_range: float = 0,
         analyze_weights_interval: int = 300,
         core: str = "lstm",
+        window: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self._set_core(CORES[core](input_size, hidden_size, num_layers))
+        self._set_core(make_core(core, input_size, hidden_size, num_layers, window))
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from engram.settings import UserError
 
-WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of each layer
 FORGET_GATE = 1  # among an LSTM's gates i, f, g, o
 
 Layer = Callable[..., tuple[Tensor, Tensor]]  # (x_TBI, memory_BS, starts_TB, *weights) -> (outputs_TBH, memory_BS)
@@ -44,14 +43,16 @@ class Core(nn.Module):
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         for layer in range(num_layers):
-            size = input_size if layer == 0 else hidden_size
-            self._parameter(f"weight_ih_l{layer}", self.gates * hidden_size, size)
-            if self.has_recurrent_weights:
-                self._parameter(f"weight_hh_l{layer}", self.gates * hidden_size, hidden_size)
-            self._parameter(f"bias_ih_l{layer}", self.gates * hidden_size)
-            if self.has_recurrent_weights:
-                self._parameter(f"bias_hh_l{layer}", self.gates * hidden_size)
+            for name, shape in self.shapes(input_size if layer == 0 else hidden_size).items():
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
         self.reset_parameters()
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        """The parameters of a layer, in the order in which `layer` takes them."""
+        rows, size = self.gates * self.hidden_size, self.hidden_size
+        if not self.has_recurrent_weights:
+            return {"weight_ih": (rows, input_size), "bias_ih": (rows,)}
+        return {"weight_ih": (rows, input_size), "weight_hh": (rows, size), "bias_ih": (rows,), "bias_hh": (rows,)}
 
     @property
     def memory_shape(self) -> tuple[int, int]:
@@ -114,7 +115,7 @@ class Core(nn.Module):
         for layer, memory_BS in enumerate(memory_BLS.unbind(1)):
             x_TBI, memory_BS = run(x_TBI, memory_BS, starts_TB, *self._weights(layer))
             last.append(memory_BS)
-        memory_BLS = torch.stack(last, dim=1)
+        memory_BLS = torch.stack(last, dim=1) if len(last) > 1 else last[0].unsqueeze(1)
         return x_TBI, memory_BLS if out is None else out.copy_(memory_BLS)
 
     def _check(self, inputs_TBI: Tensor, starts_TB: Tensor) -> None:
@@ -130,11 +131,7 @@ class Core(nn.Module):
             )
 
     def _weights(self, layer: int) -> list[Tensor]:
-        names = WEIGHTS if self.has_recurrent_weights else WEIGHTS[::2]
-        return [getattr(self, f"{name}_l{layer}") for name in names]
-
-    def _parameter(self, name: str, *shape: int) -> None:
-        self.register_parameter(name, nn.Parameter(torch.empty(*shape)))
+        return [getattr(self, f"{name}_l{layer}") for name in self.shapes(self.input_size)]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
@@ -142,7 +139,7 @@ class Core(nn.Module):
 
 def clear(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
     """Memories (or their gradients) with zeros where an episode starts, even over NaN."""
-    if starts_N.device.type != "cpu":  # counting the starts would sync
+    if starts_N.device.type != "cpu" or torch.compiler.is_compiling():  # counting starts would sync or break the graph
         return tuple(memory.masked_fill(starts_N.unsqueeze(-1), 0) for memory in memories_NH)
     rows = starts_N.nonzero().squeeze(1)  # few: on CPUs this is several times faster than a mask over all rows
     return tuple(memory.index_fill(0, rows, 0) for memory in memories_NH) if len(rows) else memories_NH

@@ -5,9 +5,12 @@ import torch
 from support.plain_loop import ROWS, STARTS, STEPS, reference, starts_at
 from torch import Tensor, nn
 
+from engram.agent.recurrent.attention import Attention
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent.cores import CORES, make_core
+from engram.agent.recurrent.lru import LRU
 from engram.agent.recurrent.lstm import LSTM
+from engram.settings import UserError
 
 INPUT, HIDDEN = 6, 7
 WITH_KERNEL = [name for name, core in CORES.items() if core.kernel is not None]
@@ -122,10 +125,50 @@ def test_nothing_before_an_episode_start_reaches_what_follows(name: str) -> None
     assert (gradient[:4, 2] == 0).all()
     assert (gradient[4, 2] != 0).any()
     changed = inputs.detach().clone()
-    changed[:4, 2] = 1e6 if name == "mingru" else float("nan")  # a scan multiplies by zero, which keeps a NaN
+    # A scan and attention multiply by zero, which keeps a NaN.
+    changed[:4, 2] = 1e6 if name in ("mingru", "attention") else float("nan")
     after, _ = core(changed, memory, starts)
     assert torch.equal(after[4:, 2], outputs[4:, 2])
     assert torch.equal(after[:, :2], outputs[:, :2])
+
+
+@pytest.mark.parametrize("starts", [STARTS["none"], STARTS["sparse"]], ids=["none", "sparse"])
+def test_attention_sees_as_many_past_steps_as_its_window(starts: Tensor) -> None:
+    torch.manual_seed(3)
+    core = Attention(INPUT, 8, window=3).double()
+    inputs = torch.randn(STEPS, ROWS, INPUT, dtype=torch.double, requires_grad=True)
+    outputs, last = core(inputs, core.initial_memory(ROWS), starts)
+    expected, memory = reference(core, inputs, core.initial_memory(ROWS), starts)
+    torch.testing.assert_close((outputs, last), (expected, memory), rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(outputs[-1, 0].sum(), inputs)
+    assert [bool(step.any()) for step in gradient[:, 0]] == [False] * (STEPS - 4) + [True] * 4
+
+
+@pytest.mark.parametrize("name", ["lru", "lstm", "gru"])
+def test_acting_gives_the_bits_of_learning(name: str) -> None:
+    torch.manual_seed(3)
+    core, inputs = CORES[name](16, 32, 2), torch.randn(STEPS, ROWS, 16)
+    memory = core.initial_memory(ROWS)
+    outputs, _ = core(inputs, memory, STARTS["dense"])
+    with torch.no_grad():
+        for t in range(STEPS):
+            output, memory = core(inputs[t : t + 1], memory, STARTS["dense"][t : t + 1])
+            assert torch.equal(output[0], outputs[t])
+
+
+def test_units_of_an_lru_live_for_up_to_the_horizon() -> None:
+    core = LRU(INPUT, 64)
+    core.spread_time_scales(500)
+    lifetimes = 1 / core.decay_l0.detach().exp()
+    assert 1 <= lifetimes.min() < 3
+    assert 300 < lifetimes.max() <= 500
+    assert (core.angle_l0 * lifetimes <= torch.pi).all()
+
+
+def test_only_attention_has_a_window() -> None:
+    assert make_core("attention", 4, 8, 1, window=5).memory_shape == (1, 5 * 8 + 1)
+    with pytest.raises(UserError, match=r"only with py_agent\.core=attention"):
+        make_core("lstm", 4, 8, 1, window=5)
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("lstm", nn.LSTM), ("gru", nn.GRU)])

@@ -6,6 +6,7 @@ import pytest
 
 from engram.bench.learning import jobs as jobs_module
 from engram.bench.learning.jobs import Processes, is_finished, run_jobs
+from engram.bench.learning.parity import permutation_test
 from engram.bench.learning.result import collect
 from engram.bench.learning.suite import LearnOptions, plan, tasks_of, variants_of
 from engram.bench.process import ProgramError
@@ -167,3 +168,26 @@ def test_a_real_run_is_trained_evaluated_and_resumed(tmp_path, capsys):
     assert jobs_module.commit() == run["commit"]
     assert main(["bench", "learn", *words]) == 0
     assert "1 of 1 runs are finished already" in capsys.readouterr().err
+
+
+def test_parity_compares_the_two_forms_of_a_policy(commands, tmp_path, capsys):
+    words = ["--tasks", "recall/delay10", "--seeds", "3", "--out", str(tmp_path), "--policies", "fast"]
+    assert main(["bench", "parity", *words, "trainer.total_timesteps=2000"]) == 0
+    out = capsys.readouterr().out
+    assert "no difference found" in out
+    assert {word for words in commands for word in words if "agent=" in word} == {"agent=fast", "py_agent=fast"}
+
+
+def test_parity_tells_when_returns_differ(commands, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("engram.bench.learning.parity.permutation_test", lambda one, other: 0.01)
+    words = ["--tasks", "recall/delay10", "--seeds", "2", "--out", str(tmp_path)]
+    assert main(["bench", "parity", *words]) == 1
+    assert "differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "p"),
+    [([1, 2], [1, 2], 1.0), ([0, 0], [5, 5], 2 / 6), ([0] * 4, [1] * 4, 2 / 70), ([1, 2, 6], [3, 4, 5], 0.7)],
+)
+def test_the_permutation_test_counts_splits(one, other, p):
+    assert permutation_test(one, other) == pytest.approx(p)

@@ -1,0 +1,75 @@
+"""Whether `agent=X` (YAML) and `py_agent=X` (Python) learn the same: a permutation test over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from engram.bench.learning.result import Row
+from engram.bench.learning.table import WIDTH
+
+ALPHA = 0.05
+MAX_SPLITS = 20_000  # beyond 8 runs each: enough splits, evenly spaced among all
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The final returns of both forms of a policy on a task, and the probability of such a difference by chance."""
+
+    task: str
+    policy: str
+    which: str  # greedy or sampled
+    yaml: list[float]
+    python: list[float]
+    p: float
+
+    @property
+    def differ(self) -> bool:
+        return self.p < ALPHA
+
+
+def forms(policy: str) -> list[tuple[str, ...]]:
+    """The variants to compare."""
+    return [(f"agent={policy}",), (f"py_agent={policy}",)]
+
+
+def compare(rows: Sequence[Row]) -> list[Comparison]:
+    """One comparison per task, policy, and way to act, where both forms have finished runs."""
+    found = []
+    by_name = {(row.task, row.variant): row for row in rows}
+    for task, variant in by_name:
+        policy = variant.partition(" ")[0].removeprefix("agent=")
+        other = by_name.get((task, f"py_{variant}"))
+        if variant.startswith("agent=") and other is not None:
+            for which in ("greedy", "sampled"):
+                yaml, python = ([getattr(run, which) for run in row.runs] for row in (by_name[task, variant], other))
+                found.append(Comparison(task, policy, which, yaml, python, permutation_test(yaml, python)))
+    return found
+
+
+def permutation_test(one: Sequence[float], other: Sequence[float]) -> float:
+    """The share of the ways to split all values into two such groups whose means differ at least as much."""
+    values, size = [*one, *other], len(one)
+    observed = abs(fmean(one) - fmean(other))
+    total, tolerance = sum(values), 1e-9 * max(1.0, *map(abs, values))
+    splits = list(combinations(values, size))
+    splits = splits[:: max(1, len(splits) // MAX_SPLITS)]
+    differences = [abs(fmean(split) - (total - sum(split)) / len(other)) for split in splits]
+    return sum(difference >= observed - tolerance for difference in differences) / len(differences)
+
+
+def show(comparisons: Sequence[Comparison]) -> None:
+    table = Table(title="parity", caption="p: probability of such a difference by chance, by a permutation test")
+    for name in ("task", "policy", "actions", "agent=", "py_agent=", "p", ""):
+        table.add_column(name, justify="left" if name in ("task", "policy", "actions") else "right")
+    for each in comparisons:
+        verdict = "differ" if each.differ else "no difference found"
+        means = (f"{fmean(values):.4g}" for values in (each.yaml, each.python))
+        table.add_row(each.task, each.policy, each.which, *means, f"{each.p:.3f}", verdict)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    console.print(table)
