@@ -18,7 +18,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
-from engram.env.wrappers import unwrap_rows, wrap
+from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
@@ -66,7 +66,9 @@ def make(settings: Gym) -> gymnasium.Env:
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
-    return wrap(env, settings.wrappers)
+    env = wrap(env, settings.wrappers)
+    wanted = settings.previous_action
+    return PreviousAction(env) if wanted or (wanted is None and answers_actions(env.observation_space)) else env
 
 
 class GymBlock:

@@ -171,6 +171,7 @@ class Gym(Settings):
     max_steps: Positive | None = None  # overrides the registered limit
     symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
     action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
+    previous_action: bool | None = None  # add the action before as a part; null: if observations are only symbols
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 

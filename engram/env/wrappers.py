@@ -58,6 +58,13 @@ class MaskVelocity(gymnasium.ObservationWrapper):
         return observation * self._mask
 
 
+def answers_actions(space: spaces.Space) -> bool:
+    """Whether observations are only symbols, as in games of cards: they mean little without the action before."""
+    if isinstance(space, spaces.Tuple):
+        return all(map(answers_actions, space.spaces))
+    return isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+
+
 class PreviousAction(gymnasium.Wrapper):
     """Adds the action taken before as a part of the observation: zeros at an episode's start."""
 

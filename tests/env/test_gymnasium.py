@@ -73,7 +73,7 @@ def test_the_spec_names_the_id_and_the_flattened_spaces():
     ],
 )
 def test_gymnasiums_own_environments_run(name, size, action):
-    settings = Gym(id=name, action_masks=False)
+    settings = Gym(id=name, action_masks=False, previous_action=False)
     block, buffers = start(settings, range(3))
     assert adapter.spec(settings).single_action_space == action
     assert buffers.observations.shape == (3, size)
@@ -83,7 +83,7 @@ def test_gymnasiums_own_environments_run(name, size, action):
 
 
 def test_a_tuple_arrives_as_parts():
-    block, buffers = start(Gym(id="Blackjack-v1"), range(3))
+    block, buffers = start(Gym(id="Blackjack-v1", previous_action=False), range(3))
     parts = buffers.parts(buffers.observations)
     assert [(part.name, part.kind, part.symbols) for part in buffers.spec.parts] == [
         ("0", "symbols", (32,)),
@@ -93,6 +93,30 @@ def test_a_tuple_arrives_as_parts():
     player, dealer, ace = gymnasium.make("Blackjack-v1").reset(seed=episode_seed(7, 0, 0))[0]
     assert [int(parts[name][0]) for name in "012"] == [player, dealer, ace]
     play(block, buffers, lambda: 1, 20)
+    block.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Gym(id="FrozenLake-v1"), True),
+        (Gym(id="Blackjack-v1"), True),
+        (Gym(id="CartPole-v1"), False),
+        (Gym(id="CartPole-v1", previous_action=True), True),
+        (Gym(id="FrozenLake-v1", previous_action=False), False),
+    ],
+)
+def test_the_action_before_is_shown_where_observations_are_only_symbols(settings, expected):
+    assert ("previous_action" in [part.name for part in adapter.spec(settings).parts]) == expected
+
+
+def test_the_part_of_the_action_before_holds_it_and_is_zero_at_starts():
+    block, buffers = start(Gym(id="FrozenLake-v1"), range(3))
+    for _ in range(30):
+        buffers.actions[:] = [1, 2, 3]
+        block.step()
+        shown = buffers.parts(buffers.observations)["previous_action"]
+        np.testing.assert_array_equal(shown, np.eye(4)[[1, 2, 3]] * ~buffers.starts[:, None])
     block.close()
 
 
