@@ -179,7 +179,16 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.policy.__name__)
+SAMPLE = (
+    gradients.HiddenDetached,
+    memory.FlagsCancelOut,
+    memory.NaNSurvives,
+    memory.MemoryAliased,
+    episodes.FirstStartOnly,
+)
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if case.policy in SAMPLE], ids=lambda c: c.policy.__name__)
 def test_a_wrong_design_fails_by_the_check_that_names_the_fault(case: Wrong) -> None:
     causes = audit(case.policy, case.sizes).causes
     assert [cause.root.name for cause in causes[:1]] == [case.root]
