@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
+MAX_LENGTH = 100  # of a word that may be a name; comparing takes the square of it
 LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 
 def nearest(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str | None:
     """The most similar name, or None. Dotted names are compared whole and by their last part."""
+    if len(word) > MAX_LENGTH:
+        return None
     scored = [(_likeness(word, name), name) for name in names]
     score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
     return name if score >= likeness else None

@@ -1,8 +1,11 @@
-"""Keeps tests off instructions that this machine announces but cannot run."""
+"""Keeps tests out of the user's state directory, and off instructions that this machine announces but cannot run."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 BFLOAT16 = """
@@ -26,3 +29,5 @@ def _reports_amx() -> bool:
 
 
 _limit_onednn()
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="engram-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

@@ -44,3 +44,10 @@ def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
         return found
 
     return names
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The option of every verb that opens stored runs."""
+    parser.add_argument(
+        "--trust", action="store_true", help="run code that the run names, even if you did not make the run here"
+    )

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.settings import UserError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help="how the policy is played: td, module, pufferlib, cleanrl or sb3 (default: recognised by its methods)",
     )
+    add_trust(parser)
     options, rest = parser.parse_settings(words)
     if unknown := [word for word in rest if word.startswith("-")]:
         raise UserError(f"engram audit: no option {unknown[0]} (see --help)")
@@ -83,8 +84,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     options = parse(words)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
+    from engram.api.audit_targets import targets
     from engram.audit.text_report import as_json, show, show_summary
-    from engram.cli.audit_targets import targets
 
     reports = []
     if options.loop:
@@ -96,7 +97,7 @@ def main(words: Sequence[str]) -> int:
         if not options.json:
             show(reports[0])
     with redirect_stdout(sys.stderr):
-        found = [] if options.loop else targets(options.target, options.settings)
+        found = [] if options.loop else targets(options.target, options.settings, options.trust)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the policy's own, which every copy would repeat
         for target in found:

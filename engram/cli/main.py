@@ -7,8 +7,8 @@ from argparse import REMAINDER, SUPPRESS
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from threading import current_thread, main_thread
-from typing import NoReturn
+from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -16,28 +16,29 @@ from engram import __version__
 from engram.cli.arguments import ArgumentParser
 from engram.nearest import suggestion
 from engram.settings import UserError
+from engram.training.stop_signals import STOPS, Stopped, handle_signals
 
 # Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
 VERBS = {
     "train": "train a policy",
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
+    "memory": "measure what an agent remembers, and for how long",
+    "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
+    "check-env": "play an environment a little, and say what is wrong with it",
     "validate": "check settings and print them in full, without training",
 }
 CPU_SAMPLE_SECONDS = 0.1
 BUSY_CORES = 0.3  # in use by other programs
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: the process shuts down as after Ctrl-C, including its workers."""
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code: 2 for a user's mistake, 130 if interrupted, 143 if terminated."""
+    received: list[type[Stopped]] = []
     try:
-        with _sigterm_interrupts():
+        with _signals_raise(received):
             code = _run([*(sys.argv[1:] if words is None else words)])
         sys.stdout.flush()  # inside the try: the reader may be gone
         return code
@@ -46,10 +47,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as stop:
         print(stop if stop.args else "stopped", file=sys.stderr)
-        return 143 if isinstance(stop, Terminated) else 130
+        return stop.exit_code if isinstance(stop, Stopped) else Stopped.exit_code
     except BrokenPipeError:  # nobody reads the output any more, as in `engram --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception:
+        if not received:
+            raise
+        print("stopped", file=sys.stderr)  # an interrupted import may fail with an error of its own
+        return received[0].exit_code
 
 
 def _run(words: Sequence[str]) -> int:
@@ -61,7 +67,7 @@ def _run(words: Sequence[str]) -> int:
         if command.verb != "bench":  # it measures by itself how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
-        return int(import_module(f"engram.cli.{command.verb}").main(command.words))
+        return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))
     except SystemExit as end:  # argparse exits after --help and --version
         if end.code != 0:
             raise
@@ -95,23 +101,27 @@ def choose_wait_policy() -> None:
 
 
 def _import_from_current_folder() -> None:
-    """Let settings name modules in the current folder, however `engram` was called."""
+    """Let settings name modules in the current folder, however `engram` was called.
+
+    Not in the directory of a run, which may be a stranger's: packages that libraries look for could be there.
+    """
     folder = os.getcwd()
-    if folder not in sys.path:
+    parents = [Path(folder), *Path(folder).parents[:2]]  # a run has checkpoints/epoch_N in it
+    in_a_run = any((parent / "settings.yaml").exists() for parent in parents)
+    if folder not in sys.path and not in_a_run:
         sys.path.append(folder)  # last, so that a user's random.py does not replace the real one
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    def stop(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the shutdown
-        raise Terminated
+def _signals_raise(received: list[type[Stopped]]) -> Iterator[None]:
+    """Within this context, stop signals raise, so that workers are closed too; `received` lists them."""
 
-    if current_thread() is not main_thread():  # only the main thread may set signal handlers
+    def stop(number: int, _frame: FrameType | None) -> None:
+        received.append(STOPS[signal.Signals(number)])
+        for other in STOPS:
+            if other != signal.SIGINT and signal.getsignal(other) is stop:
+                signal.signal(other, signal.SIG_IGN)  # a second one must not disturb the shutdown
+        raise received[-1]
+
+    with handle_signals([*STOPS], stop):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.replay import ReplayRequest, load_replay
 from engram.settings import UserError
+from engram.stored.files import file_in_run
 from engram.training.settings import EVALUATION_SEED
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--mettagrid", type=Path, metavar="FILE", help="also write the first episode as a mettagrid replay, FILE.json.z"
     )
+    add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_replay(words)
-    out = options.out or request.directory / "replay.html"
+    request = load_replay(words, options.trust)
+    out = options.out or file_in_run(request.directory, "replay.html", "--out")
     _check_files(out, options.video, options.mettagrid)
     recording = play(request, out, options.video)
     if options.mettagrid:

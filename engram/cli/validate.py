@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from engram.cli.arguments import add_trust
 from engram.cli.settings_help import settings_parser
 from engram.config.load import dump, load
 from engram.cores import available_cores
@@ -10,8 +11,10 @@ from engram.training.sizes import resolve_sizes
 
 
 def main(words: Sequence[str]) -> int:
-    _, words = settings_parser("validate", "Checks settings and prints them in full.").parse_settings(words)
-    settings = load(words)
+    parser = settings_parser("validate", "Checks settings and prints them in full.")
+    add_trust(parser)
+    options, words = parser.parse_settings(words)
+    settings = load(words, options.trust)
     agents, cores = make_spec(settings.env).agents, available_cores()
     sizes = resolve_sizes(settings.trainer, agents, settings.device, cores)
     print(dump(settings), end="")

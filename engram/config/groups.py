@@ -7,12 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from engram.nearest import suggestion
 from engram.settings import UserError
+from engram.stored import plain_yaml
+from engram.stored.files import UnreadableError
 
 CONFIG_FOLDER = Path(__file__).resolve().parent
 GROUPS = {  # name -> what is chosen
@@ -23,6 +21,8 @@ GROUPS = {  # name -> what is chosen
     "trainer": "how it is trained",
     "wandb": "Weights & Biases",
 }
+USER_CODE: dict[str, dict[str, Any]] = {"py_agent": {}, "env": {"kind": "python"}}  # chosen as file.py:NAME
+GYMNASIUM_ID = re.compile(r"([\w.]+:)?([\w.-]+/)?[\w.-]+-v\d+")
 DEFAULTS = {"py_agent": "fast", "env": "tmaze", "trainer": "default", "wandb": "off"}
 
 
@@ -35,14 +35,17 @@ def choices(group: str) -> dict[str, str]:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """The settings of a choice: a name, a YAML file, or a policy as `file.py:Class` or `module:Class`."""
+    """The settings of a choice: a name, a YAML file, code as `file.py:NAME` or `module:NAME`, a Gymnasium id."""
     if choice.endswith((".yaml", ".yml")):
         content = read_yaml(Path(choice))
         return {"name": Path(choice).stem, **content} if group == "agent" else content
-    if group == "py_agent" and (":" in choice or choice.endswith(".py")):
-        return _user_policy(choice)
+    if group == "env" and GYMNASIUM_ID.fullmatch(choice):
+        return {**_shipped("env", "gym"), "id": choice}
+    if group in USER_CODE and (":" in choice or choice.endswith(".py")):
+        return {**USER_CODE[group], "name": _reference(choice)}
     if choice not in (known := choices(group)):
-        listed = [*known, "or file.py:Class" if group == "py_agent" else "or a file.yaml"]
+        others = {"py_agent": "or file.py:Class", "env": "a Gymnasium id such as CartPole-v1, or file.py:Class"}
+        listed = [*known, others.get(group, "or a file.yaml")]
         raise UserError(f"no choice '{choice}'{suggestion(choice, known)} ({', '.join(listed)})")
     return deepcopy(_shipped(group, choice))
 
@@ -52,14 +55,15 @@ def _shipped(group: str, choice: str) -> dict[str, Any]:
     return read_yaml(CONFIG_FOLDER / group / f"{choice}.yaml")
 
 
-def _user_policy(choice: str) -> dict[str, Any]:
+def _reference(choice: str) -> str:
+    """`file.py:NAME` or `module:NAME`. A name in `<>` is one of a function, which only its own program can find."""
     module, _, name = choice.rpartition(":")
-    if not module or not name.isidentifier():
+    if not module or not (name.replace(".", "_").isidentifier() or "<" in name):
         file = module if module.endswith(".py") else choice.rstrip(":")
         raise UserError(f"'{choice}' names no class: write {file}:CLASS{_classes_in(Path(file).expanduser())}")
     if (module.endswith(".py") or "/" in module) and not Path(module).expanduser().is_file():
         raise UserError(f"there is no file {module}")
-    return {"name": choice}
+    return choice
 
 
 def _classes_in(path: Path) -> str:
@@ -72,20 +76,18 @@ def _classes_in(path: Path) -> str:
     return f", where CLASS is {' or '.join(names)}" if names else ""
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, inside: Path | None = None) -> dict[str, Any]:
     """A YAML file that holds a mapping of plain data; anything else raises `UserError`."""
+    if not path.exists():
+        raise UserError(f"there is no file {path}")
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
+        content = plain_yaml.read_yaml(path, inside=inside)
+    except UnreadableError as error:
+        raise UserError(str(error)) from None
+    if content is not None and not isinstance(content, dict):
         raise UserError(f"{path} must hold names and values, not a {type(content).__name__}")
     require_plain_data(content, str(path))
-    return {str(key): value for key, value in content.items()}
+    return {str(key): value for key, value in (content or {}).items()}
 
 
 def require_plain_data(value: Any, where: str) -> None:

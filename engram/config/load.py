@@ -1,6 +1,6 @@
 """Loads settings from a command line or a run, and reports every mistake at once, before torch is imported."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from engram.agent.components.graph import read_graph
 from engram.config import setting_names
 from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_yaml
-from engram.config.overrides import Override, check_name, override_value, parse_override
+from engram.config.overrides import Override, check_name, from_python, override_value, parse_override
 from engram.config.recipe import read_recipe
 from engram.config.run import RunSettings
 from engram.config.validation_errors import describe_errors
@@ -19,6 +19,7 @@ from engram.cores import available_cores
 from engram.env.settings import agents_of
 from engram.nearest import suggestion
 from engram.settings import SettingsError, UserError
+from engram.stored.trust import UntrustedCodeError, require_trust
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import place
 from engram.training.sizes import SIZE_NAMES, of_one_rank, resolve_sizes
@@ -27,8 +28,10 @@ SETTINGS_FILE = "settings.yaml"
 POLICY_GROUPS = {"agent", "py_agent"}
 
 
-def load(words: Sequence[str]) -> RunSettings:
-    """The settings of a command line; raises `SettingsError` with one line for each mistake.
+def load(words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None) -> RunSettings:
+    """The settings of a command line, or of Python; raises `SettingsError` with one line for each mistake.
+
+    `trust`: code that the stored settings of a run name may run, even if this user did not make the run here.
 
     >>> load(["env=recall", "env.delay=20"]).env.delay
     20
@@ -39,10 +42,17 @@ def load(words: Sequence[str]) -> RunSettings:
         with _collect(problems):
             override = parse_override(word)
             overrides[override.name] = override  # the last one counts
+    for name, value in (settings or {}).items():
+        with _collect(problems):
+            overrides |= {override.name: override for override in from_python({name: value})}
+    return _compose(overrides, problems, trust)
+
+
+def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -> RunSettings:
     tree, failed = _choose_groups(overrides, problems)
     if "run" in overrides:
         with _collect(problems):
-            tree = _with_stored_settings(tree, overrides)
+            tree = _with_stored_settings(tree, overrides, trust)
     usable = _usable_names(tree, failed)
     for override in overrides.values():
         if override.name not in GROUPS:
@@ -68,23 +78,43 @@ def dump(settings: RunSettings) -> str:
     return OmegaConf.to_yaml(OmegaConf.create({"run": content.pop("run"), **content}))
 
 
-def load_run(directory: Path) -> RunSettings:
-    """The settings stored with a run."""
-    path = directory / SETTINGS_FILE
-    content = read_yaml(path)
+def load_run(directory: Path, trust: bool = False, unused: Collection[str] = ()) -> RunSettings:
+    """The settings stored with a run, to build something from; raises if they name code that is not trusted.
+
+    `unused`: sections, such as `env`, from which nothing is built.
+    """
+    content = read_settings(directory)
+    require_trust(directory, content, trust, unused)
+    return validate_stored(content, directory / SETTINGS_FILE)
+
+
+def describe_run(directory: Path) -> RunSettings:
+    """The settings stored with a run, to show or compare. Build nothing from them: their code may be a stranger's."""
+    return validate_stored(read_settings(directory), directory / SETTINGS_FILE)
+
+
+def validate_stored(content: dict[str, Any], path: Path) -> RunSettings:
+    """The typed settings of a stored run; `path` is named in errors."""
     try:
         return RunSettings.model_validate(content)
     except ValidationError as error:
         lines = [f"{path}: {line}" for line in describe_errors(error).values()]
-        raise SettingsError(
-            [*lines, f"{path} does not fit this version of Engram: correct it, or start another run"]
-        ) from None
+    except UnicodeEncodeError as error:
+        lines = [f"{path}: {error}"]
+    raise SettingsError([*lines, f"{path} does not fit this version of Engram: correct it, or start another run"])
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings stored with a run, as plain data."""
+    return read_yaml(directory / SETTINGS_FILE, inside=directory)
 
 
 @contextmanager
 def _collect(problems: list[str], prefix: str = "") -> Iterator[None]:
     try:
         yield
+    except UntrustedCodeError:
+        raise
     except UserError as error:
         problems.append(prefix + str(error))
 
@@ -127,14 +157,14 @@ def _with_recipe(tree: DictConfig, task: str, chosen: Sequence[str]) -> DictConf
     return OmegaConf.merge({**tree, "env": {}}, given, {"task": task})  # type: ignore[return-value]
 
 
-def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override]) -> DictConfig:
+def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override], trust: bool) -> DictConfig:
     """If the named run has a checkpoint to resume from: its stored settings, except for groups that are given again."""
     runs_dir = overrides["runs_dir"].text if "runs_dir" in overrides else RunSettings.model_fields["runs_dir"].default
     directory = Path(runs_dir) / overrides["run"].text
     if not list_checkpoints(directory / "checkpoints"):
         return tree
-    stored = OmegaConf.create(dump(load_run(directory)))
     given = {"run", "runs_dir", *overrides, *(POLICY_GROUPS if POLICY_GROUPS & overrides.keys() else ())}
+    stored = OmegaConf.create(dump(load_run(directory, trust, unused=given)))
     parts: dict[Any, Any] = {name: part for name, part in tree.items() if name in given}
     return OmegaConf.create(parts | {name: part for name, part in stored.items() if name not in given})
 

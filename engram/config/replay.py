@@ -22,6 +22,6 @@ class ReplayRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_replay(words: Sequence[str]) -> ReplayRequest:
+def load_replay(words: Sequence[str], trust: bool = False) -> ReplayRequest:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
-    return ReplayRequest(*read_request(words, ReplaySettings))
+    return ReplayRequest(*read_request(words, ReplaySettings, trust))

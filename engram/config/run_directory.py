@@ -1,14 +1,17 @@
 """The directory of a run: locks it, stores the settings in it, and compares them when the run is resumed."""
 
 import os
+import stat
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 from weakref import WeakSet
 
-from engram.config.load import SETTINGS_FILE, dump, load_run
+from engram.config.load import SETTINGS_FILE, describe_run, dump, read_settings
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
+from engram.stored.files import UnreadableError, require_inside
+from engram.stored.trust import record_own
 from engram.training.checkpoint.listing import list_checkpoints
 
 try:
@@ -19,12 +22,15 @@ except ImportError:  # Windows: train without a lock
 LOCK_FILE = ".lock"
 # These settings may change on resume; none of them affects what is learned.
 MAY_CHANGE = (
+    "run",
     "runs_dir",
     "device",
+    "hooks",
     "wandb",
     "trainer.total_timesteps",
     "trainer.num_workers",
     "trainer.worker_timeout",
+    "trainer.disk_timeout",
     "trainer.peer_timeout",
     "trainer.checkpoint",
     "trainer.evaluate_interval",
@@ -49,17 +55,30 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _check_is_a_run(directory)
+        _check_nothing_leads_out(directory)
         if stack is not None:
             stack.enter_context(lock(directory))
         _check_same_settings(settings, directory)
-        temporary = directory / f".{SETTINGS_FILE}.{os.getpid()}"
-        temporary.write_text(dump(settings), encoding="utf-8")
-        temporary.replace(directory / SETTINGS_FILE)
+        _write_settings(settings, directory)
+        record_own(directory, read_settings(directory))
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{directory} is not a directory: give another run= or runs_dir=") from None
     except OSError as error:
         raise UserError(not_writable(directory, error)) from None
     return directory
+
+
+def restore_directory(settings: RunSettings, stack: ExitStack) -> None:
+    """Make the directory, lock and settings of a run again if they were removed while it trains.
+
+    Raises if another process trains in the directory now.
+    """
+    directory = settings.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    if not any(_is_in_place(file, directory / LOCK_FILE) for file in list(_open_locks)):
+        stack.enter_context(lock(directory))
+    if not (directory / SETTINGS_FILE).exists():
+        _write_settings(settings, directory)
 
 
 def not_writable(directory: Path, error: OSError) -> str:
@@ -94,6 +113,13 @@ def lock(directory: Path) -> TextIO:
     return file
 
 
+def _is_in_place(file: TextIO, path: Path) -> bool:
+    try:
+        return not file.closed and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _acquire(file: TextIO, directory: Path) -> None:
     if fcntl is None:
         return
@@ -126,10 +152,37 @@ def _check_is_a_run(directory: Path) -> None:
         raise UserError(f"{directory} exists and is not a run of Engram's: give another run=")
 
 
+def _check_nothing_leads_out(directory: Path) -> None:
+    """Raise if a link in the run's directory leads out of it, or a FIFO or device is in it: training writes there."""
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            try:
+                kind = path.lstat().st_mode
+            except FileNotFoundError:  # another process may be training here
+                continue
+            if stat.S_ISLNK(kind):
+                try:
+                    require_inside(path, directory)
+                except UnreadableError as error:
+                    raise UserError(f"{error}: a run reads and writes only its own directory: remove it") from None
+            elif not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+                raise UserError(f"{path} is neither a file nor a directory: remove it")
+
+
+def _write_settings(settings: RunSettings, directory: Path) -> None:
+    temporary = directory / f".{SETTINGS_FILE}.{os.getpid()}"
+    try:
+        temporary.write_text(dump(settings), encoding="utf-8")
+        temporary.replace(directory / SETTINGS_FILE)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def _check_same_settings(settings: RunSettings, directory: Path) -> None:
     if not (directory / SETTINGS_FILE).exists() or not list_checkpoints(directory / "checkpoints"):
         return  # without a checkpoint there is nothing to resume, so the settings may be corrected
-    if changed := differences(load_run(directory), settings):
+    if changed := differences(describe_run(directory), settings):
         raise SettingsError([*changed, f"{directory} is another run: give another run=, or the settings it began with"])
 
 

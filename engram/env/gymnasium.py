@@ -16,25 +16,32 @@ from engram.env.parts import Leaf, describe_parts
 from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
-from engram.env.settings import Gym
+from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
+from engram.env.step_checks import as_rewards, check_flag, check_in_space
 from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
+
+EXTRA = ("popgym:", "minigrid:")  # installed with the extra `tasks`
 
 
 def spec(settings: Gym) -> EnvSpec:
     with explained(f"env.id: {settings.id} cannot be used"):
         env = make(settings)
         try:
-            action = policy_action_space(env.action_space, settings.id)
-            parts = describe_parts(env.observation_space, settings.id, settings.symbols, partial(_largest_values, env))
-            spec = EnvSpec.of_parts(settings.id, parts, action)
-            masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
-            return spec.with_action_mask() if masks else spec
+            return spec_of(env, settings.id, settings)
         finally:
             env.close()
+
+
+def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
+    action = policy_action_space(env.action_space, name)
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
+    spec = EnvSpec.of_parts(name, parts, action)
+    masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
+    return spec.with_action_mask() if masks else spec
 
 
 def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
@@ -47,7 +54,8 @@ def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
-    return GymBlock(settings, env_ids, seed, buffers)
+    envs = [make(settings) for _ in env_ids]
+    return GymBlock(envs, settings.id, settings, env_ids, seed, buffers)
 
 
 def make(settings: Gym) -> gymnasium.Env:
@@ -57,7 +65,8 @@ def make(settings: Gym) -> gymnasium.Env:
             settings.id, max_episode_steps=settings.max_steps, disable_env_checker=True, **settings.kwargs
         )
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"env.id: {settings.id} needs a package that is not installed: {error}") from error
+        hint = " (pip install 'engram-rl[tasks]')" if settings.id.startswith(EXTRA) else ""
+        raise UserError(f"env.id: {settings.id} needs a package that is not installed: {error}{hint}") from error
     except gymnasium.error.Error as error:
         raise UserError(f"env.id: {error} {_nearest(settings.id)}") from error
     except TypeError as error:
@@ -74,16 +83,25 @@ def make(settings: Gym) -> gymnasium.Env:
 class GymBlock:
     """Steps environments one after the other. Where an episode ends, the next one begins in the same step."""
 
-    def __init__(self, settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs, transforms = zip(*(unwrap_rows(make(settings)) for _ in env_ids), strict=True)
+    def __init__(
+        self,
+        envs: list[gymnasium.Env],
+        name: str,
+        settings: Gym | PythonEnv,
+        env_ids: range,
+        seed: int,
+        buffers: Buffers,
+    ) -> None:
+        self._envs, transforms = zip(*map(unwrap_rows, envs), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
-        space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
-        self._name, self._scale = settings.id, settings.reward_scale
+        self._space = space = self._envs[0].observation_space
+        self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
+        self._name, self._scale = name, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._buffers = buffers
-        self._log = EpisodeLog(settings.id, env_ids, seed, buffers)
+        self._log = EpisodeLog(name, env_ids, seed, buffers)
 
     def reset(self) -> None:
         buffers = self._buffers
@@ -107,9 +125,12 @@ class GymBlock:
         observations: list[Any] = []
         rewards: list[Any] = []
         infos: list[Any] = []
+        strict = self._strict
         try:
             for i, step in enumerate(self._steps):
                 observation, reward, terminated, truncated, info = step(actions[i])
+                if terminated or truncated or strict:
+                    self._check_outcome(i, observation, terminated, truncated)
                 if terminated or truncated:
                     self._end_episode(i, observation, terminated, info)
                     observation, info = self._begin_episode(i)
@@ -122,7 +143,11 @@ class GymBlock:
             error.add_note(log.describe(len(observations)))
             raise
         self._write(observations, infos)
-        return log.close_step(np.array(rewards, np.float64).reshape(-1), self._scale)
+        try:
+            summed = as_rewards(rewards)
+        except MisfitError as error:
+            raise self._misfit(error.row, error) from None
+        return log.close_step(summed, self._scale)
 
     def state(self) -> dict[str, np.ndarray] | None:
         registered = self._envs[0].spec
@@ -165,10 +190,30 @@ class GymBlock:
 
     def _write(self, observations: list[Any], infos: list[Any]) -> None:
         try:
+            if self._strict:
+                self._check_observations(observations)
             self._writer.write_all(observations, infos)
         except MisfitError as error:
             raise self._misfit(error.row, error) from None
         self._transform(self._buffers.observations)
+
+    def _check_observations(self, observations: list[Any]) -> None:
+        for row, observation in enumerate(observations):
+            try:
+                check_in_space(self._space, observation)
+            except MisfitError as error:
+                error.row = row
+                raise
+
+    def _check_outcome(self, i: int, observation: Any, terminated: Any, truncated: Any) -> None:
+        """Checks what ends an episode, and if checks are strict also the observation, which may be the last one."""
+        try:
+            check_flag("terminated", terminated)
+            check_flag("truncated", truncated)
+            if self._strict:
+                self._check_observations([observation])
+        except MisfitError as error:
+            raise self._misfit(i, error) from None
 
     def _misfit(self, i: int, error: MisfitError) -> UserError:
         return UserError(f"{self._name}: {self._log.describe(i)}: {error}: fix or wrap the environment")

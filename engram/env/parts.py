@@ -8,7 +8,7 @@ is stored as it is.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +25,7 @@ MAX_GRID = 32  # cells a side of a symbol grid that only its values give away
 TEXT_SIZE = 64  # hashed words of a text
 CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: usual sizes of the last dimension of an image
 ALIGNMENT = 8  # bytes
+MAX_SIZE = 2**22  # of anything in a spec that is read from a file
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,29 @@ class Part:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Part":
-        name, shape, dtype = data.get("name", OBSERVATION), tuple(data["shape"]), np.dtype(data["dtype"])
+        name, shape, dtype = (
+            str(data.get("name", OBSERVATION)),
+            stored_shape(data["shape"]),
+            np.dtype(str(data["dtype"])),
+        )
+        if dtype.kind not in "biuf" or data["kind"] not in get_args(PartKind):
+            raise ValueError(f"no observations of the kind {data['kind']} and dtype {dtype}")
         if data["kind"] == "symbols":
-            return _symbols(name, shape, dtype, tuple(data["symbols"]))
+            return _symbols(name, shape, dtype, tuple(map(stored_size, data["symbols"])))
         return cls(name, data["kind"], box(shape, dtype))
+
+
+def stored_shape(sizes: Any) -> tuple[int, ...]:
+    """A shape from a file, which a stranger may have written: raises before much is allocated."""
+    shape = tuple(map(stored_size, sizes))
+    stored_size(math.prod(shape))
+    return shape
+
+
+def stored_size(size: Any) -> int:
+    if not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"a size of {str(size)[:50]}, expected a whole number up to {MAX_SIZE:,}")
+    return size
 
 
 class Leaf(NamedTuple):

@@ -8,7 +8,16 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.parts import ACTION_MASK, OBSERVATION, PackedRows, Part, leaves, part_of
+from engram.env.parts import (
+    ACTION_MASK,
+    OBSERVATION,
+    PackedRows,
+    Part,
+    leaves,
+    part_of,
+    stored_shape,
+    stored_size,
+)
 from engram.env.parts import box as box
 
 ObservationKind = Literal["tokens", "image", "symbols", "vector", "parts"]
@@ -168,20 +177,21 @@ class EnvSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "EnvSpec":
+        """The spec in a file, which a stranger may have written: raises before it allocates much."""
         observation = data["observation"]
         max_params = data["action_max_params"]
         return cls.of_parts(
-            data["name"],
+            str(data["name"]),
             [Part.from_json(part) for part in observation.get("parts", [observation])],
             _action_from_json(data["action"]),
-            agents=data["agents"],
-            window=(data["window"][0], data["window"][1]),
-            features=tuple(Feature(*f) for f in data["features"]),
-            action_names=tuple(data["action_names"]),
-            action_max_params=None if max_params is None else tuple(max_params),
+            agents=stored_size(data["agents"]),
+            window=(stored_size(data["window"][0]), stored_size(data["window"][1])),
+            features=tuple(Feature(stored_size(i), str(name), float(unit)) for i, name, unit in data["features"]),
+            action_names=tuple(map(str, data["action_names"])),
+            action_max_params=None if max_params is None else tuple(map(stored_size, max_params)),
             memoryless_ceiling=data["memoryless_ceiling"],
             mean_return_goal=data["mean_return_goal"],
-            action_mask=data.get("action_mask", False),
+            action_mask=bool(data.get("action_mask", False)),
         )
 
 
@@ -219,9 +229,9 @@ def _action_to_json(space: spaces.Space) -> dict[str, Any]:
 
 def _action_from_json(data: dict[str, Any]) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
     if data["kind"] == "discrete":
-        return spaces.Discrete(data["n"])
+        return spaces.Discrete(stored_size(data["n"]))
     if data["kind"] == "multi_discrete":
-        return spaces.MultiDiscrete(data["nvec"])
-    shape = tuple(data["shape"])
+        return spaces.MultiDiscrete([stored_size(n) for n in data["nvec"]])
+    shape = stored_shape(data["shape"])
     low, high = (np.array([float(v) for v in data[key]], np.float32).reshape(shape) for key in ("low", "high"))
     return spaces.Box(low, high, shape, np.float32)

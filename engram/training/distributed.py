@@ -6,6 +6,8 @@ are equal on all ranks, so that no rank waits for a message that another never s
 
 import hashlib
 import logging
+import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +26,7 @@ log = logging.getLogger("engram")
 
 REPORT_GRACE = 3.0  # seconds to wait for the failed rank's own report before another reports the lost connection
 POLL_INTERVAL = 0.02  # seconds
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Value = TypeVar("Value")
 Sums = TypeVar("Sums", bound=tuple)
@@ -157,17 +160,53 @@ def connect(place: Place, device: torch.device, timeout: float) -> World:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    rank, size, limit = place.rank, place.size, timedelta(seconds=timeout)
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        store = _meeting_store(place, limit)
         own = dist.PrefixStore(_handshake(store, rank, size, timeout), store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+        group_store = _loopback_store(own, place, limit) if place.local_size == size else own
+        dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]
         raise PeerError(
             f"the {place.size} ranks of this run could not connect (trainer.peer_timeout={timeout:g}): {reason}"
         ) from error
     return World(place, dist.PrefixStore("engram", own), timeout)
+
+
+def _meeting_store(place: Place, timeout: timedelta) -> dist.Store:
+    """The store of the launcher: torchrun's, or one that rank 0 opens at MASTER_PORT."""
+    host, launched = os.environ["MASTER_ADDR"], os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if launched or host not in LOOPBACK or place.local_size < place.size:
+        return next(dist.rendezvous("env://", timeout=timeout))[0]
+    return _open_store(int(os.environ["MASTER_PORT"]), place.rank == 0, timeout)
+
+
+def _loopback_store(meeting: dist.Store, place: Place, timeout: timedelta) -> dist.Store:
+    """A store for the ranks of one machine. Nothing on the network can reach it, nor the connections of gloo.
+
+    Ranks unpickle what others send, so whoever could pose as a rank could run code.
+    """
+    interfaces = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if interfaces:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[0])
+    if place.rank:
+        return _open_store(int(meeting.get("port")), False, timeout)
+    store = _open_store(0, True, timeout)
+    meeting.set("port", str(store.port))
+    return store
+
+
+def _open_store(port: int, host: bool, timeout: timedelta) -> dist.TCPStore:
+    """A store on the loopback interface; torch's own listens on all of them."""
+    if not host:
+        return dist.TCPStore(LOOPBACK[0], port, None, False, timeout, wait_for_workers=False)
+    listener = socket.create_server((LOOPBACK[0], port), backlog=1024)
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        LOOPBACK[0], port, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
 
 
 def _handshake(store: dist.Store, rank: int, size: int, timeout: float) -> str:

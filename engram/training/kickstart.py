@@ -9,16 +9,19 @@ import torch
 from pydantic import ValidationError
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
+from engram.stored.files import UnreadableError
+from engram.stored.plain_yaml import read_yaml
+from engram.stored.trust import require_trust
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 from engram.training.experience import Minibatch
 from engram.training.ppo import Losses
+from engram.training.replay import REPLAYED
 from engram.training.schedule import Ramp
 from engram.training.settings import Kickstart, Trainer
 
@@ -41,16 +44,16 @@ class Teacher:
 
     def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
-        seen = td.select("env_obs", "dones", "truncateds", "starts", "training_env_id_start").copy()
+        seen = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
         seen = self.agent(seen.set("action_noise", noise))  # its actions are not taken: no random numbers are drawn
         return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}
 
 
-def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.device) -> Teacher:
+def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.device, trust: bool = False) -> Teacher:
     """The policy of a run, or of one of its checkpoints, bound to the environment of `spec`."""
     checkpoint = find_checkpoint(Path(settings.teacher), "trainer.kickstart.teacher")
-    policy = _policy_of(checkpoint.path.parents[1] / "settings.yaml")
+    policy = _policy_of(checkpoint.path.parents[1], trust)
     agent = load_agent(checkpoint, policy, spec, training=False).to(device)
     if isinstance(agent.action_space, GaussianActions):
         raise UserError("trainer.kickstart: continuous actions cannot be imitated, only discrete ones")
@@ -98,10 +101,13 @@ def imitation(
     return Imitation((cross_entropy_BT * weights_BT).sum() / size, (error_BT * weights_BT).sum() / size)
 
 
-def _policy_of(path: Path) -> PyAgent | Agent:
+def _policy_of(run: Path, trust: bool) -> PyAgent | Agent:
     """The policy settings stored with a run."""
+    path = run / "settings.yaml"
     try:
-        stored = safe_load(path.read_text(encoding="utf-8"))
-        return Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
-    except (OSError, YAMLError, TypeError, KeyError, ValidationError) as error:
+        stored = read_yaml(path, inside=run)
+        policy = Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
+    except (UnreadableError, TypeError, KeyError, ValidationError) as error:
         raise UserError(f"trainer.kickstart.teacher: {path} does not describe the teacher's policy: {error}") from error
+    require_trust(run, stored, trust, unused=("env", "trainer"))
+    return policy

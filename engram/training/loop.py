@@ -1,11 +1,15 @@
 """The training loop: collect experience, compute advantages, update, report, save."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
 from engram.agent.metta_agent import MettaAgent
+from engram.env.settings import EnvSettings
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
@@ -38,6 +42,7 @@ from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard, check_health
 
 NORM_OBS_UNTIL = 0.5  # of a run: later, the learning rate is too small to follow changing inputs
+RETRY_SECONDS = 1.0  # between two attempts to save the last epoch
 
 
 @dataclass
@@ -57,17 +62,30 @@ class Training:
     world: World = ALONE
 
 
+class Orders(NamedTuple):
+    """What a hook wants to be different after an epoch."""
+
+    stop: bool = False
+    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, as `ppo.ent_coef`
+    env: EnvSettings | None = None  # the environment from now on
+
+
 def train(
     training: Training,
     settings: Trainer,
     report: Callable[[Record], None],
-    save: Callable[[Record], None],
+    save: Callable[[Record], bool],
     evaluate: Callable[[], Record],
     audit: Callable[[MettaAgent], None] | None = None,
+    stop_after: Callable[[Record], bool] = lambda record: False,
 ) -> None:
-    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end."""
+    """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end.
+
+    If `save` returns False, because the disk is full for example, it is called again after the next epoch.
+    `stop_after` may change the environment and scheduled settings after an epoch; if it returns true, training ends.
+    """
     agent, progress, world = training.agent, training.progress, training.world
-    timers, averages, record = Timers(), Averages(), Record()
+    timers, averages, record, due = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
         experience = training.rollout.collect(timers, now.teaching)
@@ -94,9 +112,13 @@ def train(
             with timers("audit"):
                 audit(agent)
         training.schedules.observe(record, settings)
-        if evaluating or progress.epoch % settings.checkpoint.interval == 0:
-            save(record)
-    save(record)
+        stop = stop_after(record)
+        if due or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+            due = not save(record)
+        if stop:
+            break
+    while not save(record):
+        time.sleep(RETRY_SECONDS)
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:

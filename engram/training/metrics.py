@@ -6,9 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -18,8 +17,11 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.env.block import Episodes
 from engram.training.distributed import ALONE, World
+from engram.training.storage import LineFile
 
 Record = dict[str, Any]
+
+MAX_LINE = 2**22  # bytes of one record; a longer line is damaged
 
 
 class Timers:
@@ -88,25 +90,27 @@ class ReturnTracker:
 
 
 class MetricsFile:
-    """A JSON Lines file with one record per epoch, flushed after each."""
+    """A JSON Lines file with one record per epoch."""
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._lines = LineFile(path)
 
     def write(self, record: Record) -> None:
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        self._lines.write(json.dumps(record))
 
     def close(self) -> None:
-        self._file.close()
+        self._lines.close()
 
     @staticmethod
     def truncate(path: Path, epoch: int) -> None:
         """Drop the records after the checkpoint that the run resumes from."""
         if not path.exists():
             return
-        kept = takewhile(lambda line: _epoch_of(line) <= epoch, path.read_bytes().splitlines(keepends=True))
-        os.truncate(path, sum(map(len, kept)))  # atomic: earlier records are never at risk
+        kept = 0
+        with path.open("rb") as file:
+            while (line := file.readline(MAX_LINE)).endswith(b"\n") and _epoch_of(line) <= epoch:
+                kept += len(line)
+        os.truncate(path, kept)  # atomic: earlier records are never at risk
 
 
 def interleave_ranks(by_rank: Sequence[Episodes]) -> Episodes:
@@ -143,6 +147,6 @@ def _squared_deviations(x: Tensor, world: World) -> Tensor:
 
 def _epoch_of(line: bytes) -> float:
     try:
-        return json.loads(line)["epoch"]
-    except (ValueError, KeyError):
-        return float("inf")  # an incomplete line
+        return float(json.loads(line)["epoch"])
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return float("inf")  # an incomplete or damaged line

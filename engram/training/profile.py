@@ -40,6 +40,12 @@ class Profile:
     def _write(self, profiler: torch.profiler.profile) -> None:
         if self._epochs < 2:  # stopped before the profiled epoch ended
             return
+        try:
+            self._write_files(profiler)
+        except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
+            log.warning("trainer.profile: %s cannot be written: %s", self.trace, error)
+
+    def _write_files(self, profiler: torch.profiler.profile) -> None:
         profiler.export_chrome_trace(str(self.trace))
         phases = [f"{name:<32} {value:10.3f}" for name, value in self._record.items() if name.startswith("time/")]
         operators = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)

@@ -77,6 +77,13 @@ class Rollout:
                         self.env.send(batch, actions)
         return experience
 
+    def change_environment(self, env: VectorEnv) -> None:
+        """Continue in another environment, which has been reset, with empty memory."""
+        self.env = env
+        self._held.clear()
+        self._tds.clear()
+        self.agent.reset_memory()
+
     def _at_start(self) -> bool:
         """Batches held back at the end of the previous rollout come first."""
         return bool((self.experience.position[self._held[0].rows] == 0).all())
@@ -114,6 +121,8 @@ class Rollout:
                 "starts": batch.buffers.starts,
                 "alive": batch.buffers.alive,
             }
+            if self.agent.policy.previous is not None:
+                fields |= {"previous_actions": batch.buffers.actions, "previous_rewards": batch.buffers.rewards}
             tensors = {name: torch.from_numpy(field) for name, field in fields.items()}
             tensors["training_env_id_start"] = torch.full((count,), first, device=self.device)
             tensors["final_values"] = torch.zeros(count, device=self.device)
@@ -139,6 +148,8 @@ class Rollout:
                 "dones": flags,
                 "truncateds": flags,
                 "starts": flags,  # it continues the episode that was cut
+                "previous_actions": torch.from_numpy(batch.buffers.actions[truncated]).to(self.device),
+                "previous_rewards": torch.from_numpy(batch.buffers.rewards[truncated]).to(self.device),
             },
             batch_size=[len(truncated)],
         )

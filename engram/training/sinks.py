@@ -1,6 +1,7 @@
 """Sinks: TensorBoard, Weights & Biases and the profiler, which receive the record of every epoch."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,16 +38,26 @@ class TensorBoard:
     """Writes files for `tensorboard --logdir runs`. On resume, records after the checkpoint are dropped."""
 
     def __init__(self, directory: Path, steps_done: int) -> None:
-        module = _import("torch.utils.tensorboard", "tensorboard", "trainer.tensorboard=true")
-        self._writer = module.SummaryWriter(str(directory), purge_step=steps_done + 1 if steps_done else None)
+        self._module = _import("torch.utils.tensorboard", "tensorboard", "trainer.tensorboard=true")
+        self._directory = directory
+        self._writer = self._module.SummaryWriter(str(directory), purge_step=steps_done + 1 if steps_done else None)
 
     def write(self, record: Record) -> None:
-        for name, value in numbers(record).items():
-            self._writer.add_scalar(name, value, record["steps"])
-        self._writer.flush()
+        if self._writer is None:  # its thread died of an error
+            self._writer = self._module.SummaryWriter(str(self._directory))
+        try:
+            for name, value in numbers(record).items():
+                self._writer.add_scalar(name, value, record["steps"])
+            self._writer.flush()
+        except OSError:
+            with suppress(OSError):
+                self._writer.close()
+            self._writer = None
+            raise
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WeightsAndBiases:

@@ -1,6 +1,7 @@
 """Traces dtype, shape and RMS of every field, from the environments to the gradient, for the first few steps."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 Fields = Mapping[str, Tensor] | TensorDictBase
+
+log = logging.getLogger("engram")
 
 
 class Trace:
@@ -25,8 +28,12 @@ class Trace:
             return
         described = {name: describe(tensor) for name, tensor in _leaves({**dict(fields.items()), **more})}
         line = {"stage": stage, "number": self._written[stage], "fields": described}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            log.warning("trainer.trace: %s cannot be written (%s): nothing more is traced", self.path, error.strerror)
+            self.steps = 0
         self._written[stage] += 1
 
 

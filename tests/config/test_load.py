@@ -4,7 +4,7 @@ import pytest
 
 from engram.agent.settings import POLICIES, Agent, PyAgent
 from engram.config.groups import CONFIG_FOLDER, GROUPS, choices
-from engram.config.load import dump, load, load_run
+from engram.config.load import describe_run, dump, load, load_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import prepare_directory
 from engram.env.settings import Arena, Gym, Recall, TMaze
@@ -37,7 +37,11 @@ def test_the_default_is_fast_on_the_t_maze():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_choice_of_every_group_is_valid_and_has_a_description(group):
-    needed = {"mettagrid": ["env.path=world.json"], "pettingzoo": ["env.module=some.module"]}
+    needed = {
+        "mettagrid": ["env.path=world.json"],
+        "pettingzoo": ["env.module=some.module"],
+        "python": ["env.name=mine.py:Mine"],
+    }
     for choice, description in choices(group).items():
         assert load([f"{group}={choice}", *needed.get(choice, [])])
         assert description.endswith(".")
@@ -134,13 +138,13 @@ def test_a_file_that_is_not_plain_data_is_refused(tmp_path, content, message):
 def test_stored_settings_are_read_back_unchanged(tmp_path, words):
     settings = load(words)
     (tmp_path / "settings.yaml").write_text(dump(settings))
-    assert load_run(tmp_path) == settings
+    assert describe_run(tmp_path) == settings
 
 
 def test_stored_graphs_are_read_back_unchanged(tmp_path, graph):
     settings = load([f"agent={graph}"])
     (tmp_path / "settings.yaml").write_text(dump(settings))
-    assert load_run(tmp_path) == settings
+    assert describe_run(tmp_path) == settings
 
 
 def test_stored_settings_of_another_version_are_an_error(tmp_path):

@@ -1,5 +1,7 @@
 """Recipes: `task=NAME` gives an environment, a budget and settings, and composes with all other settings."""
 
+import sys
+
 import pytest
 
 from engram.config.groups import choices
@@ -49,7 +51,7 @@ def test_every_recipe_has_a_budget_and_a_documented_source(task):
         assert recipe.goal is not None
 
 
-@pytest.mark.parametrize("task", [name for name in choices("task") if not name.startswith("minigrid")])
+@pytest.mark.parametrize("task", choices("task"))
 def test_the_environment_of_every_recipe_can_be_made(task):
     assert make_spec(load([f"task={task}"]).env).single_action_space is not None
 
@@ -108,3 +110,9 @@ def test_a_run_resumes_with_its_recipe_and_refuses_another(mine, tmp_path):
     assert load(words).task == mine
     with pytest.raises(UserError, match=r"task: recall/delay10, but .*mine.yaml when the run began"):
         prepare_directory(load(["task=recall/delay10", *words]))
+
+
+def test_a_missing_package_of_a_recipe_names_the_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "popgym", None)
+    with pytest.raises(UserError, match=r"not installed: .*engram-rl\[tasks\]"):
+        make_spec(load(["task=popgym/RepeatPreviousEasy"]).env)

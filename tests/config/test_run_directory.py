@@ -1,6 +1,7 @@
 """The directory of a run: its settings, and its lock with real processes."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engram.config import run_directory
-from engram.config.load import load, load_run
+from engram.config.load import describe_run, load, load_run
 from engram.config.run_directory import lock, prepare_directory
 from engram.settings import UserError
 
@@ -176,3 +177,25 @@ def test_systems_and_file_systems_without_locks_work(tmp_path, monkeypatch) -> N
     lock(tmp_path).close()
     monkeypatch.setattr(run_directory, "fcntl", None)
     lock(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", ".lock", "checkpoints", "tensorboard/events", "fifo"])
+def test_nothing_outside_of_the_directory_is_written(begun, tmp_path, name) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    path = begun / "mine" / name
+    path.parent.mkdir(exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    if name == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(secret)
+    with ExitStack() as stack, pytest.raises(UserError, match=r"outside of .*remove it|neither a file nor"):
+        prepare_directory(load(["run=mine", f"runs_dir={begun}"]), stack)
+    assert secret.read_text() == "mine"
+
+
+def test_a_renamed_run_resumes(begun) -> None:
+    (begun / "mine").rename(begun / "other")
+    assert describe_run(prepare_directory(load(["run=other", f"runs_dir={begun}"]))).run == "other"

@@ -6,6 +6,7 @@ from typing import Any
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
+from engram.env.registry import make_spec as make_spec
 from engram.training.run import RunResult, start
 
 BATCH = 96

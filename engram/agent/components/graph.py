@@ -25,6 +25,7 @@ ROLES = {  # reserved names -> what each is for
 ROLE_CLASSES: dict[str, type[Component]] = {"_core_": CoreComponent, "_action_embeds_": ActionEmbeddingComponent}
 
 NAME = re.compile(r"[A-Za-z_]\w*")
+MAX_COMPONENTS = 500
 
 
 @dataclass
@@ -38,6 +39,9 @@ def read_graph(data: object) -> Graph:
     graph = Graph()
     if not isinstance(data, Mapping):
         graph.problems.add("", f"got a {type(data).__name__}, expected component names with their options")
+        return graph
+    if len(data) > MAX_COMPONENTS:
+        graph.problems.add("", f"{len(data):,} components, expected at most {MAX_COMPONENTS:,}")
         return graph
     for given, content in data.items():
         name = _read_name(str(given), {str(key) for key in data}, graph.problems)
@@ -91,7 +95,7 @@ def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
         return None
     if name.startswith("_") and name not in ROLES:
         unused = [role for role in ROLES if role not in given]
-        hint = suggestion(name, unused, otherwise=": rename it")
+        hint = "" if problems.many else suggestion(name, unused, otherwise=": rename it")
         problems.add(name, f"only {', '.join(ROLES)} may start with an underscore{hint}")
         return nearest(name, unused) or name
     return name
@@ -99,8 +103,12 @@ def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
 
 def _check_sources(graph: Graph) -> None:
     """Report unknown sources, and replace each by the nearest existing one."""
-    existing = [OBSERVATION, *graph.nodes]
+    existing = dict.fromkeys([OBSERVATION, *graph.nodes])
     for name, node in graph.nodes.items():
+        if graph.problems.many:
+            known = tuple(source for source in node.sources if source.name in existing)
+            graph.nodes[name] = replace(node, sources=known, sources_valid=len(known) == len(node.sources))
+            continue
         others = [other for other in existing if other != name]
         for source in node.sources:
             if source.name not in existing and source.name not in REQUIRED:  # missing required ones are reported apart
@@ -126,11 +134,14 @@ def _sort(graph: Graph) -> None:
     """Topological order: each node after its sources."""
     pending, ordered = graph.nodes, dict[str, Node]()
     while pending:
-        ready = [name for name, node in pending.items() if not any(s.name in pending for s in node.sources)]
-        if not ready:
+        ready = next((n for n, node in pending.items() if not any(s.name in pending for s in node.sources)), None)
+        if ready is None and graph.problems.many:
+            ordered |= pending
+            break
+        if ready is None:
             _break_cycle(pending, graph.problems)
-        for name in ready[:1]:
-            ordered[name] = pending.pop(name)
+        else:
+            ordered[ready] = pending.pop(ready)
     graph.nodes = ordered
 
 
@@ -166,6 +177,7 @@ def _check_unused(graph: Graph) -> None:
     unused = {name: node for name, node in graph.nodes.items() if name not in used}
     read = {source.name for node in unused.values() for source in node.sources}
     for name in [name for name in unused if name not in read]:
-        others = [other for other in unused if other in ancestors(unused, [name]) - {name}]
+        before = ancestors(unused, [name]) - {name}
+        others = [other for other in unused if other in before]
         also = f" (nor {', '.join(others)}, which lead only to it)" if others else ""
         graph.problems.add(name, f"unused: nothing reads it{also}: make it a source, or remove it")

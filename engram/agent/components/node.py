@@ -20,7 +20,9 @@ from engram.nearest import nearest, suggestion
 Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts", "discrete", "continuous"]
 
 CONDITIONS = get_args(Condition)
-SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)?:(-?\d+)?\])?")
+SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d{1,9})?:(-?\d{1,9})?\])?")
+MAX_SOURCES = 100
+MANY, MOST = 15, 100  # problems
 
 
 class Problems:
@@ -29,10 +31,15 @@ class Problems:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
+    @property
+    def many(self) -> bool:
+        """Whether there are so many that further ones get no hint: finding the nearest names takes time."""
+        return len(self.lines) >= MANY
+
     def add(self, name: str, problem: str) -> None:
         """Record a problem of the component or option of this name, or of the whole graph if the name is empty."""
         line = f"agent.components.{name}: {problem}" if name else f"agent.components: {problem}"
-        if line not in self.lines:
+        if len(self.lines) < MOST and line not in self.lines:
             self.lines.append(line)
 
 
@@ -83,6 +90,9 @@ def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[N
     if not isinstance(names, list | tuple):
         problems.add(f"{name}.sources", f"{given!r} is not a list of names: write [NAME, NAME]")
         return (), False
+    if len(names) > MAX_SOURCES:
+        problems.add(f"{name}.sources", f"{len(names):,} sources, expected at most {MAX_SOURCES}")
+        return (), False
     sources, valid = [], True
     for text in names:
         match = SOURCE.fullmatch(str(text).replace(" ", ""))
@@ -110,6 +120,9 @@ def _read_kind(name: str, given: object, problems: Problems) -> str | None:
         return None
     if given in COMPONENTS:
         return given
+    if problems.many:
+        problems.add(f"{name}.kind", f"no kind '{given}'")
+        return None
     hint = suggestion(given, COMPONENTS, otherwise=f": give one of {', '.join(COMPONENTS)}")
     problems.add(f"{name}.kind", f"no kind '{given}'{hint}")
     return nearest(given, COMPONENTS)
@@ -118,6 +131,9 @@ def _read_kind(name: str, given: object, problems: Problems) -> str | None:
 def _read_options(name: str, kind: str, options: dict[str, Any], problems: Problems) -> Component | None:
     known = COMPONENTS[kind].model_fields
     unknown = [option for option in options if option not in known]
+    if unknown and problems.many:
+        problems.add(name, f"{kind} has no option {', '.join(unknown)}")
+        return None
     for option in unknown:
         hint = suggestion(option, known, otherwise=f": it has {', '.join(known) or 'none'}")
         problems.add(f"{name}.{option}", f"{kind} has no such option{hint}")

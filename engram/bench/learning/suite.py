@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from engram.config.groups import choices
-from engram.config.load import SETTINGS_FILE, load, load_run
+from engram.config.load import SETTINGS_FILE, describe_run, load
 from engram.config.recipe import Recipe, read_recipe
 from engram.config.run_directory import differences
 from engram.cores import available_cores
@@ -53,6 +53,10 @@ class Job:
     @property
     def name(self) -> str:
         return _slug("_".join([self.task, *self.words, f"seed{self.seed}"]))
+
+    @property
+    def title(self) -> str:
+        return " ".join([self.task, *self.words, f"seed {self.seed}"])
 
     @property
     def train_words(self) -> list[str]:
@@ -139,7 +143,7 @@ def _check_stored(job: Job) -> None:
         return
     words = [word for word in job.train_words if word not in job.location]
     now = load(words).model_copy(update={"run": job.name})
-    if changed := differences(load_run(job.directory), now):
+    if changed := differences(describe_run(job.directory), now):
         raise SettingsError(
             [*changed, f"{job.directory} was run with other settings: give another --out, or remove it"]
         )

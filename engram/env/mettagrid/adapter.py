@@ -6,6 +6,7 @@ from mettagrid.config.mettagrid_config import MettaGridConfig
 from mettagrid.policy.policy_env_interface import PolicyEnvInterface
 
 from engram.env.block import Buffers
+from engram.env.errors import explained
 from engram.env.mettagrid.block import MettagridBlock
 from engram.env.mettagrid.tags import TAG, Tags
 from engram.env.mettagrid.token_budget import max_tokens_seen, with_margin
@@ -17,6 +18,13 @@ from engram.settings import UserError
 
 
 def spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
+    if isinstance(settings, MettagridFile):
+        with explained(f"env.path: {settings.path} cannot be used"):
+            return _spec(settings)
+    return _spec(settings)
+
+
+def _spec(settings: MettagridWorld | MettagridFile) -> EnvSpec:
     config = config_of(settings)
     _check_budget(settings, config)
     interface = PolicyEnvInterface.from_mg_cfg(config)

@@ -1,18 +1,26 @@
 """A mettagrid configuration file, JSON or YAML, checked before anything is built from it."""
 
-import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
 from mettagrid.config.mettagrid_config import GameConfig, MettaGridConfig
 from mettagrid.map_builder.random_map import RandomMapBuilder
 from pydantic import ValidationError
 
 from engram.settings import UserError
+from engram.stored.files import MEGABYTE, UnreadableError, parse_json, read_text
+from engram.stored.plain_yaml import parse_yaml
 
-_BUILDERS = "mettagrid."  # a map names its builder by module; importing another module would run arbitrary code
+_MAX_BYTES = 4 * MEGABYTE
+_MAX_DEPTH = 50
+# A map names its builder and scenes by module; importing another module would run arbitrary code.
+_BUILDERS = ("mettagrid.map_builder.", "mettagrid.mapgen.mapgen.", "mettagrid.mapgen.scenes.")
+_READS_FILES = ("uri", "file")  # scenes that read another file, which would not be checked
+_LIMITS = {"num_agents": 4096, "agents": 4096, "width": 1024, "height": 1024, "num_tokens": 4096, "instances": 1024}
+_MAX_CELLS = 2**19
+_MAX_COUNT = 10**6  # of anything else on a map
 _FEATURES = 255  # ids in a byte, without the one for padding
 
 
@@ -23,7 +31,7 @@ def read_world(path: str) -> MettaGridConfig:
     enables it, or talk, is refused.
     """
     data = _parse(Path(path))
-    _refuse(path, [*_unknown_builders(data)])
+    _refuse(path, [*_unsafe(data)])
     config = _validate(path, data)
     _refuse(path, [*_problems(config.game)])
     config.game.actions.change_vibe.enabled = False
@@ -32,16 +40,10 @@ def read_world(path: str) -> MettaGridConfig:
 
 def _parse(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"env.path: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"env.path: {path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
-    try:
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        language = "JSON" if path.suffix == ".json" else "YAML"
-        raise UserError(f"env.path: {path} is not {language}: {error}") from error
+        text = read_text(path, _MAX_BYTES)
+        data = parse_json(text, str(path)) if path.suffix == ".json" else parse_yaml(text, str(path))
+    except UnreadableError as error:
+        raise UserError(f"env.path: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"env.path: {path} must hold the fields of a MettaGridConfig, not {type(data).__name__}")
     return data
@@ -53,7 +55,7 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
     except ValidationError as error:
         _refuse(path, [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()])
         raise
-    except (TypeError, ImportError) as error:  # raised by the lookup of a map builder
+    except (TypeError, ValueError, ImportError, AttributeError, AssertionError) as error:  # of a map builder's lookup
         raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
 
 
@@ -62,16 +64,27 @@ def _refuse(path: str, problems: list[str]) -> None:
         raise UserError(f"env.path: {path} is not a world to train in:\n" + "\n".join(f"  {line}" for line in problems))
 
 
-def _unknown_builders(data: Any, where: str = "") -> Iterator[str]:
-    if isinstance(data, dict):
+def _unsafe(data: Any, where: str = "", depth: int = 0) -> Iterator[str]:
+    """Names of code that is not a map builder, names of other files, and sizes that no machine could hold."""
+    if depth > _MAX_DEPTH:
+        yield f"{where[:100]}: nested more than {_MAX_DEPTH} levels deep"
+    elif isinstance(data, dict):
         name = data.get("type")
         if isinstance(name, str) and "." in name and not name.startswith(_BUILDERS):
             yield f"{where}type: {name} is not a class of mettagrid's; only its own map builders are allowed"
+        cells = [data[key] for key in ("width", "height", "instances") if isinstance(data.get(key), int)]
+        if math.prod(cells) > _MAX_CELLS:
+            yield f"{where}width: the map is too large: at most {_MAX_CELLS:,} cells"
         for key, value in data.items():
-            yield from _unknown_builders(value, f"{where}{key}.")
+            if key in _READS_FILES and isinstance(value, str):
+                yield f"{where}{key}: {value}: scenes from other files are not supported: write the map itself"
+            limit = _LIMITS.get(str(key), _MAX_COUNT if "map_builder." in where and key != "seed" else 2**31 - 1)
+            if isinstance(value, int | float) and abs(value) > limit:
+                yield f"{where}{key}: {str(value)[:20]} is too large: at most {limit:,}"
+            yield from _unsafe(value, f"{where}{key}.", depth + 1)
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _unknown_builders(value, f"{where}{index}.")
+            yield from _unsafe(value, f"{where}{index}.", depth + 1)
 
 
 def _problems(game: GameConfig) -> Iterator[str]:

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engram.stored.files import UnreadableError, require_inside
 from engram.training.checkpoint.files import (
     BEST,
     BadCheckpointError,
@@ -15,9 +16,11 @@ from engram.training.checkpoint.files import (
 )
 from engram.training.checkpoint.ranks import join_ranks
 from engram.training.checkpoint.resume import snapshot
+from engram.training.checkpoint.retention import Retention
 from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
+from engram.training.storage import Storage
 
 MIN_EPISODES = 20  # fewer make the mean return of training too noisy to compare
 
@@ -34,26 +37,32 @@ class Score(NamedTuple):
 class Checkpoints:
     """Every rank has one and takes part in saving; rank 0 gathers all states and writes."""
 
-    def __init__(self, directory: Path, keep: int, sizes: Sizes, last: Checkpoint | None = None) -> None:
+    def __init__(
+        self, directory: Path, keep: int, sizes: Sizes, storage: Storage, last: Checkpoint | None = None
+    ) -> None:
         """`last`: the checkpoint that the run resumes from."""
-        self.directory, self.keep, self.sizes = directory, keep, sizes
+        self.directory, self.sizes, self._storage = directory, sizes, storage
+        self._retention = Retention(directory, keep)
         self.last = None if last is None else last.path
         self.epoch: int = 0 if last is None else last.state["progress"]["epoch"]  # of the last checkpoint; 0: none yet
         self._best = _score_of_best(directory)
 
-    def save(self, training: Training, record: Record) -> None:
-        """Save this epoch, unless it is saved already; `record` holds its metrics."""
-        epoch = training.progress.epoch
+    def save(self, training: Training, record: Record) -> bool:
+        """Save this epoch, unless it is saved already; `record` holds its metrics. Returns whether it is saved now."""
+        epoch, world = training.progress.epoch, training.world
         if epoch == self.epoch:
-            return
+            return True
         common, state, own = snapshot(training)
-        parts = training.world.gather(own)
-        if training.world.main:
+        parts = world.gather(own)
+        saved = True
+        if world.main:
             groups, ranks = join_ranks(common, parts)
-            self._write(
-                epoch, groups, {**state, "ranks": ranks, "sizes": self.sizes._asdict()}, _score(training, record)
-            )
-        self.epoch = epoch
+            state |= {"ranks": ranks, "sizes": self.sizes._asdict()}
+            score = _score(training, record)
+            saved = self._storage.attempt("the checkpoint", lambda: self._write(epoch, groups, state, score))
+        if saved := world.broadcast(saved):
+            self.epoch = epoch
+        return saved
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
         """The best one first: a run killed between the two repeats this epoch, and saves both again."""
@@ -61,8 +70,9 @@ class Checkpoints:
             best = save_best(self.directory, epoch, groups, {**state, "score": score._asdict()})
             self._best = score
             log.info("saved %s: %s return %.6g", best, "evaluated" if score.evaluated else "mean", score.value)
-        self.last = save_checkpoint(self.directory, epoch, groups, state, self.keep)
+        self.last = save_checkpoint(self.directory, epoch, groups, state)
         log.info("saved %s", self.last)
+        self._retention.clean(self.last)
 
 
 def _score(training: Training, record: Record) -> Score | None:
@@ -77,7 +87,9 @@ def _score_of_best(directory: Path) -> Score | None:
     if not (directory / BEST).exists():
         return None
     try:
-        return Score(**load_checkpoint(directory / BEST).state["score"])
-    except BadCheckpointError as error:
+        require_inside(directory / BEST, directory.parent)
+        score = load_checkpoint(directory / BEST).state.get("score")
+        return None if score is None else Score(score["evaluated"], score["value"])
+    except (BadCheckpointError, UnreadableError) as error:
         log.warning("the best checkpoint is not readable, the next good one replaces it: %s", error)
         return None

@@ -1,28 +1,38 @@
 """Checkpoint files: tensors and JSON with checksums, written atomically.
 
 A checkpoint is a directory, written under a temporary name, synced and renamed: `weights.safetensors` and other
-groups of tensors, `state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code.
+groups of tensors, `state.json`, and `manifest.json` with the SHA-256 of each file. Loading one never runs code, reads
+only regular files in its directory, and checks their sizes first.
 
 A run keeps the last few as `epoch_N`, and the best one as `best`, a link to `best_epoch_N`, because a link can be
 replaced atomically and a directory cannot.
 """
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engram.stored.files import MEGABYTE, UnreadableError, open_file, read_json, require_inside
 from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint.state import problem_of
 
 BEST = "best"
+MANIFEST, STATE = "manifest.json", "state.json"
+MAX_JSON = 4 * MEGABYTE
+MAX_HEADER = 8 * MEGABYTE  # of a file of tensors: their names, shapes and dtypes
+GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
 Groups = dict[str, dict[str, Tensor]]
 
@@ -38,14 +48,10 @@ class BadCheckpointError(Exception):
     """A damaged or incomplete checkpoint; the message names the file and the reason."""
 
 
-def save_checkpoint(
-    directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict, keep: int
-) -> Path:
-    """Write `directory/epoch_N` and delete all but the last `keep` checkpoints."""
+def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
+    """Write `directory/epoch_N`."""
     target = directory / f"epoch_{epoch:06d}"
     _write(target, groups, state)
-    for old in list_checkpoints(directory)[:-keep]:
-        shutil.rmtree(old)
     return target
 
 
@@ -53,59 +59,99 @@ def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Ten
     """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the best one before."""
     target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
     _write(target, groups, state)
+    if link.is_dir() and not link.is_symlink():  # a copy that lost its links
+        delete(link)
     new_link.unlink(missing_ok=True)
     new_link.symlink_to(target.name, target_is_directory=True)
     new_link.replace(link)
     _sync(directory)
     for old in list_checkpoints(directory, "best_epoch_"):
         if old != target:
-            shutil.rmtree(old)
+            delete(old)
     return link
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises BadCheckpointError if any byte differs from what was written."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = _read_manifest(path)
         for name, checksum in manifest.items():
-            if _checksum(path / name) != checksum:
+            if _checksum(path / name, path) != checksum:
                 raise BadCheckpointError(f"{path / name} has changed since it was written")
-        groups = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest if _is_group(name)}
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, SafetensorError) as error:
+        groups = {match[1]: load_file(path / name) for name in manifest if (match := GROUP_FILE.fullmatch(name))}
+        state = read_json(path / STATE, MAX_JSON, inside=path)
+    except (OSError, ValueError, RuntimeError, MemoryError, SafetensorError) as error:
         raise BadCheckpointError(f"{path}: {error}") from error
+    if problem := problem_of(state):
+        raise BadCheckpointError(f"{path / STATE}: {problem}")
     return Checkpoint(path, state, groups)
 
 
 def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest intact checkpoint, and the problems of newer ones."""
+    """The newest intact checkpoint of a run's `directory`, and the problems of newer ones."""
     problems: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
+            require_inside(path, directory.parent)
             return load_checkpoint(path), problems
-        except BadCheckpointError as error:
+        except (BadCheckpointError, UnreadableError) as error:
             problems.append(str(error))
     return None, problems
 
 
+def delete(path: Path) -> None:
+    """Delete a checkpoint. It is renamed first, so that a kill never leaves a part of it under its name."""
+    hidden = path.with_name(f".deleting_{path.name}")
+    _remove(hidden)
+    path.rename(hidden)
+    _remove(hidden)
+
+
+def _read_manifest(path: Path) -> dict[str, str]:
+    """The checksums by file name, after a look at every file's kind and size."""
+    manifest = read_json(path / MANIFEST, MAX_JSON, inside=path)
+    if not isinstance(manifest, dict) or STATE not in manifest or "weights.safetensors" not in manifest:
+        raise BadCheckpointError(f"{path / MANIFEST} does not list the files of a checkpoint")
+    total = 0
+    for name in manifest:
+        if name != STATE and not GROUP_FILE.fullmatch(name):
+            raise BadCheckpointError(f"{path / MANIFEST} lists {name[:100]!r}, which is no file of a checkpoint")
+        total += _check_size(path / name, path, MAX_JSON if name == STATE else psutil.virtual_memory().total)
+    if total > psutil.virtual_memory().total:
+        raise BadCheckpointError(f"{path}: {total:,} bytes are more than this machine's memory")
+    return manifest
+
+
+def _check_size(path: Path, directory: Path, limit: int) -> int:
+    """The size of a file. Raises if it is too large, or if it cannot be a file of tensors although its name says so."""
+    with open_file(path, limit, inside=directory) as file:
+        size = os.fstat(file.fileno()).st_size
+        if path.name != STATE:
+            header = int.from_bytes(file.read(8), "little")
+            if not 2 <= header <= min(MAX_HEADER, size - 8):
+                raise BadCheckpointError(f"{path} has changed since it was written")
+    return size
+
+
 def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> None:
-    """Write a checkpoint at `target`; if that fails, `target` is unchanged."""
+    """Write a checkpoint at `target`. If that fails, `target` is unchanged, and the error is an OSError."""
     directory, temporary = target.parent, target.with_name(f".writing_{target.name}")
     directory.mkdir(parents=True, exist_ok=True)
-    for leftover in directory.glob(".writing_*"):
-        shutil.rmtree(leftover)
+    for leftover in (*directory.glob(".writing_*"), *directory.glob(".deleting_*")):
+        _remove(leftover)
     temporary.mkdir()
     try:
         for name, tensors in groups.items():
-            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary / f"{name}.safetensors")
-        (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-        manifest = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
-        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            on_cpu = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            _save_tensors(on_cpu, temporary / f"{name}.safetensors")
+        (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        manifest = {path.name: _checksum(path, temporary) for path in sorted(temporary.iterdir())}
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for path in temporary.iterdir():
             _sync(path)
         _sync(temporary)
-        if target.exists():
-            shutil.rmtree(target)
+        if os.path.lexists(target):
+            delete(target)
         temporary.rename(target)
         _sync(directory)
     except BaseException:
@@ -113,12 +159,26 @@ def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict
         raise
 
 
-def _is_group(name: str) -> bool:
-    return name.endswith(".safetensors")
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # it reports a full disk in its own way
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        number = int(found[1]) or errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def _checksum(path: Path, directory: Path) -> str:
+    with open_file(path, psutil.virtual_memory().total, inside=directory) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

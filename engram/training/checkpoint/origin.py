@@ -10,6 +10,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
+from engram.stored.files import UnreadableError, require_inside
 from engram.training.checkpoint.files import BEST, BadCheckpointError, Checkpoint, load_checkpoint, load_latest
 
 SHOWN = 6  # mismatched tensors to name
@@ -34,7 +35,12 @@ def checkpoint_of(directory: Path, which: str) -> Checkpoint:
         raise UserError(
             f"checkpoint: {directory} has no best checkpoint yet (it takes some episodes): try checkpoint=latest"
         )
-    return find_checkpoint(directory if which == "latest" else directory / "checkpoints" / BEST, "checkpoint")
+    path = directory if which == "latest" else directory / "checkpoints" / BEST
+    try:
+        require_inside(path, directory)
+    except UnreadableError as error:
+        raise UserError(f"checkpoint: {error}") from error
+    return find_checkpoint(path, "checkpoint")
 
 
 def find_checkpoint(path: Path, option: str) -> Checkpoint:
@@ -89,8 +95,9 @@ def _newest(directory: Path, option: str, with_best: str, without: str) -> Check
 
 def _is_readable(path: Path) -> bool:
     try:
+        require_inside(path, path.parents[1])
         load_checkpoint(path)
-    except BadCheckpointError:
+    except (BadCheckpointError, UnreadableError):
         return False
     return True
 

@@ -23,6 +23,7 @@ CHOSEN = (
     "minibatch_size",
     "update_epochs",
 )  # sizes that are chosen by the machine if the settings leave them open
+PROGRESS = ("steps", "epoch", "seconds")
 EXACT = "resume: exact"
 KEPT = (*CHOSEN, "rows", "horizon", "segments")
 
@@ -57,10 +58,11 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
         "optimizer": _optimizer_tensors(training.optimizer),
     }
     state = {
-        "progress": {name: getattr(training.progress, name) for name in ("steps", "epoch", "seconds")},
+        "progress": {name: getattr(training.progress, name) for name in PROGRESS},
         "recent_returns": list(training.returns.recent),
         "schedules": training.schedules.state(),
         "explosion": training.explosion.state(),
+        "env": {"settings": training.env.settings.model_dump(mode="json"), "seed": training.env.seed},
         "env_spec": training.agent.env_spec.to_json(),
         "policy_spec": training.agent.policy.env_spec.to_json(),
     }
@@ -68,12 +70,25 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> str:
-    """Restore a run from a checkpoint; returns how exactly that was possible."""
+    """Restore a run from a checkpoint; returns how exactly that was possible.
+
+    A checkpoint may be intact and still not fit, for example if a stranger wrote it: that raises `UserError`.
+    """
+    try:
+        return _restore(training, checkpoint)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise UserError(
+            f"{checkpoint.path} cannot be restored ({type(error).__name__}: {error}): remove it to resume from the one "
+            "before, or start a new run"
+        ) from error
+
+
+def _restore(training: Training, checkpoint: Checkpoint) -> str:
     groups, state = checkpoint.groups, checkpoint.state
     training.agent.load_state_dict(groups["weights"])
     _load_optimizer(training.optimizer, groups["optimizer"])
-    for name, value in state["progress"].items():
-        setattr(training.progress, name, value)
+    for name in PROGRESS:
+        setattr(training.progress, name, state["progress"][name])
     training.returns.recent.extend(state["recent_returns"])
     training.schedules.load_state(state["schedules"])
     training.explosion.load_state(state["explosion"])

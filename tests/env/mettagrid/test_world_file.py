@@ -84,7 +84,7 @@ def test_a_file_may_rely_on_defaults(tmp_path):
         ({"map_builder__objects__wizard": 1}, r"cannot be played: .*wizard"),
         ({"map_builder__agents": 0}, r"cannot be played: .*spawn points"),
         ({"map_builder__type": "os.system"}, r"game\.map_builder\.type: os\.system is not a class of mettagrid's"),
-        ({"map_builder__type": "mettagrid.nothing.Config"}, r"game\.map_builder: No module"),
+        ({"map_builder__type": "mettagrid.mapgen.scenes.nothing.Config"}, r"game\.map_builder: No module"),
     ],
 )
 def test_an_unplayable_world_is_refused_with_the_reason(tmp_path, changes, complaint):
@@ -105,9 +105,9 @@ def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("world.json", "{", "is not JSON: .*line 1"),
-        ("world.yaml", "a: [", "is not YAML"),
-        ("world.yaml", "!!python/object/apply:os.getcwd []", "is not YAML"),
+        ("world.json", "{", "not valid JSON: .*line 1"),
+        ("world.yaml", "a: [", "is not valid YAML"),
+        ("world.yaml", "!!python/object/apply:os.getcwd []", "is not valid YAML"),
         ("world.yaml", "", "must hold the fields of a MettaGridConfig, not NoneType"),
         ("world.json", "[]", "must hold the fields of a MettaGridConfig, not list"),
     ],
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, name, text, compla
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         spec(MettagridFile(path=str(tmp_path / "absent.yaml")))
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match="not a regular file"):
         spec(MettagridFile(path=str(tmp_path)))
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not text"):
@@ -133,3 +133,37 @@ def test_no_module_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match=r"hostile\.Config is not a class"):
         spec(write(tmp_path / "world.json", small(map_builder__type="hostile.Config")))
+
+
+def test_no_module_is_imported_because_a_scene_reads_a_file_that_names_it(tmp_path, monkeypatch):
+    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "scene.yaml").write_text("type: hostile.Config\n")
+    for scene, key in (("ascii.Ascii", "uri"), ("yaml.YamlScene", "file")):
+        instance = {"type": f"mettagrid.mapgen.scenes.{scene}.Config", key: str(tmp_path / "scene.yaml")}
+        builder = {"type": "mettagrid.mapgen.mapgen.MapGen.Config", "instance": instance, "width": 9, "height": 9}
+        with pytest.raises(UserError, match="scenes from other files are not supported"):
+            spec(write(tmp_path / "world.json", small(map_builder=builder)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_agents": 10**9},
+        {"num_agents": 10**4000},
+        {"map_builder__width": 10**9},
+        {"map_builder__width": 1000, "map_builder__height": 1000},
+        {"map_builder__objects": {"wall": 10**9}},
+        {"obs__num_tokens": 10**9},
+    ],
+)
+def test_worlds_that_no_machine_could_hold_are_refused_before_they_are_built(tmp_path, change):
+    with pytest.raises(UserError, match="is too large"):
+        spec(write(tmp_path / "world.json", small(**change)))
+
+
+def test_a_world_nested_too_deeply_is_refused(tmp_path):
+    for text in ('{"a":' * 900 + "1" + "}" * 900, "[" * 100_000):
+        (tmp_path / "world.json").write_text(text)
+        with pytest.raises(UserError, match="nested"):
+            spec(MettagridFile(path=str(tmp_path / "world.json")))

@@ -21,6 +21,8 @@ def evaluated(monkeypatch):
 
         def fake(*arguments, **options):
             real = evaluate(*arguments, **options)
+            if options.get("greedy"):
+                return real
             return type("Fake", (), {"record": lambda self: {**real.record(), "evaluate/return": left.pop(0)}})()
 
         monkeypatch.setattr(run, "evaluate", fake)

@@ -1,11 +1,14 @@
 """Checkpoint files are complete or absent."""
 
+import hashlib
 import json
+import os
 import random
 import shutil
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from engram.training.checkpoint import files as checkpoints
 from engram.training.checkpoint.files import (
@@ -16,18 +19,60 @@ from engram.training.checkpoint.files import (
     save_checkpoint,
 )
 from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint.retention import Retention
 
 GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
 
 
-def save(directory, epoch: int = 1, keep: int = 3, **state):
-    return save_checkpoint(directory, epoch, GROUPS, {"epoch": epoch, **state}, keep)
+SPEC = {
+    "name": "x",
+    "observation": {"kind": "vector", "shape": [4], "dtype": "float32"},
+    "action": {"kind": "discrete", "n": 2},
+    "agents": 1,
+    "window": [0, 0],
+    "features": [],
+    "action_names": [],
+    "action_max_params": None,
+    "memoryless_ceiling": None,
+    "mean_return_goal": None,
+}
+
+
+def state_of(epoch: int, **more) -> dict:
+    return {
+        "progress": {"steps": 10 * epoch, "epoch": epoch, "seconds": 1.5},
+        "recent_returns": [1.0],
+        "schedules": {},
+        "explosion": {"norms": [], "above": 0},
+        "env_spec": SPEC,
+        "policy_spec": SPEC,
+        "sizes": {"rows": 1},
+        "ranks": [{"has_env_state": False}],
+        **more,
+    }
+
+
+def save(directory, epoch: int = 1, keep: int = 3, **more):
+    path = save_checkpoint(directory, epoch, GROUPS, state_of(epoch, **more))
+    Retention(directory, keep).clean(path)
+    return path
+
+
+def epoch_of(path) -> int:
+    return load_checkpoint(path).state["progress"]["epoch"]
+
+
+def seal(path) -> None:
+    """Make the checksums those of the files as they are now."""
+    files = [file for file in path.iterdir() if file.name != "manifest.json"]
+    manifest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_a_saved_checkpoint_loads_unchanged(tmp_path) -> None:
     loaded = load_checkpoint(save(tmp_path, name="x"))
     assert torch.equal(loaded.groups["weights"]["a"], GROUPS["weights"]["a"])
-    assert loaded.state == {"epoch": 1, "name": "x"}
+    assert loaded.state == state_of(1, name="x")
 
 
 def test_only_the_last_few_are_kept(tmp_path) -> None:
@@ -53,7 +98,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, da
         load_checkpoint(newest)
     loaded, problems = load_latest(tmp_path)
     assert loaded is not None
-    assert loaded.state["epoch"] == 1
+    assert loaded.state["progress"]["epoch"] == 1
     assert len(problems) == 1
     assert newest.name in problems[0]
 
@@ -85,13 +130,13 @@ def test_the_manifest_covers_every_file(tmp_path) -> None:
 
 
 def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> None:
-    save_best(tmp_path, 1, GROUPS, {"epoch": 1})
+    save_best(tmp_path, 1, GROUPS, state_of(1))
     for epoch in (1, 2, 3):
         save(tmp_path, epoch, keep=1)
-    assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
+    assert epoch_of(tmp_path / "best") == 1
     assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch_000003"]
-    save_best(tmp_path, 3, GROUPS, {"epoch": 3})
-    assert load_checkpoint(tmp_path / "best").state == {"epoch": 3}
+    save_best(tmp_path, 3, GROUPS, state_of(3))
+    assert epoch_of(tmp_path / "best") == 3
     assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000003", "epoch_000003"}
     assert load_latest(tmp_path)[0].path.name == "epoch_000003"  # type: ignore[union-attr]
 
@@ -100,7 +145,7 @@ def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> No
     "step", ["engram.training.checkpoint.files.save_file", "pathlib.Path.symlink_to", "pathlib.Path.replace"]
 )
 def test_a_failed_save_keeps_the_best_checkpoint(tmp_path, monkeypatch, step: str) -> None:
-    save_best(tmp_path, 1, GROUPS, {"epoch": 1})
+    save_best(tmp_path, 1, GROUPS, state_of(1))
 
     def killed(*_args, **_kwargs):
         raise OSError("killed")
@@ -108,9 +153,9 @@ def test_a_failed_save_keeps_the_best_checkpoint(tmp_path, monkeypatch, step: st
     with monkeypatch.context() as patch:
         patch.setattr(step, killed)
         with pytest.raises(OSError, match="killed"):
-            save_best(tmp_path, 2, GROUPS, {"epoch": 2})
-    assert load_checkpoint(tmp_path / "best").state == {"epoch": 1}
-    save_best(tmp_path, 2, GROUPS, {"epoch": 2})
+            save_best(tmp_path, 2, GROUPS, state_of(2))
+    assert epoch_of(tmp_path / "best") == 1
+    save_best(tmp_path, 2, GROUPS, state_of(2))
     assert {path.name for path in tmp_path.iterdir()} == {"best", "best_epoch_000002"}
 
 
@@ -125,15 +170,157 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path) -> None:
             with pytest.raises(BadCheckpointError):
                 load_checkpoint(path)
         file.write_bytes(content)
-    assert load_checkpoint(path).state["epoch"] == 1
+    assert epoch_of(path) == 1
 
 
 def test_copies_of_checkpoints_are_never_deleted_or_loaded(tmp_path) -> None:
-    save_best(tmp_path, 1, GROUPS, {})
+    save_best(tmp_path, 1, GROUPS, state_of(1))
     for name in ("epoch_000001_backup", "best_epoch_000001_backup"):
         shutil.copytree(save(tmp_path, 1), tmp_path / name)
-    save_best(tmp_path, 2, GROUPS, {})
+    save_best(tmp_path, 2, GROUPS, state_of(2))
     save(tmp_path, 2, keep=1)
     assert load_latest(tmp_path)[0].path.name == "epoch_000002"  # type: ignore[union-attr]
     left = {"best", "best_epoch_000002", "epoch_000002", "best_epoch_000001_backup", "epoch_000001_backup"}
     assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def damage(path) -> None:
+    (path / "state.json").write_text("{}")
+
+
+def test_unreadable_checkpoints_do_not_count_and_newer_ones_stay(tmp_path) -> None:
+    for epoch in (7, 8, 9):
+        damage(save(tmp_path, epoch))
+    (tmp_path / "epoch_000010").mkdir()
+    (tmp_path / "epoch_000011").touch()
+    for epoch in (4, 5, 6):
+        save(tmp_path, epoch, keep=2)
+    assert load_latest(tmp_path)[0].path.name == "epoch_000006"  # type: ignore[union-attr]
+    assert [int(path.name[6:]) for path in list_checkpoints(tmp_path)] == [5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_readable_checkpoint_is_kept_in_place_of_unreadable_ones(tmp_path) -> None:
+    save(tmp_path, 1)
+    for epoch in (2, 3):
+        damage(save(tmp_path, epoch))
+    save(tmp_path, 4, keep=2)
+    assert [int(path.name[6:]) for path in list_checkpoints(tmp_path)] == [1, 2, 3, 4]
+    damage(tmp_path / "epoch_000004")
+    assert load_latest(tmp_path)[0].path.name == "epoch_000001"  # type: ignore[union-attr]
+
+
+def test_retention_notices_damage_done_since_the_last_save(tmp_path) -> None:
+    retention = Retention(tmp_path, keep=2)
+    for epoch in (1, 2, 3):
+        retention.clean(save_checkpoint(tmp_path, epoch, GROUPS, state_of(epoch)))
+    damage(tmp_path / "epoch_000003")
+    retention.clean(save_checkpoint(tmp_path, 4, GROUPS, state_of(4)))
+    assert [int(path.name[6:]) for path in list_checkpoints(tmp_path)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["retention", "the same epoch again"])
+def test_a_kill_while_deleting_leaves_nothing_half_deleted_in_sight(tmp_path, monkeypatch, again: bool) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+
+    def killed(path, *_args, **_kwargs):
+        next(path.iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 2 if again else 3, keep=1)
+    for path in list_checkpoints(tmp_path):
+        load_checkpoint(path)
+    save(tmp_path, 4, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch_000004"]
+
+
+MANIFESTS = [
+    "[]",
+    "{}",
+    "3",
+    "null",
+    '"x"',
+    "[" * 100_000,
+    '{"a":' * 100_000,
+    "9" * 5000,
+    "",
+    "\x00",
+    '{"state.json": 1}',
+]
+
+
+@pytest.mark.parametrize("content", MANIFESTS, ids=range(len(MANIFESTS)))
+@pytest.mark.parametrize("name", ["manifest.json", "state.json"])
+def test_hostile_json_is_passed_over(tmp_path, content: str, name: str) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    (newest / name).write_text(content)
+    if name == "state.json":
+        seal(newest)
+    loaded, problems = load_latest(tmp_path)
+    assert loaded is not None
+    assert loaded.path.name == "epoch_000001"
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../secret", "pipe.safetensors", "link.safetensors", "notes.txt"])
+def test_only_regular_files_of_the_checkpoint_itself_are_read(tmp_path, name: str) -> None:
+    (tmp_path / "secret").write_text("secret")
+    path = save(tmp_path / "checkpoints", 1)
+    os.mkfifo(path / "pipe.safetensors")
+    (path / "link.safetensors").symlink_to(tmp_path / "secret")
+    (path / "notes.txt").touch()
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, name: "0" * 64}))
+    with pytest.raises(BadCheckpointError):
+        load_checkpoint(path)
+
+
+def test_files_are_bounded_before_they_are_read(tmp_path) -> None:
+    for name in ("manifest.json", "state.json", "weights.safetensors"):
+        path = save(tmp_path, 1)
+        with (path / name).open("wb") as file:
+            file.truncate(2**40)  # a sparse file
+        with pytest.raises(BadCheckpointError):
+            load_checkpoint(path)
+
+
+def test_checkpoints_outside_of_the_run_are_passed_over(tmp_path) -> None:
+    save(tmp_path / "other" / "checkpoints", 9)
+    save(tmp_path / "run" / "checkpoints", 1)
+    (tmp_path / "run" / "checkpoints" / "epoch_000009").symlink_to(tmp_path / "other" / "checkpoints" / "epoch_000009")
+    loaded, problems = load_latest(tmp_path / "run" / "checkpoints")
+    assert loaded is not None
+    assert loaded.path.name == "epoch_000001"
+    assert "outside" in problems[0]
+
+
+HOSTILE_SPECS = [
+    {"observation": {"kind": "vector", "shape": [10**9, 10**9], "dtype": "float32"}},
+    {"observation": {"kind": "vector", "shape": [4], "dtype": "O"}},
+    {"observation": {"kind": "vector", "shape": "4", "dtype": "float32"}},
+    {"action": {"kind": "discrete", "n": 10**4000}},
+    {"action": {"kind": "box", "shape": [2], "low": ["x"], "high": []}},
+    {"features": [[1]]},
+    {"agents": -1},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE_SPECS, ids=range(len(HOSTILE_SPECS)))
+def test_hostile_specs_are_refused_before_anything_is_built(tmp_path, change: dict) -> None:
+    path = save(tmp_path, 1, policy_spec={**SPEC, **change})
+    with pytest.raises(BadCheckpointError, match="policy_spec"):
+        load_checkpoint(path)
+
+
+def test_a_full_disk_is_an_os_error_whatever_safetensors_calls_it(tmp_path, monkeypatch) -> None:
+    def full(*_args, **_kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save(tmp_path, 1)
+    assert caught.value.errno == 28

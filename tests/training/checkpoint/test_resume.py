@@ -25,7 +25,7 @@ def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypat
     def run(name: str, cores: int, epochs: int) -> None:
         monkeypatch.setattr("engram.training.run.available_cores", lambda: cores)
         steps = f"trainer.total_timesteps={epochs * 2048}"
-        running.run(tmp_path, *NULL, "trainer.update_epochs=1", steps, name=name)
+        running.run(tmp_path, *NULL, "trainer.update_epochs=1", "trainer.norm_obs=false", steps, name=name)
 
     run("whole", cores=1, epochs=2)
     run("x", cores=1, epochs=1)

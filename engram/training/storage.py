@@ -1,0 +1,124 @@
+"""Storage: what a run writes while it trains, through full, read-only and removed directories."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from engram.settings import UserError
+
+WARN_INTERVAL = 60.0  # seconds between two warnings about the same outage
+
+log = logging.getLogger("engram")
+
+
+class DiskError(UserError):
+    """Nothing could be written for too long; the last checkpoint is kept."""
+
+    exit_code = 1
+
+
+class Storage:
+    """Tries to write. A failure is a warning at first; if it lasts longer than `timeout` seconds, training stops.
+
+    `restore` makes the run's directory again if it was removed.
+    """
+
+    def __init__(self, directory: Path, timeout: float, restore: Callable[[], None] | None = None) -> None:
+        self.directory, self.timeout = directory, timeout
+        self._restore = restore or (lambda: directory.mkdir(parents=True, exist_ok=True))
+        self._failing: dict[str, float] = {}  # what cannot be written -> since when
+        self._warned = -WARN_INTERVAL
+
+    def attempt(self, what: str, write: Callable[[], object]) -> bool:
+        """Whether `write` succeeded. Raises `DiskError` if it has failed for too long."""
+        try:
+            self._restore()
+            write()
+        except OSError as error:
+            self._failed(what, error)
+            return False
+        if self._failing.pop(what, None) is not None:
+            log.warning("%s: %s can be written again", self.directory, what)
+        return True
+
+    def _failed(self, what: str, error: OSError) -> None:
+        now = time.monotonic()
+        since = self._failing.setdefault(what, now)
+        reason = error.strerror or str(error)
+        if now - since > self.timeout:
+            raise DiskError(
+                f"{self.directory}: {what} could not be written for {now - since:.0f} s ({reason}; "
+                "trainer.disk_timeout). Make it writable or make room; the same command then resumes from the last "
+                "checkpoint, if there is one"
+            ) from error
+        if now - self._warned >= WARN_INTERVAL:
+            self._warned = now
+            log.warning(
+                "%s: %s cannot be written (%s). Training goes on, tries again, and stops after %g s "
+                "(trainer.disk_timeout)",
+                self.directory,
+                what,
+                reason,
+                self.timeout,
+            )
+
+
+class LineFile:
+    """Appends whole lines to a file. Lines that cannot be written now are written together with the next one.
+
+    If the file is removed, it is made again with all of its lines, which the open file still has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO = path.open("ab+", buffering=0)
+        self._end = self._file.seek(0, os.SEEK_END)
+        self._unwritten = b""
+
+    def write(self, line: str) -> None:
+        """Raises OSError if the line cannot be written now."""
+        self._unwritten += line.encode() + b"\n"
+        if not self._in_place():
+            self._make_again()
+        try:
+            _write_all(self._file, self._unwritten)
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._end)  # no half line
+            raise
+        self._end += len(self._unwritten)
+        self._unwritten = b""
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    def _make_again(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.open("ab+", buffering=0)
+        try:
+            if new.seek(0, os.SEEK_END) == 0:
+                self._file.seek(0)
+                _write_all(new, self._file.read(self._end))
+            self._end = new.seek(0, os.SEEK_END)
+        except OSError:
+            new.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file = new
+
+
+def _write_all(file: BinaryIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
