@@ -177,7 +177,9 @@ class StepDerivative(NamedTuple):
 def step_derivatives(call: LearningCall, steps: Sequence[int]) -> list[StepDerivative] | None:
     """Of the first row, at each of these steps; None if no tensor belongs to one step."""
     if call.segment.observations.is_floating_point():
-        return [_at_observation(call, step) for step in steps]
+        last = _at_observation(call, call.segment.shape[1] - 1)
+        if last.given or not last.true:  # else features are fixed on purpose, and the gradient begins behind them
+            return [_at_observation(call, step) for step in steps]
     with call._dtype():
         tap = find_gradient_tap(
             call.adapter, call.segment, 0, steps, call.audit.spec, call.audit.generator(65), call.memory
