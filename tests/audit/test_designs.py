@@ -18,6 +18,7 @@ from engram.audit.checks import CHECKS
 from engram.audit.context import QUICK, AuditSizes
 from engram.audit.target import build, spec_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says so once on CPUs
 MAY_ACCUSE = "determinism detachment memory_used row_isolation boundary_acting boundary_learning horizon gradient_exact"
 SMALL = AuditSizes(rows=12, horizon=12, steps=60)
 FULL = AuditSizes()
