@@ -108,6 +108,13 @@ def _train(
             start(settings, display, world, audit=audit, trust=trust, restore_directory=restore)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"not enough memory ({reason}): fewer trainer.num_envs, or a smaller trainer.batch_size or policy, need less"
+        ) from error
     except OSError as error:
         if not _is_about(error, directory):
             raise
@@ -148,6 +155,13 @@ def _program() -> str:
         return "engram"
     path = os.path.relpath(Path(sys.executable).with_name("engram"))
     return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether NumPy or torch could not allocate; torch raises RuntimeErrors of two wordings."""
+    return isinstance(error, MemoryError) or any(
+        text in str(error) for text in ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    )
 
 
 def _is_about(error: OSError, directory: Path) -> bool:
