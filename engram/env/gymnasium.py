@@ -18,6 +18,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym
 from engram.env.spec import EnvSpec
+from engram.env.step_checks import as_rewards, check_flag, check_in_space
 from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
 from engram.settings import UserError
 
@@ -78,7 +79,8 @@ class GymBlock:
         self._envs, transforms = zip(*(unwrap_rows(make(settings)) for _ in env_ids), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
-        space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
+        self._space = space = self._envs[0].observation_space
+        self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
         self._name, self._scale = settings.id, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
@@ -107,9 +109,12 @@ class GymBlock:
         observations: list[Any] = []
         rewards: list[Any] = []
         infos: list[Any] = []
+        strict = self._strict
         try:
             for i, step in enumerate(self._steps):
                 observation, reward, terminated, truncated, info = step(actions[i])
+                if terminated or truncated or strict:
+                    self._check_outcome(i, observation, terminated, truncated)
                 if terminated or truncated:
                     self._end_episode(i, observation, terminated, info)
                     observation, info = self._begin_episode(i)
@@ -122,7 +127,11 @@ class GymBlock:
             error.add_note(log.describe(len(observations)))
             raise
         self._write(observations, infos)
-        return log.close_step(np.array(rewards, np.float64).reshape(-1), self._scale)
+        try:
+            summed = as_rewards(rewards)
+        except MisfitError as error:
+            raise self._misfit(error.row, error) from None
+        return log.close_step(summed, self._scale)
 
     def state(self) -> dict[str, np.ndarray] | None:
         registered = self._envs[0].spec
@@ -165,10 +174,30 @@ class GymBlock:
 
     def _write(self, observations: list[Any], infos: list[Any]) -> None:
         try:
+            if self._strict:
+                self._check_observations(observations)
             self._writer.write_all(observations, infos)
         except MisfitError as error:
             raise self._misfit(error.row, error) from None
         self._transform(self._buffers.observations)
+
+    def _check_observations(self, observations: list[Any]) -> None:
+        for row, observation in enumerate(observations):
+            try:
+                check_in_space(self._space, observation)
+            except MisfitError as error:
+                error.row = row
+                raise
+
+    def _check_outcome(self, i: int, observation: Any, terminated: Any, truncated: Any) -> None:
+        """Checks what ends an episode, and if checks are strict also the observation, which may be the last one."""
+        try:
+            check_flag("terminated", terminated)
+            check_flag("truncated", truncated)
+            if self._strict:
+                self._check_observations([observation])
+        except MisfitError as error:
+            raise self._misfit(i, error) from None
 
     def _misfit(self, i: int, error: MisfitError) -> UserError:
         return UserError(f"{self._name}: {self._log.describe(i)}: {error}: fix or wrap the environment")

@@ -17,6 +17,7 @@ from engram.agent.actions import at_least_float32, make_actions
 from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
 from engram.agent.observations import example, first_tensor
 from engram.agent.policies.shape_checks import check_outputs
+from engram.agent.previous import PreviousStep
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
@@ -39,6 +40,7 @@ class Policy(nn.Module):
         self.segment_shape = (0, 0)  # (B, T) of the current call, set by policies that override forward
         self.unused_arguments: dict[str, Any] = {}  # accepted but not used
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
+        self.previous: PreviousStep | None = None  # whether the previous action and reward are inputs
         self.l2_init = L2Init()
         self.value_normalizer = ValueNormalizer()
 
@@ -110,6 +112,10 @@ class Policy(nn.Module):
     def value_layer(self) -> nn.Linear | None:
         """The critic's last layer, if it is linear: rescaled when the value normaliser changes, so values do not."""
         return None
+
+    def value_output(self) -> nn.Linear | None:
+        """The layer that gives values, if it is linear; another one than `value_layer` if the critic is asymmetric."""
+        return self.value_layer()
 
     def observation_normalizers(self) -> list[ObservationNormalizer]:
         return [module for module in self.modules() if isinstance(module, ObservationNormalizer)]
