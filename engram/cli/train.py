@@ -113,7 +113,7 @@ def _train(
             raise
         reason = str(error).partition("\n")[0]
         raise UserError(
-            f"not enough memory ({reason}): fewer trainer.num_envs, or a smaller trainer.batch_size or policy, need less"
+            f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
         ) from error
     except OSError as error:
         if not _is_about(error, directory):
