@@ -157,14 +157,14 @@ class GaussianActions:
         self.logits = 2 * self.dimensions
 
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample:
-        mean, log_std = self._parameters(logits)
+        mean, log_std = self.parameters(logits)
         actions = mean + log_std.exp() * torch.special.ndtri(noise.clamp(1e-6, 1 - 1e-6))
         # From the rounded action, since learning sees nothing else.
         log_probs = normal_log_prob((actions - mean) * (-log_std).exp(), log_std)
         return ActionSample(actions.reshape(-1, *self.shape), log_probs.sum(-1), log_probs)
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> ActionEvaluation:
-        mean, log_std = self._parameters(logits)
+        mean, log_std = self.parameters(logits)
         deviation = (actions.reshape(-1, self.dimensions) - mean) * (-log_std).exp()
         log_probs = normal_log_prob(deviation, log_std)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
@@ -176,7 +176,8 @@ class GaussianActions:
     def encode(self, actions: Tensor) -> Tensor:
         return actions.reshape(-1, self.dimensions).clamp(-10, 10)
 
-    def _parameters(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def parameters(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations [N, D]."""
         mean, log_std = at_least_float32(logits).chunk(2, -1)
         return mean, log_std.clamp(-5, 2)
 

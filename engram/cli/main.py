@@ -24,6 +24,7 @@ VERBS = {
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
     "memory": "measure what an agent remembers, and for how long",
+    "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
     "check-env": "play an environment a little, and say what is wrong with it",
