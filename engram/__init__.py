@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from engram.agent.policies.fast import Fast
     from engram.agent.policies.latent_attn import LatentAttnMed, LatentAttnSmall, LatentAttnTiny
     from engram.agent.policies.lstm_wrapper import LSTMWrapper
+    from engram.api.agent import Agent, load
+    from engram.api.audit import audit
+    from engram.api.evaluate import evaluate
+    from engram.api.make_env import make_env
+    from engram.api.run import Run
+    from engram.api.run import open_run as open
+    from engram.api.train import train
     from engram.env.spec import EnvSpec
     from engram.env.vector import VectorEnv
+    from engram.settings import SettingsError, UserError
     from engram.training.experience import Experience
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "ComponentPolicy",
     "EnvSpec",
     "Example",
@@ -30,12 +39,31 @@ __all__ = [
     "LatentAttnSmall",
     "LatentAttnTiny",
     "MettaAgent",
+    "Run",
+    "SettingsError",
+    "UserError",
     "VectorEnv",
     "__version__",
+    "audit",
+    "evaluate",
+    "load",
+    "make_env",
+    "open",
+    "train",
 ]
 
 # Imported on first use: environment workers and the check of the settings must not wait for torch.
 _MODULES = {
+    # Train and act
+    "train": "engram.api.train",
+    "open": "engram.api.run:open_run",
+    "load": "engram.api.agent",
+    "evaluate": "engram.api.evaluate",
+    "make_env": "engram.api.make_env",
+    "Run": "engram.api.run",
+    "Agent": "engram.api.agent",
+    "UserError": "engram.settings",
+    "SettingsError": "engram.settings",
     # Write a policy
     "LSTMWrapper": "engram.agent.policies.lstm_wrapper",
     "ComponentPolicy": "engram.agent.components.policy",
@@ -55,6 +83,13 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "audit":  # a package that can be called
+        return import_module("engram.audit")
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        module, _, attribute = _MODULES[name].partition(":")
+        return getattr(import_module(module), attribute or name)
     raise AttributeError(f"module 'engram' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

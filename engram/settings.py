@@ -10,13 +10,29 @@ class Settings(BaseModel):
 
 
 class UserError(Exception):
-    """A user's mistake: the command line prints its message without a traceback and exits with `exit_code`."""
+    """A user's mistake: the command line prints its message without a traceback and exits with `exit_code`.
+
+    >>> import engram
+    >>> try:
+    ...     engram.open("runs/frist")
+    ... except engram.UserError as error:
+    ...     print(error)
+    run: no run 'frist' in runs; did you mean first?
+    """
 
     exit_code = 2
 
 
 class SettingsError(UserError):
-    """Several mistakes in the settings, one line each."""
+    """Mistakes in the settings, one line each.
+
+    >>> import engram
+    >>> try:
+    ...     engram.train("recall", total_timesteps=0, sed=3)
+    ... except engram.SettingsError as error:
+    ...     print(*error.lines, sep="; ")
+    sed: no such option; did you mean seed?; trainer.total_timesteps: 0 is too small: at least 1
+    """
 
     def __init__(self, lines: list[str]):
         super().__init__("\n".join(lines))

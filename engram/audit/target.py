@@ -11,12 +11,11 @@ from typing import Any
 from gymnasium import spaces
 from torch import nn
 
-from engram.agent.policy_factory import load_module
 from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.retained import copy_policy
+from engram.env import user_code
 from engram.env.spec import EnvSpec
-from engram.nearest import suggestion
 from engram.settings import UserError
 
 ROWS = 256  # `num_envs` of the environment that constructors see
@@ -52,19 +51,14 @@ class EnvironmentStub:
 
 def find_object(reference: str) -> Any:
     """The class, function or policy of this name. Imports the user's file."""
-    module_name, _, name = reference.rpartition(":")
+    module_name = reference.rpartition(":")[0]
     folder = str(Path(module_name).expanduser().resolve().parent)
     if module_name.endswith(".py") and folder not in sys.path:
         sys.path.insert(0, folder)  # for modules beside the file
     try:
-        module = load_module(module_name)
+        return user_code.find(reference, "py_agent")
     except UserError as error:
         raise CannotAuditError(str(error).removeprefix("py_agent: ")) from None
-    if name not in vars(module):
-        candidates = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        hint = suggestion(name, candidates, otherwise=f"; it has {', '.join(candidates[:5]) or 'nothing to audit'}")
-        raise CannotAuditError(f"{module_name} has no {name}{hint}")
-    return vars(module)[name]
 
 
 def target_from(found: Any, reference: str, spec: EnvSpec, options: Mapping[str, Any]) -> AuditTarget:

@@ -84,8 +84,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     options = parse(words)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
+    from engram.api.audit_targets import targets
     from engram.audit.text_report import as_json, show, show_summary
-    from engram.cli.audit_targets import targets
 
     reports = []
     if options.loop:

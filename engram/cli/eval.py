@@ -3,13 +3,11 @@
 import json
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import EvalRequest, load_evaluation
+from engram.config.evaluation import load_evaluation
 from engram.training.settings import EVALUATION_SEED
 
 DESCRIPTION = """Plays whole episodes with the policy of a run. Prints return, length and the environment's statistics,
@@ -42,59 +40,17 @@ def main(words: Sequence[str]) -> int:
     add_trust(parser)
     options, words = parser.parse_settings(words)
     request = load_evaluation(words, options.trust)
-    if options.json:
-        with _stdout_to_stderr():
-            result = play(request)
-        print(json.dumps(result))
-        return 0
+    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
+    from engram.api.evaluate import play
     from engram.display.evaluation import show
 
-    show(play(request))
+    if options.json:
+        with _stdout_to_stderr():
+            result = play(request).about
+        print(json.dumps(result))
+    else:
+        show(play(request).about)
     return 0
-
-
-def play(request: EvalRequest) -> dict[str, Any]:
-    """Evaluate as requested; the result is plain data, as `--json` prints it."""
-    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.agent.transfer import unknown_features
-    from engram.env.registry import make_spec
-    from engram.training.checkpoint.origin import checkpoint_of, load_agent
-    from engram.training.evaluate import evaluate
-    from engram.training.run import choose_device
-
-    directory, settings, run = request
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
-        checkpoint = checkpoint_of(directory, settings.checkpoint)
-        spec = make_spec(run.env)
-        agent = load_agent(checkpoint, run.policy, spec, training=False).to(choose_device(settings.device))
-        evaluation = evaluate(
-            agent,
-            run.env,
-            settings.episodes,
-            greedy=settings.greedy,
-            seed=settings.seed,
-            num_envs=settings.num_envs,
-            num_workers=settings.num_workers,
-            memory=run.trainer.memory,
-            step_timeout=run.trainer.worker_timeout,
-        )
-    progress = checkpoint.state["progress"]
-    return {
-        "run": run.run,
-        "policy": run.policy.name,
-        "env": spec.name,
-        "checkpoint": str(checkpoint.path),
-        "epoch": progress["epoch"],
-        "steps": progress["steps"],
-        "greedy": settings.greedy,
-        "seed": settings.seed,
-        "memory": run.trainer.memory,
-        **evaluation.to_json(),
-        "memoryless_ceiling": spec.memoryless_ceiling,
-        "mean_return_goal": spec.mean_return_goal,
-        "masked_features": [f.name for f in unknown_features(agent.policy.env_spec.features, spec.features)],
-    }
 
 
 @contextmanager

@@ -34,9 +34,9 @@ class TargetAudit:
 
     def result(self, check: str) -> "CheckResult":
         if self._report is None:
+            from engram.api.audit_targets import targets
             from engram.audit.context import QUICK
             from engram.audit.run import run_audit
-            from engram.cli.audit_targets import targets
 
             (found,) = targets(self.target, self.config.getoption("--engram-audit-setting"))
             sizes = QUICK if self.config.getoption("--engram-audit-quick") else found.sizes

@@ -1,6 +1,5 @@
 """`engram train [GROUP=CHOICE …] [SETTING=VALUE …]`: train a policy, alone or as one rank of several."""
 
-import errno
 import os
 import shlex
 import shutil
@@ -11,22 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engram.api.hooks import find_hook
+from engram.api.train import train_run
 from engram.cli.arguments import add_trust
 from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
-from engram.config.run_directory import differences, not_writable, prepare_directory, restore_directory
+from engram.config.run_directory import differences, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
+from engram.training.stop_signals import Stopped, request_stop
 
 if TYPE_CHECKING:
-    from engram.agent.metta_agent import MettaAgent
     from engram.training.distributed import World
 
-FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = "stopped; the same command resumes from the last checkpoint, if there is one"
+SAVED = "stopped and saved; run the same command again to resume from here"
 
 
 def main(words: Sequence[str]) -> int:
@@ -41,6 +42,7 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
     process = place()
     try:
         settings = load(words, trust)
+        find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
         directory = prepare_directory(settings, stack) if process.rank == 0 else settings.directory
     except UserError as error:
@@ -49,16 +51,15 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
         return error.exit_code
     restore = partial(restore_directory, settings, stack) if process.rank == 0 else None
 
-    def train(world: "World | None" = None) -> None:
-        _train(words, settings, directory, trust, restore, world)
+    def train(world: "World | None" = None) -> int:
+        return _train(words, settings, directory, trust, restore, world)
 
     if process.size > 1:
         return _run_distributed(process, settings, train)
-    train()
-    return 0
+    return train()
 
 
-def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
+def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], int]") -> int:
     """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
     from engram.training.device import choose_device
     from engram.training.distributed import connect
@@ -67,17 +68,23 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
     try:
         if changed := differences(world.broadcast(settings), settings, "on rank 0"):
             raise SettingsError(changed)
-        train(world)
+        code = train(world)
         world.leave()
-        return 0
+        return code
     except BaseException as error:
-        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        code = _exit_code(error)
         if not world.should_report(error):
             return code
         if not isinstance(error, UserError):
             raise
         print(f"rank {world.rank} of {world.size}: {error}", file=sys.stderr)
         return code
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, UserError | Stopped):
+        return error.exit_code
+    return Stopped.exit_code if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _train(
@@ -87,38 +94,25 @@ def _train(
     trust: bool,
     restore: Callable[[], None] | None,
     world: "World | None" = None,
-) -> None:
+) -> int:
+    """Train, and return the exit code: that of a signal if one stopped the run."""
+    from engram.display.terminal import make_display
+
     try:
-        # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-        from engram.display.terminal import make_display
-        from engram.training.distributed import ALONE
-        from engram.training.run import start
-
-        audit: Callable[[MettaAgent], None] | None = None
-        if settings.trainer.audit is not None:
-            from engram.audit import stop_on_memory_fault
-
-            audit = stop_on_memory_fault
-        world = world or ALONE
-        resumed = bool(list_checkpoints(directory / "checkpoints"))
+        resumed, main = bool(list_checkpoints(directory / "checkpoints")), world is None or world.main
         with (
-            nullcontext(sys.stdout) if world.main else open(os.devnull, "w", encoding="utf-8") as stream,
+            nullcontext(sys.stdout) if main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
+            request_stop(display.message) as request,
         ):
-            start(settings, display, world, audit=audit, trust=trust, restore_directory=restore)
+            train_run(settings, display, world, trust, restore, lambda: request.stop is not None)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
-        ) from error
-    except OSError as error:
-        if not _is_about(error, directory):
-            raise
-        raise UserError(not_writable(directory, error)) from error
+    if request.stop is None:
+        return 0
+    if main:
+        print(SAVED, file=sys.stderr)
+    return request.stop.exit_code
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
@@ -155,17 +149,3 @@ def _program() -> str:
         return "engram"
     path = os.path.relpath(Path(sys.executable).with_name("engram"))
     return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether NumPy or torch could not allocate; torch raises RuntimeErrors of two wordings."""
-    return isinstance(error, MemoryError) or any(
-        text in str(error) for text in ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
-    )
-
-
-def _is_about(error: OSError, directory: Path) -> bool:
-    """Whether the error comes from the run's directory: full, read-only, or gone."""
-    if error.errno in FULL_OR_READ_ONLY:
-        return True
-    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())

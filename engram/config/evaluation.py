@@ -1,6 +1,6 @@
 """Settings of `engram eval`: which run and checkpoint, and how to play. Checked before torch is imported."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from engram.config import setting_names
 from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
-from engram.config.overrides import Override, check_name, override_value, parse_override
+from engram.config.overrides import UNREAD, Override, check_name, from_python, override_value, parse_override
 from engram.config.run import RunSettings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
@@ -53,19 +53,25 @@ class EvalRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(words: Sequence[str], trust: bool = False) -> EvalRequest:
-    """The request of a command line; raises `UserError` with everything that is wrong with it."""
-    return EvalRequest(*read_request(words, EvalSettings, trust))
+def load_evaluation(
+    words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> EvalRequest:
+    """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
+    return EvalRequest(*read_request(words, EvalSettings, trust, settings))
 
 
-def read_request(words: Sequence[str], kind: type[Request], trust: bool = False) -> tuple[Path, Request, RunSettings]:
+def read_request(
+    words: Sequence[str], kind: type[Request], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> tuple[Path, Request, RunSettings]:
     """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
-    overrides = {override.name: override for override in map(parse_override, words)}  # the last one counts
+    given = [*map(parse_override, words), *from_python(settings or {})]
+    overrides = {override.name: override for override in given}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
-    settings = _checked({name: override.text for name, override in overrides.items() if override not in of_env}, kind)
-    directory = find_run(settings.run, Path(settings.runs_dir))
+    own = {name: override for name, override in overrides.items() if override not in of_env}
+    request = _checked({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
+    directory = find_run(request.run, Path(request.runs_dir))
     unused = ("env", "trainer") if "env" in overrides else ("trainer",)
-    return directory, settings, _with_env(load_run(directory, trust, unused), of_env)
+    return directory, request, with_env(load_run(directory, trust, unused), of_env)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -79,7 +85,7 @@ def find_run(name: str, runs_dir: Path) -> Path:
     raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
 
 
-def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
+def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     """The settings of a run in another environment (`env=NAME`), or with some settings of its own one changed."""
     if not overrides:
         return run
@@ -105,7 +111,7 @@ def _with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _checked(given: dict[str, str], kind: type[Request]) -> Request:
+def _checked(given: dict[str, Any], kind: type[Request]) -> Request:
     known = kind.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:

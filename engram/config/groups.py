@@ -21,6 +21,8 @@ GROUPS = {  # name -> what is chosen
     "trainer": "how it is trained",
     "wandb": "Weights & Biases",
 }
+USER_CODE: dict[str, dict[str, Any]] = {"py_agent": {}, "env": {"kind": "python"}}  # chosen as file.py:NAME
+GYMNASIUM_ID = re.compile(r"([\w.]+:)?([\w.-]+/)?[\w.-]+-v\d+")
 DEFAULTS = {"py_agent": "fast", "env": "tmaze", "trainer": "default", "wandb": "off"}
 
 
@@ -33,14 +35,17 @@ def choices(group: str) -> dict[str, str]:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """The settings of a choice: a name, a YAML file, or a policy as `file.py:Class` or `module:Class`."""
+    """The settings of a choice: a name, a YAML file, code as `file.py:NAME` or `module:NAME`, a Gymnasium id."""
     if choice.endswith((".yaml", ".yml")):
         content = read_yaml(Path(choice))
         return {"name": Path(choice).stem, **content} if group == "agent" else content
-    if group == "py_agent" and (":" in choice or choice.endswith(".py")):
-        return _user_policy(choice)
+    if group == "env" and GYMNASIUM_ID.fullmatch(choice):
+        return {**_shipped("env", "gym"), "id": choice}
+    if group in USER_CODE and (":" in choice or choice.endswith(".py")):
+        return {**USER_CODE[group], "name": _reference(choice)}
     if choice not in (known := choices(group)):
-        listed = [*known, "or file.py:Class" if group == "py_agent" else "or a file.yaml"]
+        others = {"py_agent": "or file.py:Class", "env": "a Gymnasium id such as CartPole-v1, or file.py:Class"}
+        listed = [*known, others.get(group, "or a file.yaml")]
         raise UserError(f"no choice '{choice}'{suggestion(choice, known)} ({', '.join(listed)})")
     return deepcopy(_shipped(group, choice))
 
@@ -50,14 +55,15 @@ def _shipped(group: str, choice: str) -> dict[str, Any]:
     return read_yaml(CONFIG_FOLDER / group / f"{choice}.yaml")
 
 
-def _user_policy(choice: str) -> dict[str, Any]:
+def _reference(choice: str) -> str:
+    """`file.py:NAME` or `module:NAME`. A name in `<>` is one of a function, which only its own program can find."""
     module, _, name = choice.rpartition(":")
-    if not module or not name.isidentifier():
+    if not module or not (name.replace(".", "_").isidentifier() or "<" in name):
         file = module if module.endswith(".py") else choice.rstrip(":")
         raise UserError(f"'{choice}' names no class: write {file}:CLASS{_classes_in(Path(file).expanduser())}")
     if (module.endswith(".py") or "/" in module) and not Path(module).expanduser().is_file():
         raise UserError(f"there is no file {module}")
-    return {"name": choice}
+    return choice
 
 
 def _classes_in(path: Path) -> str:

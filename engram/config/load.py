@@ -1,6 +1,6 @@
 """Loads settings from a command line or a run, and reports every mistake at once, before torch is imported."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from engram.agent.components.graph import read_graph
 from engram.config import setting_names
 from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_yaml
-from engram.config.overrides import Override, check_name, override_value, parse_override
+from engram.config.overrides import Override, check_name, from_python, override_value, parse_override
 from engram.config.recipe import read_recipe
 from engram.config.run import RunSettings
 from engram.config.validation_errors import describe_errors
@@ -28,8 +28,8 @@ SETTINGS_FILE = "settings.yaml"
 POLICY_GROUPS = {"agent", "py_agent"}
 
 
-def load(words: Sequence[str], trust: bool = False) -> RunSettings:
-    """The settings of a command line; raises `SettingsError` with one line for each mistake.
+def load(words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None) -> RunSettings:
+    """The settings of a command line, or of Python; raises `SettingsError` with one line for each mistake.
 
     `trust`: code that the stored settings of a run name may run, even if this user did not make the run here.
 
@@ -42,6 +42,13 @@ def load(words: Sequence[str], trust: bool = False) -> RunSettings:
         with _collect(problems):
             override = parse_override(word)
             overrides[override.name] = override  # the last one counts
+    for name, value in (settings or {}).items():
+        with _collect(problems):
+            overrides |= {override.name: override for override in from_python({name: value})}
+    return _compose(overrides, problems, trust)
+
+
+def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -> RunSettings:
     tree, failed = _choose_groups(overrides, problems)
     if "run" in overrides:
         with _collect(problems):

@@ -1,7 +1,11 @@
-"""Command-line overrides, `NAME=VALUE`: splits them, checks their names and reads their values."""
+"""Overrides of settings, `NAME=VALUE` or from Python: checks their names and reads their values."""
 
 import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from engram.config import setting_names
 from engram.config.groups import GROUPS, choices, require_plain_data
@@ -12,13 +16,25 @@ from engram.settings import UserError
 NAME = re.compile(r"\w+(\.\w+)*")
 
 CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}
+UNREAD = object()
 
 
 class Override(NamedTuple):
-    """One `NAME=VALUE`, with the value as it was typed."""
+    """One `NAME=VALUE`, with the value as it was typed; from Python, also the value itself."""
 
     name: str
     text: str
+    value: Any = UNREAD
+
+
+def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
+    """The overrides of keyword arguments, dotted or nested: `trainer={"ppo": {"gamma": 0.9}}`."""
+    for name, value in settings.items():
+        if name in GROUPS and isinstance(value, Mapping):
+            yield from from_python({f"{name}.{key}": part for key, part in value.items()})
+        else:
+            plain = _plain(value, name)
+            yield Override(name, plain if isinstance(plain, str) else str(plain), plain)
 
 
 def parse_override(word: str) -> Override:
@@ -59,8 +75,17 @@ def check_name(name: str, usable: frozenset[str]) -> None:
 
 def override_value(override: Override) -> Any:
     """The value of an override. Settings that are text take it literally: `run=1e5` is not a number."""
-    name, text = override
-    require_plain_data(text, name)
+    name, text, value = override
+    require_plain_data(text if value is UNREAD else value, name)
+    if value is UNREAD:
+        value = _read(name, text)
+    types = setting_names.leaf_types(setting_names.known().get(name, Any))
+    if isinstance(value, bool) and bool not in types and (int in types or float in types):
+        raise UserError(f"{name}: {text.lower()} is not a number")
+    return value
+
+
+def _read(name: str, text: str) -> Any:
     if setting_names.is_text(name) and text[0] not in "'\"" and text != "null":
         return text
     try:
@@ -70,10 +95,24 @@ def override_value(override: Override) -> Any:
             raise UserError(f"{name}: {text} is several values: give one (a list is written [a,b])") from None
         raise UserError(f"{name}: {text} cannot be read ({error}): put text in quotes") from None
     require_plain_data(value, name)
-    types = setting_names.leaf_types(setting_names.known().get(name, Any))
-    if isinstance(value, bool) and bool not in types and (int in types or float in types):
-        raise UserError(f"{name}: {text} is not a number")
     return value
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A value from Python as plain data: NumPy scalars, paths and tuples are accepted too."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part, f"{name}.{key}") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part, name) for part in value]
+    raise UserError(
+        f"{name}: {value!r} is a {type(value).__name__}: expected a number, text, true or false, a list or a mapping"
+    )
 
 
 def _has_hidden_part(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from engram.agent.settings import POLICIES, Agent, PyAgent
-from engram.env.settings import EnvSettings, Gym, MettagridFile, PettingZoo
+from engram.env.settings import EnvSettings, Gym, MettagridFile, PettingZoo, PythonEnv
 from engram.nearest import suggestion
 from engram.settings import Settings
 from engram.training.settings import Trainer, Wandb
@@ -22,6 +22,7 @@ class RunSettings(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     init_from: str | None = None  # the directory of a run or checkpoint to take the initial weights from
+    hooks: str | None = None  # file.py:function or package.module:function, called after every epoch
     py_agent: PyAgent | None = None
     agent: Agent | None = None
     env: EnvSettings
@@ -73,6 +74,8 @@ def _default_name(given: dict[str, Any]) -> str:
         env_name = task if not task.endswith((".yaml", ".yml")) else Path(task).stem
     elif isinstance(env, Gym):
         env_name = env.id
+    elif isinstance(env, PythonEnv):
+        env_name = env.title
     elif isinstance(env, PettingZoo):
         env_name = env.module.rpartition(".")[2]
     elif isinstance(env, MettagridFile):

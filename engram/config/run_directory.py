@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "run",
     "runs_dir",
     "device",
+    "hooks",
     "wandb",
     "trainer.total_timesteps",
     "trainer.num_workers",

@@ -16,7 +16,7 @@ from engram.env.parts import Leaf, describe_parts
 from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
-from engram.env.settings import Gym
+from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space
 from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
@@ -29,13 +29,17 @@ def spec(settings: Gym) -> EnvSpec:
     with explained(f"env.id: {settings.id} cannot be used"):
         env = make(settings)
         try:
-            action = policy_action_space(env.action_space, settings.id)
-            parts = describe_parts(env.observation_space, settings.id, settings.symbols, partial(_largest_values, env))
-            spec = EnvSpec.of_parts(settings.id, parts, action)
-            masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
-            return spec.with_action_mask() if masks else spec
+            return spec_of(env, settings.id, settings)
         finally:
             env.close()
+
+
+def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
+    action = policy_action_space(env.action_space, name)
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
+    spec = EnvSpec.of_parts(name, parts, action)
+    masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
+    return spec.with_action_mask() if masks else spec
 
 
 def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
@@ -48,7 +52,8 @@ def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
-    return GymBlock(settings, env_ids, seed, buffers)
+    envs = [make(settings) for _ in env_ids]
+    return GymBlock(envs, settings.id, settings, env_ids, seed, buffers)
 
 
 def make(settings: Gym) -> gymnasium.Env:
@@ -75,17 +80,25 @@ def make(settings: Gym) -> gymnasium.Env:
 class GymBlock:
     """Steps environments one after the other. Where an episode ends, the next one begins in the same step."""
 
-    def __init__(self, settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs, transforms = zip(*(unwrap_rows(make(settings)) for _ in env_ids), strict=True)
+    def __init__(
+        self,
+        envs: list[gymnasium.Env],
+        name: str,
+        settings: Gym | PythonEnv,
+        env_ids: range,
+        seed: int,
+        buffers: Buffers,
+    ) -> None:
+        self._envs, transforms = zip(*map(unwrap_rows, envs), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         self._space = space = self._envs[0].observation_space
         self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
-        self._name, self._scale = settings.id, settings.reward_scale
+        self._name, self._scale = name, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._buffers = buffers
-        self._log = EpisodeLog(settings.id, env_ids, seed, buffers)
+        self._log = EpisodeLog(name, env_ids, seed, buffers)
 
     def reset(self) -> None:
         buffers = self._buffers

@@ -17,7 +17,7 @@ from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
-from engram.env.settings import PettingZoo
+from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import check_flag, check_in_space, check_known, check_reward
 from engram.nearest import suggestion
@@ -27,21 +27,24 @@ PROBE_EPISODES = 20  # whose first observations decide whether a small grid of b
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
-    name = settings.module
-    with explained(f"env.module: {name} cannot be used"):
+    with explained(f"env.module: {settings.module} cannot be used"):
         env = make(settings)
         try:
-            agents = env.possible_agents
-            space = _shared_space(env.observation_space, agents, "observation")
-            actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
-            parts = describe_parts(space, name, settings.symbols, partial(_largest_values, env))
-            found = EnvSpec.of_parts(name, parts, actions, agents=len(agents))
-            observations, infos = env.reset(seed=0)
-            masks = [mask_of(observation, infos.get(agent)) for agent, observation in observations.items()]
-            has_masks = settings.action_masks and any(mask is not None for mask in masks)
-            return found.with_action_mask() if has_masks else found
+            return spec_of(env, settings.module, settings)
         finally:
             env.close()
+
+
+def spec_of(env: ParallelEnv, name: str, settings: PettingZoo | PythonEnv) -> EnvSpec:
+    agents = env.possible_agents
+    space = _shared_space(env.observation_space, agents, "observation")
+    actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
+    parts = describe_parts(space, name, settings.symbols, partial(_largest_values, env))
+    found = EnvSpec.of_parts(name, parts, actions, agents=len(agents))
+    observations, infos = env.reset(seed=0)
+    masks = [mask_of(observation, infos.get(agent)) for agent, observation in observations.items()]
+    has_masks = settings.action_masks and any(mask is not None for mask in masks)
+    return found.with_action_mask() if has_masks else found
 
 
 def _largest_values(env: ParallelEnv, parts: list[Leaf]) -> dict[str, int]:
@@ -55,7 +58,8 @@ def _largest_values(env: ParallelEnv, parts: list[Leaf]) -> dict[str, int]:
 
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
-    return PettingZooBlock(settings, env_ids, seed, buffers)
+    envs = [make(settings) for _ in env_ids]
+    return PettingZooBlock(envs, settings.module, settings, env_ids, seed, buffers)
 
 
 def make(settings: PettingZoo) -> ParallelEnv:
@@ -73,10 +77,12 @@ def make(settings: PettingZoo) -> ParallelEnv:
         raise
     if not isinstance(env, ParallelEnv):
         raise UserError(f"env.module: {settings.module} made {env!r}, expected a pettingzoo.ParallelEnv")
+    return check_agents(env, f"env.module: {settings.module}")
+
+
+def check_agents(env: ParallelEnv, where: str) -> ParallelEnv:
     if not getattr(env, "possible_agents", None):
-        raise UserError(
-            f"env.module: {settings.module} has no possible_agents, expected a list: each agent in it is a row"
-        )
+        raise UserError(f"{where} has no possible_agents, expected a list: each agent in it is a row")
     return env
 
 
@@ -88,19 +94,27 @@ class PettingZooBlock:
     back has `starts` true, and neither a terminal nor a truncation: no episode ended there.
     """
 
-    def __init__(self, settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> None:
-        self._envs = [make(settings) for _ in env_ids]
+    def __init__(
+        self,
+        envs: list[ParallelEnv],
+        name: str,
+        settings: PettingZoo | PythonEnv,
+        env_ids: range,
+        seed: int,
+        buffers: Buffers,
+    ) -> None:
+        self._envs = envs
         self._agents = list(self._envs[0].possible_agents)
         self._space = space = self._envs[0].observation_space(self._agents[0])
         self._strict = settings.check == "strict"
-        self._name, self._scale = settings.module, settings.reward_scale
+        self._name, self._scale = name, settings.reward_scale
         self._read = reader(self._envs[0].action_space(self._agents[0]))
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._rewards = np.zeros(len(buffers.rewards), np.float64)
         self._alive = [False] * len(buffers.rewards)
         self._buffers = buffers
-        self._log = EpisodeLog(settings.module, env_ids, seed, buffers)
+        self._log = EpisodeLog(name, env_ids, seed, buffers)
 
     def reset(self) -> None:
         self._clear_step()

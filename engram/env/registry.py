@@ -15,6 +15,7 @@ ADAPTERS: dict[str, str] = {
     "navigation": "engram.env.mettagrid.adapter",
     "mettagrid": "engram.env.mettagrid.adapter",
     "gym": "engram.env.gymnasium",
+    "python": "engram.env.python",
     "pettingzoo": "engram.env.pettingzoo",
     "recall": "engram.env.recall",
 }

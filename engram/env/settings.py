@@ -178,6 +178,25 @@ class Gym(Settings):
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 
+class PythonEnv(Settings):
+    """Your own environment: a Gymnasium or PettingZoo class, or a function that makes one."""
+
+    kind: Literal["python"] = "python"
+    name: Annotated[str, Field(min_length=1)]  # file.py:Class or package.module:Class; of an object, its name
+    kwargs: dict[str, Any] = {}
+    wrappers: list[str | dict[str, Any]] = []  # of Gymnasium environments, as for gym
+    max_steps: Positive | None = None  # of Gymnasium environments
+    reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
+    symbols: Symbols = None  # as for gym
+    action_masks: bool = True  # as for gym
+    check: Check = "shapes"  # as for gym
+
+    @property
+    def title(self) -> str:
+        """The name of the class or function alone."""
+        return self.name.rpartition(":")[2].rpartition(".")[2]
+
+
 class PettingZoo(Settings):
     """A PettingZoo parallel environment: `module` has a `parallel_env`, e.g. `pettingzoo.butterfly.pistonball_v6`."""
 
@@ -202,7 +221,8 @@ class Recall(Settings):
 
 
 EnvSettings = Annotated[
-    TMaze | Small | Arena | Navigation | MettagridFile | Gym | PettingZoo | Recall, Field(discriminator="kind")
+    TMaze | Small | Arena | Navigation | MettagridFile | Gym | PythonEnv | PettingZoo | Recall,
+    Field(discriminator="kind"),
 ]
 
 
@@ -210,4 +230,4 @@ def agents_of(env: Settings) -> int | None:
     """The number of agents of one environment; None if only building it can tell."""
     if isinstance(env, Room):
         return env.agents
-    return None if isinstance(env, MettagridFile | PettingZoo) else 1
+    return None if isinstance(env, MettagridFile | PythonEnv | PettingZoo) else 1

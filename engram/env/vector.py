@@ -58,7 +58,7 @@ class VectorEnv:
         if num_batches is None:
             num_batches = 2 if num_workers else 1
         _check_counts(num_envs=(num_envs, 1), num_workers=(num_workers, 0), num_batches=(num_batches, 1))
-        self.spec = make_spec(settings)
+        self.settings, self.spec = settings, make_spec(settings)
         self.num_envs, self.rows, self.seed = num_envs, num_envs * self.spec.agents, seed
         positions = split(range(num_envs), min(num_batches, num_envs))  # of the environments of each batch
         if num_workers:

@@ -13,6 +13,8 @@ from engram.env.errors import explained
 from engram.nearest import suggestion
 from engram.settings import UserError
 
+Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
+
 
 class Velocities(NamedTuple):
     """The indices of the velocities in an observation of this size."""
@@ -131,9 +133,9 @@ def _read(given: str | Mapping[str, Any]) -> tuple[str, list[Any], dict[str, Any
     return (str(name), [], dict(value)) if isinstance(value, Mapping) else (str(name), [value], {})
 
 
-def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Callable[[np.ndarray], np.ndarray]]]:
+def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Transform]]:
     """Removes the outermost wrappers that can transform all rows at once; returns their transforms, in order."""
-    transforms: list[Callable[[np.ndarray], np.ndarray]] = []
+    transforms: list[Transform] = []
     while isinstance(env, MaskVelocity):
         transforms.insert(0, env.observation)
         env = env.env

@@ -13,9 +13,7 @@ log = logging.getLogger("engram")
 
 def log_to(path: Path | None, show: Callable[[str], None]) -> None:
     """Log to this file and show warnings. None: log nothing, because another rank logs the same."""
-    for handler in list(log.handlers):
-        log.removeHandler(handler)
-        handler.close()
+    stop_logging()
     if path is None:
         log.addHandler(logging.NullHandler())
     else:
@@ -26,6 +24,13 @@ def log_to(path: Path | None, show: Callable[[str], None]) -> None:
     log.setLevel(logging.INFO)
     log.propagate = False
     warnings.showwarning = lambda message, *_args, **_kwargs: log.warning("%s", message)
+
+
+def stop_logging() -> None:
+    """Close the file of a run that has ended."""
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
 
 
 class _ToFile(logging.Handler):

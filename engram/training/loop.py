@@ -1,12 +1,15 @@
 """The training loop: collect experience, compute advantages, update, report, save."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
 from engram.agent.metta_agent import MettaAgent
+from engram.env.settings import EnvSettings
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
@@ -59,6 +62,14 @@ class Training:
     world: World = ALONE
 
 
+class Orders(NamedTuple):
+    """What a hook wants to be different after an epoch."""
+
+    stop: bool = False
+    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, as `ppo.ent_coef`
+    env: EnvSettings | None = None  # the environment from now on
+
+
 def train(
     training: Training,
     settings: Trainer,
@@ -66,10 +77,12 @@ def train(
     save: Callable[[Record], bool],
     evaluate: Callable[[], Record],
     audit: Callable[[MettaAgent], None] | None = None,
+    stop_after: Callable[[Record], bool] = lambda record: False,
 ) -> None:
     """Train for `settings.total_timesteps`. Calls `report` every epoch, and `save` at checkpoints and at the end.
 
     If `save` returns False, because the disk is full for example, it is called again after the next epoch.
+    `stop_after` may change the environment and scheduled settings after an epoch; if it returns true, training ends.
     """
     agent, progress, world = training.agent, training.progress, training.world
     timers, averages, record, due = Timers(), Averages(), Record(), False
@@ -99,8 +112,11 @@ def train(
             with timers("audit"):
                 audit(agent)
         training.schedules.observe(record, settings)
-        if due or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+        stop = stop_after(record)
+        if due or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
             due = not save(record)
+        if stop:
+            break
     while not save(record):
         time.sleep(RETRY_SECONDS)
 

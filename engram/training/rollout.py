@@ -77,6 +77,13 @@ class Rollout:
                         self.env.send(batch, actions)
         return experience
 
+    def change_environment(self, env: VectorEnv) -> None:
+        """Continue in another environment, which has been reset, with empty memory."""
+        self.env = env
+        self._held.clear()
+        self._tds.clear()
+        self.agent.reset_memory()
+
     def _at_start(self) -> bool:
         """Batches held back at the end of the previous rollout come first."""
         return bool((self.experience.position[self._held[0].rows] == 0).all())

@@ -28,11 +28,12 @@ from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
 from engram.training.device import choose_device, require_precision
 from engram.training.distributed import ALONE, World
+from engram.training.environment import change_environment, current_environment, open_environment
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.log import log_to
-from engram.training.loop import Training, train
+from engram.training.loop import Orders, Training, train
 from engram.training.metrics import MetricsFile, Record, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.progress import Progress
@@ -43,7 +44,7 @@ from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_ranks
 from engram.training.storage import Storage
-from engram.training.threads import Threads, number_of_batches
+from engram.training.threads import Threads
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
@@ -119,8 +120,9 @@ def start(
     audit: Callable[[MettaAgent], None] | None = None,
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
+    on_epoch: Callable[[Record], Orders] | None = None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory.
+    """Train as the settings say. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
     `restore_directory` is called before every write, and makes again what was removed from the run's directory.
@@ -142,7 +144,8 @@ def start(
     world.broadcast_weights(agent)
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
-    with _environments(settings, sizes, world) as env:
+    env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
+    with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
         trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
@@ -152,7 +155,7 @@ def start(
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit)
+        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
@@ -179,8 +182,9 @@ def _train(
     storage: Storage,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
+    on_epoch: Callable[[Record], Orders] | None,
 ) -> None:
-    """Run the loop with its metrics, checkpoints and display."""
+    """Run the loop with its metrics, checkpoints, display and hook."""
     world = training.world
     sinks = _sinks(settings, training) if world.main else []
 
@@ -198,12 +202,25 @@ def _train(
         play = partial(evaluate, training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory)
         return play().record() | play(greedy=True).record("greedy_")
 
+    def stop_after(record: Record) -> bool:
+        if on_epoch is None:
+            return False
+        of_ranks = world.gather(on_epoch(record))  # a signal may reach any rank, but all stop in the same epoch
+        orders = world.broadcast(
+            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else Orders()
+        )
+        training.schedules.fixed |= orders.values
+        if orders.env is not None:
+            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout)
+        return orders.stop
+
     try:
-        train(training, trainer, report, save, evaluate_now, audit)
+        train(training, trainer, report, save, evaluate_now, audit, stop_after)
     except KeyboardInterrupt as stop:
         message = _stopped(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None
     finally:
+        training.env.close()
         for sink in sinks:
             with suppress(OSError):
                 sink.close()
@@ -282,23 +299,11 @@ def _sizes(
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
 
 
-def _environments(settings: RunSettings, sizes: Sizes, world: World) -> VectorEnv:
-    return VectorEnv(
-        settings.env,
-        num_envs=sizes.num_envs,
-        num_workers=sizes.num_workers,
-        seed=settings.seed,
-        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
-        step_timeout=settings.trainer.worker_timeout,
-        first_env=world.rank * sizes.num_envs,
-    )
-
-
 def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
     ranks = training.world.size
     return RunPlan(
         run=settings.run,
-        policy=settings.policy.name,
+        policy=settings.policy.name.rpartition(":")[2],
         env=training.agent.env_spec,
         sizes=of_all_ranks(sizes, ranks),
         device=device.type if ranks == 1 else f"{ranks} x {device.type}",

@@ -74,6 +74,7 @@ class Schedules:
     def __init__(self, schedules: Mapping[str, Schedule]) -> None:
         self.schedules = dict(schedules)
         self.states = {name: MetricState() for name, each in schedules.items() if isinstance(each, ByMetric)}
+        self.fixed: dict[str, float] = {}  # values that a hook has set; they replace the scheduled ones
 
     def now(self, settings: "Trainer", fraction: float) -> "Trainer":
         """A copy of the settings, with scheduled values as they are after this fraction of the run."""
@@ -86,12 +87,15 @@ class Schedules:
             else:
                 value = value_at(schedule, value, fraction)
             changed.setdefault(section, {})[key] = value
+        for name, value in self.fixed.items():
+            section, _, key = name.partition(".")
+            changed.setdefault(section, {})[key] = value
         sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changed.items()}
         return settings.model_copy(update=sections)
 
     def record(self, settings: "Trainer") -> dict[str, float]:
         """The values of scheduled settings, for the metrics of an epoch."""
-        values = {name: getattr(settings, name.partition(".")[0]) for name in self.schedules}
+        values = {name: getattr(settings, name.partition(".")[0]) for name in {**self.schedules, **self.fixed}}
         return {f"schedule/{name}": getattr(section, name.partition(".")[2]) for name, section in values.items()}
 
     def observe(self, record: Mapping[str, Any], settings: "Trainer") -> None:
@@ -119,9 +123,11 @@ class Schedules:
             raise UserError(f"trainer.schedule.{name}.metric: no metric is named {schedule.metric}{hint}")
 
     def state(self) -> dict[str, dict[str, Any]]:
-        return {name: asdict(state) for name, state in self.states.items()}
+        states: dict[str, dict[str, Any]] = {name: asdict(state) for name, state in self.states.items()}
+        return states | ({"fixed": dict(self.fixed)} if self.fixed else {})
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        self.fixed = dict(state.get("fixed", {}))
         self.states |= {name: MetricState(**values) for name, values in state.items() if name in self.states}
 
 

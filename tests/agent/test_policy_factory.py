@@ -153,7 +153,7 @@ def test_an_unknown_policy_is_an_error_with_the_known_ones(tmp_path: Path) -> No
         ("fasst", "did you mean fast"),
         ("nothing like it", "choose from fast, latent_attn_tiny"),
         (f"{tmp_path / 'gone.py'}:Mine", r"no such file: .*gone\.py"),
-        (f"{path}:Mime", "has no class Mime; did you mean Mine"),
+        (f"{path}:Mime", "has no Mime; did you mean Mine"),
         (f"{broken}:Mine", r"broken\.py could not be loaded: ModuleNotFoundError"),
         (f"{plain}:Plain", "must be a subclass of engram.LSTMWrapper"),
         ("no.such.module:Mine", "no.such.module could not be imported"),

@@ -62,7 +62,7 @@ def test_every_setting_of_an_environment_is_documented(kind: str) -> None:
 
 def test_every_setting_of_training_is_documented() -> None:
     documented = tables("training.md")["default"]
-    outside = {"run", "runs_dir", "seed", "device", "init_from", "task"}
+    outside = {"run", "runs_dir", "seed", "device", "init_from", "hooks", "task"}
     assert documented.keys() >= outside
     expected = defaults(Trainer, "trainer.") | defaults(Wandb, "wandb.")
     check(

@@ -37,7 +37,11 @@ def test_the_default_is_fast_on_the_t_maze():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_choice_of_every_group_is_valid_and_has_a_description(group):
-    needed = {"mettagrid": ["env.path=world.json"], "pettingzoo": ["env.module=some.module"]}
+    needed = {
+        "mettagrid": ["env.path=world.json"],
+        "pettingzoo": ["env.module=some.module"],
+        "python": ["env.name=mine.py:Mine"],
+    }
     for choice, description in choices(group).items():
         assert load([f"{group}={choice}", *needed.get(choice, [])])
         assert description.endswith(".")

@@ -160,7 +160,7 @@ def test_a_schedule_is_checked_like_every_setting(word, message):
 
 def test_settings_of_another_environment_or_policy_are_not_called_unknown():
     assert line("env.delay=3") == "env.delay: not in the chosen environment, only with env=recall"
-    assert line("env=recall", "env.kwargs.a=3").endswith("only with env=gym|pettingzoo")
+    assert line("env=recall", "env.kwargs.a=3").endswith("only with env=gym|python|pettingzoo")
     message = "agent.clip_range: this run has no agent: give agent=NAME, or write py_agent.clip_range"
     assert line("agent.clip_range=1") == message
 

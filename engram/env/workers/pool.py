@@ -7,9 +7,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from engram.cores import available_cores
+from engram.env import user_code
 from engram.env.block import Block, Buffers
 from engram.env.errors import EnvError, describe, describe_exception
 from engram.env.registry import adapter_path, make_block
+from engram.env.settings import PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.workers import shared_memory
 from engram.env.workers.transport import Command
@@ -65,8 +67,9 @@ def open_workers(
     """Like `open_local`, in worker processes over shared memory."""
     layout = Buffers.layout(spec, spec.agents * batches[-1].stop)
     shares = share_out(batches, num_workers, separate=num_workers >= available_cores())
+    code = user_code.pickled(settings.name, "env") if isinstance(settings, PythonEnv) else None
     setups = [
-        WorkerSetup(adapter_path(settings.kind), settings, seed, spec, layout, first_env, own)
+        WorkerSetup(adapter_path(settings.kind), settings, seed, spec, layout, first_env, own, code)
         for own in (_shares_of(worker, shares, first_env) for worker in range(num_workers))
         if own
     ]

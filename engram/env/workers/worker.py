@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from engram.env import user_code
 from engram.env.block import Block, Buffers
 from engram.env.errors import describe_exception
 from engram.env.registry import load_adapter
@@ -36,11 +37,13 @@ class WorkerSetup:
     layout: Layout
     first_env: int  # id of the environment that has the first rows
     shares: dict[int, range]
+    code: bytes | None = None  # a pickled class or function of the user's, which the settings name
 
 
 def main() -> None:
     number, command_file, reply_file, memory_file, lifeline = map(int, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent closes its workers
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(stop, signal.SIG_IGN)  # the parent finishes its epoch first, then closes its workers
     for file in (command_file, reply_file, memory_file, lifeline):
         os.set_inheritable(file, False)
     _die_with_parent(lifeline)
@@ -94,6 +97,8 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
 
 
 def _build(blocks: dict[int, Block], setup: WorkerSetup, memory_file: int) -> None:
+    if setup.code is not None:
+        user_code.unpickle(setup.code)
     adapter = load_adapter(setup.adapter)
     buffers = attach(memory_file, setup.spec, setup.layout)
     os.close(memory_file)

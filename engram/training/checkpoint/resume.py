@@ -62,6 +62,7 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
         "recent_returns": list(training.returns.recent),
         "schedules": training.schedules.state(),
         "explosion": training.explosion.state(),
+        "env": {"settings": training.env.settings.model_dump(mode="json"), "seed": training.env.seed},
         "env_spec": training.agent.env_spec.to_json(),
         "policy_spec": training.agent.policy.env_spec.to_json(),
     }

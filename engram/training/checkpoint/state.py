@@ -35,6 +35,11 @@ class ScoreState(_Part):
     value: float
 
 
+class EnvState(_Part):
+    settings: dict[str, Any]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class CheckpointState(_Part):
     """What `state.json` must hold. Checkpoints of earlier versions have no `ranks`."""
 
@@ -42,6 +47,7 @@ class CheckpointState(_Part):
     recent_returns: list[float]
     schedules: dict[str, dict[str, Any]]
     explosion: ExplosionState
+    env: EnvState | None = None
     env_spec: dict[str, Any]
     policy_spec: dict[str, Any]
     sizes: dict[str, Count] = {}

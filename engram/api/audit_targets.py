@@ -1,6 +1,6 @@
-"""Finds the policy that `engram audit` names: a policy name, a file, a run or a class."""
+"""Finds the policy to audit: by its name, a file, a run or a class."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,21 @@ ALL = (
 )
 
 
-def targets(target: str, words: Sequence[str], trust: bool = False) -> list[AuditTarget]:
-    """The policies to audit; raises with the nearest name if there is no such policy."""
+def targets(
+    target: str, words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> list[AuditTarget]:
+    """The policies to audit, with settings of a command line or of Python; raises with the nearest name."""
     if target == "all":
-        return [_from_settings(load([*chosen, *words]), name) for name, *chosen in ALL]
+        return [_from_settings(load([*chosen, *words], settings=settings), name) for name, *chosen in ALL]
     if not target:
-        return [_from_settings(load(words))]
+        return [_from_settings(load(words, settings=settings))]
     if target in POLICIES:
-        return [_from_settings(load([f"py_agent={target}", *words]), target)]
+        return [_from_settings(load([f"py_agent={target}", *words], settings=settings), target)]
     if target in choices("agent") or target.endswith((".yaml", ".yml")):
-        return [_from_settings(load([f"agent={target}", *words]), target)]
+        return [_from_settings(load([f"agent={target}", *words], settings=settings), target)]
     if ":" in target or target.endswith(".py"):
-        return [_from_code(target, words)]
-    return [_from_run(target, words, trust)]
+        return [_from_code(target, words, settings)]
+    return [_from_run(target, [*words, *(settings or {})], trust)]
 
 
 def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
@@ -63,9 +65,9 @@ def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget
     return AuditTarget(name, make, spec, takes_options=True)
 
 
-def _from_code(reference: str, words: Sequence[str]) -> AuditTarget:
+def _from_code(reference: str, words: Sequence[str], given: Mapping[str, Any] | None) -> AuditTarget:
     """A user's class. A `Policy` is built as training builds it."""
-    settings = load([f"py_agent={reference}", *words])
+    settings = load([f"py_agent={reference}", *words], settings=given)
     found = find_object(reference)
     assert settings.py_agent is not None
     spec = make_spec(settings.env)

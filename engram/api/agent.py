@@ -1,0 +1,187 @@
+"""Agent: a trained policy to act with. `engram.load` loads one from a run."""
+
+# B rows, L layers, S floats per layer
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from engram.agent.metta_agent import MettaAgent
+from engram.api.arguments import Env, PolicyChoice, env_choice, policy_choice
+from engram.api.observations import ObservationRows
+from engram.api.run import Run, directory_of
+from engram.config.evaluation import with_env
+from engram.config.load import load_run
+from engram.config.overrides import from_python
+from engram.config.run import RunSettings
+from engram.env.action_reader import reader
+from engram.env.registry import make_spec
+from engram.env.single import RowSpaces, row_spaces
+from engram.settings import UserError
+from engram.training.checkpoint.origin import checkpoint_of, load_agent
+from engram.training.device import choose_device
+from engram.training.evaluate import copy_with_own_memory
+
+State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part
+
+
+class Agent:
+    """A trained policy. It takes observations as the environment gives them and returns actions for `env.step`.
+
+    >>> import engram
+    >>> agent = engram.load("runs/first")
+    >>> env = engram.make_env("recall")
+    >>> observation, _ = env.reset(seed=1)
+    >>> agent.reset()
+    >>> for _ in range(5):
+    ...     observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+    """
+
+    def __init__(self, agent: MettaAgent, spaces: RowSpaces, settings: RunSettings, seed: int | None) -> None:
+        self.settings = settings
+        self.observation_space, self.action_space = spaces.observation, spaces.action
+        self.policy = agent
+        self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
+        self._to_rows = ObservationRows(spaces, agent.env_spec).convert
+        self._read_actions = reader(spaces.action)
+        self._device = next(agent.parameters()).device
+        self._generator = torch.Generator(self._device)
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+        self._rows: int | None = None
+
+    def reset(self) -> None:
+        """Forget everything: the next observations are the first of their episodes."""
+        self.policy.reset_memory()
+        self._rows = None
+
+    def act(
+        self, observations: Any, starts: Any = None, deterministic: bool = False, *, action_masks: Any = None
+    ) -> Any:
+        """Actions for one observation, or for a batch with one memory per row.
+
+        `starts` is true where an observation is the first of an episode: that row forgets what was before. After
+        `reset` all rows are at the start of an episode. `deterministic` takes the most likely action. `action_masks`
+        are those of the environment's infos, if it has them there.
+        """
+        rows, single = self._to_rows(observations, action_masks)
+        if self._rows not in (None, len(rows)):
+            raise UserError(
+                f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
+            )
+        self._rows = len(rows)
+        return self._act(self.policy, rows, single, _flags(starts, len(rows), "starts"), deterministic)
+
+    def predict(
+        self,
+        observation: Any,
+        state: State | None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        *,
+        action_masks: Any = None,
+    ) -> tuple[Any, State]:
+        """Action and next state for one observation or a batch, as in stable-baselines3: the caller keeps the state.
+
+        `state` is None before the first step. `episode_start` is true where an observation begins an episode.
+        """
+        rows, single = self._to_rows(observation, action_masks)
+        starts = _flags(episode_start, len(rows), "episode_start")
+        stores = self._predicting.policy.stores()
+        self._predicting.reset_memory()
+        if state is not None:
+            for store, part in zip(stores.values(), self._checked(state, len(rows)), strict=True):
+                store.write(slice(0, len(rows)), torch.from_numpy(part).to(self._device))
+        action = self._act(self._predicting, rows, single, starts, deterministic)
+        memory = self._predicting.memory_of(torch.arange(len(rows), device=self._device))
+        return action, tuple(part.cpu().numpy() for part in memory.values())
+
+    @torch.no_grad()
+    def _act(self, agent: MettaAgent, rows: np.ndarray, single: bool, starts: np.ndarray, deterministic: bool) -> Any:
+        count = len(rows)
+        if self.settings.trainer.memory == "off":
+            starts = np.ones(count, bool)
+        noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
+        if not deterministic:
+            noise.uniform_(generator=self._generator)
+        flags = torch.from_numpy(starts).to(self._device)
+        fields: Mapping[str, Any] = {
+            "env_obs": torch.from_numpy(rows).to(self._device),
+            "dones": torch.zeros_like(flags),
+            "truncateds": torch.zeros_like(flags),
+            "starts": flags,
+            "training_env_id_start": torch.zeros(count, dtype=torch.long, device=self._device),
+            "action_noise": noise,
+        }
+        agent.reserve_memory(count)
+        td = agent(TensorDict(fields, batch_size=[count]))
+        actions = td["actions"]
+        if deterministic:
+            actions = agent.action_space.greedy(td["full_log_probs"], actions)
+        converted = np.asarray(self._read_actions(actions.cpu().numpy()), dtype=self.action_space.dtype)
+        return converted[0] if single else converted
+
+    def _checked(self, state: Any, rows: int) -> State:
+        shapes = [(rows, *shape) for shape in self.policy.memory_shapes().values()]
+        found = [np.shape(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
+        if found != shapes:
+            raise UserError(f"state: expected what predict returned for the same rows, {shapes}, got {found}")
+        return tuple(np.asarray(part, np.float32) for part in state)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.settings.policy.name} on {self.policy.env_spec.name})"
+
+
+def load(
+    run: str | os.PathLike[str] | Run,
+    checkpoint: str = "latest",
+    *,
+    env: Env | None = None,
+    policy: PolicyChoice | None = None,
+    device: str = "auto",
+    seed: int | None = None,
+    trust: bool = False,
+) -> Agent:
+    """The trained agent of a run: of its latest checkpoint, its `best`, or one by its path.
+
+    >>> import engram
+    >>> agent = engram.load("runs/first")
+    >>> int(agent.act([1, 0, 0, 0, 0, 0], deterministic=True)) in range(4)
+    True
+
+    `env` and `policy` replace those of the run, for example classes that were defined in another script. `seed` makes
+    sampled actions reproducible. `trust=True` allows code that the run names, although you did not make the run here.
+    """
+    directory = directory_of(run)
+    given = {"env": env, "py_agent": policy}
+    unused = ["trainer", "hooks", *(name for name, choice in given.items() if choice is not None)]
+    settings = _changed(load_run(directory, trust, unused), env, policy)
+    spec = make_spec(settings.env)
+    agent = load_agent(checkpoint_of(directory, checkpoint), settings.policy, spec, training=False)
+    return Agent(agent.to(choose_device(device)), row_spaces(settings.env), settings, seed)
+
+
+def _changed(settings: RunSettings, env: Env | None, policy: PolicyChoice | None) -> RunSettings:
+    if env is not None:
+        given: Mapping[str, Any] = env if isinstance(env, Mapping) else {"env": env_choice(env)}
+        settings = with_env(settings, [*from_python(given)])
+    if policy is not None and settings.py_agent is not None:
+        name = policy_choice(policy).get("py_agent", settings.py_agent.name)
+        settings = settings.model_copy(update={"py_agent": settings.py_agent.model_copy(update={"name": name})})
+    return settings
+
+
+def _flags(given: Any, rows: int, name: str) -> np.ndarray:
+    """One flag for each row."""
+    if given is None:
+        return np.zeros(rows, bool)
+    flags = np.asarray(given)
+    if flags.dtype.kind not in "biuf" or flags.shape not in ((), (rows,)):
+        raise UserError(f"{name}: expected one true or false for each of {rows} rows, got {given!r}")
+    return np.broadcast_to(flags.astype(bool), (rows,)).copy()

@@ -1,0 +1,81 @@
+"""Evaluation of a run: plays whole episodes with its policy."""
+
+import os
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+from engram.agent.transfer import unknown_features
+from engram.api.arguments import Env, env_choice
+from engram.api.run import Run, directory_of
+from engram.config.evaluation import EvalRequest, load_evaluation
+from engram.env.registry import make_spec
+from engram.training.checkpoint.origin import checkpoint_of, load_agent
+from engram.training.device import choose_device
+from engram.training.evaluate import evaluate as play_episodes
+from engram.training.evaluation import Evaluation
+
+
+class Played(NamedTuple):
+    evaluation: Evaluation
+    about: dict[str, Any]  # what was played, as plain data
+
+
+def evaluate(
+    run: str | os.PathLike[str] | Run,
+    episodes: int = 100,
+    *,
+    env: Env | None = None,
+    greedy: bool = False,
+    trust: bool = False,
+    **settings: Any,
+) -> Evaluation:
+    """Play whole episodes with the policy of a run. Settings are those of `engram eval`.
+
+    >>> import engram
+    >>> evaluation = engram.evaluate("runs/first", episodes=8, checkpoint="latest")
+    >>> evaluation.episodes, 0 <= evaluation.returns.mean <= 1
+    (8, True)
+    """
+    given = {"run": str(directory_of(run)), "episodes": episodes, "greedy": greedy, **settings}
+    if env is not None:
+        given["env"] = env if isinstance(env, dict) else env_choice(env)
+    return play(load_evaluation([], trust, given)).evaluation
+
+
+def play(request: EvalRequest) -> Played:
+    """Evaluate as requested."""
+    directory, settings, run = request
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
+        spec = make_spec(run.env)
+        agent = load_agent(checkpoint, run.policy, spec, training=False).to(choose_device(settings.device))
+        evaluation = play_episodes(
+            agent,
+            run.env,
+            settings.episodes,
+            greedy=settings.greedy,
+            seed=settings.seed,
+            num_envs=settings.num_envs,
+            num_workers=settings.num_workers,
+            memory=run.trainer.memory,
+            step_timeout=run.trainer.worker_timeout,
+        )
+    progress = checkpoint.state["progress"]
+    about = {
+        "run": run.run,
+        "policy": run.policy.name,
+        "env": spec.name,
+        "checkpoint": str(checkpoint.path),
+        "epoch": progress["epoch"],
+        "steps": progress["steps"],
+        "greedy": settings.greedy,
+        "seed": settings.seed,
+        "memory": run.trainer.memory,
+        **evaluation.to_json(),
+        "memoryless_ceiling": spec.memoryless_ceiling,
+        "mean_return_goal": spec.mean_return_goal,
+        "masked_features": [f.name for f in unknown_features(agent.policy.env_spec.features, spec.features)],
+    }
+    return Played(evaluation, about)

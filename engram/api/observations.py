@@ -1,0 +1,140 @@
+"""Observations as an environment gives them, one or a batch, in the form that a policy reads."""
+
+# B rows
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from engram.env.block import Buffers
+from engram.env.parts import ACTION_MASK
+from engram.env.row_writer import MisfitError, RowWriter
+from engram.env.single import RowSpaces
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+
+class Rows(NamedTuple):
+    observations: np.ndarray  # [B, ...] as policies read them
+    single: bool  # one observation was given, without a dimension for rows
+
+
+class ObservationRows:
+    """Converts one observation or a batch: arrays with a first dimension for rows, or a list of observations."""
+
+    def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
+        self._own, self._spec = own, spec
+        self._rows, self._writer = np.zeros(0), RowWriter(own.observation, spec, Buffers.allocate(spec, 0).observations)
+
+    def convert(self, observation: Any, action_masks: Any = None) -> Rows:
+        """The rows are valid until the next call."""
+        singles, single = _split(observation, self._own.observation)
+        if len(self._rows) != len(singles):
+            self._rows = Buffers.allocate(self._spec, len(singles)).observations
+            self._writer = RowWriter(self._own.observation, self._spec, self._rows)
+        try:
+            self._writer.write_all(singles, _infos(action_masks, len(singles), single))
+        except MisfitError as error:
+            raise UserError(f"observation: {error}") from None
+        for transform in self._own.transforms:
+            self._rows[...] = transform(self._rows)
+        return Rows(self._rows, single)
+
+
+def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:
+    """Infos of an environment with these masks."""
+    if action_masks is None:
+        return [{}] * rows
+    masks = [action_masks] if single else action_masks
+    if len(masks) != rows:
+        raise UserError(f"action_masks: expected one for each of {rows} rows, got {len(masks)}")
+    return [{ACTION_MASK: mask} for mask in masks]
+
+
+def _split(observation: Any, space: spaces.Space) -> tuple[list[Any], bool]:
+    if _fits(observation, space):
+        return [_leaves(observation, space)], True
+    if isinstance(observation, list) and observation and all(_fits(each, space) for each in observation):
+        return [_leaves(each, space) for each in observation], False
+    rows = _rows(observation, space)
+    if rows is None:
+        raise UserError(
+            f"observation: {_describe(observation)} is neither one observation of {space} nor a batch of them, "
+            "with a first dimension for rows"
+        )
+    return rows, False
+
+
+def _fits(observation: Any, space: spaces.Space) -> bool:
+    """Whether this is one observation of the space, by its structure and shapes."""
+    if isinstance(space, spaces.Dict):
+        return isinstance(observation, Mapping) and all(
+            name in observation and _fits(observation[name], part) for name, part in space.spaces.items()
+        )
+    if isinstance(space, spaces.Tuple):
+        return (
+            isinstance(observation, tuple | list)
+            and len(observation) == len(space.spaces)
+            and all(map(_fits, observation, space.spaces))
+        )
+    if isinstance(space, spaces.Text):
+        return isinstance(observation, str)
+    return _shape(observation) == (space.shape or ())
+
+
+def _rows(observation: Any, space: spaces.Space) -> list[Any] | None:
+    """The observations of a batch; None if it is none."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, Mapping) or not all(name in observation for name in space.spaces):
+            return None
+        parts = [_rows(observation[name], part) for name, part in space.spaces.items()]
+        names = list(space.spaces)
+        return _joined(parts, lambda values: dict(zip(names, values, strict=True)))
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            return None
+        return _joined([_rows(part, each) for part, each in zip(observation, space.spaces, strict=True)], tuple)
+    if isinstance(space, spaces.Text):
+        texts = isinstance(observation, list | tuple | np.ndarray) and all(
+            isinstance(each, str) for each in observation
+        )
+        return list(observation) if texts else None
+    shape = _shape(observation)
+    if shape is None or not shape or shape[1:] != (space.shape or ()):
+        return None
+    return list(np.asarray(observation))
+
+
+def _joined(parts: list[list[Any] | None], join: Any) -> list[Any] | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or len({len(part) for part in known}) > 1:
+        return None
+    return [join(values) for values in zip(*known, strict=True)]
+
+
+def _leaves(observation: Any, space: spaces.Space) -> Any:
+    """The observation with arrays for its leaves."""
+    if isinstance(space, spaces.Dict):
+        return {name: _leaves(observation[name], part) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_leaves, observation, space.spaces))
+    return observation if isinstance(space, spaces.Text) else np.asarray(observation)
+
+
+def _shape(observation: Any) -> tuple[int, ...] | None:
+    """The shape of an array of numbers; None for anything else."""
+    try:
+        array = np.asarray(observation)
+    except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors on another device
+        return None
+    return None if array.dtype.kind not in "biuf" else array.shape
+
+
+def _describe(observation: Any) -> str:
+    if isinstance(observation, Mapping):
+        return f"a mapping of {', '.join(f'{name}: {_describe(part)}' for name, part in observation.items())}"
+    if (shape := _shape(observation)) is not None:
+        return f"an array of shape {shape}" if shape else f"the number {observation}"
+    return f"{type(observation).__name__} {str(observation)[:40]}"

@@ -1,0 +1,110 @@
+"""Run: a run on disk, with its settings, metrics and checkpoints. `engram.open` opens one."""
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engram.config.evaluation import find_run
+from engram.config.load import SETTINGS_FILE, describe_run
+from engram.config.run import RunSettings
+from engram.settings import UserError
+from engram.training.checkpoint.listing import list_checkpoints
+
+if TYPE_CHECKING:
+    from engram.api.agent import Agent
+    from engram.training.evaluation import Evaluation
+
+
+class Run:
+    """A run on disk: what `engram.train` returns and `engram.open` opens.
+
+    >>> import engram
+    >>> run = engram.open("runs/first")
+    >>> run.settings.env.kind, run.steps
+    ('recall', 1024)
+    >>> evaluation = run.evaluate(episodes=4)
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @cached_property
+    def settings(self) -> RunSettings:
+        """All settings of the run."""
+        return describe_run(self.directory)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The metrics of every epoch so far, as in `metrics.jsonl`."""
+        path = self.directory / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last line may be half written
+
+    @property
+    def metrics(self) -> Any:
+        """One row for each epoch: a DataFrame if pandas is installed, otherwise a dict of columns."""
+        records = self.records
+        names = dict.fromkeys(name for record in records for name in record)
+        columns = {name: [record.get(name) for record in records] for name in names}
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError:
+            return columns
+        return pandas.DataFrame(columns)
+
+    @property
+    def steps(self) -> int:
+        """Agent-steps so far."""
+        records = self.records
+        return records[-1]["steps"] if records else 0
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints that are kept, oldest first."""
+        return list_checkpoints(self.directory / "checkpoints")
+
+    def load(self, checkpoint: str = "latest", **options: Any) -> "Agent":
+        """The trained agent: `engram.load` of this run."""
+        from engram.api.agent import load
+
+        return load(self, checkpoint, **options)
+
+    def evaluate(self, episodes: int = 100, **settings: Any) -> "Evaluation":
+        """Play whole episodes with the trained policy: `engram.evaluate` of this run."""
+        from engram.api.evaluate import evaluate
+
+        return evaluate(self, episodes, **settings)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.directory)!r})"
+
+
+def open_run(run: str | os.PathLike[str]) -> Run:
+    """Open a run by its directory, or by its name below `runs`.
+
+    >>> import engram
+    >>> run = engram.open("runs/first")
+    >>> [checkpoint.name for checkpoint in run.checkpoints]
+    ['epoch_000002']
+    >>> float(run.metrics["memory/replay_error"][0])
+    0.0
+    """
+    return Run(directory_of(run))
+
+
+def directory_of(run: Any) -> Path:
+    """The directory of a run, given as a `Run`, a path or a name."""
+    if isinstance(run, Run):
+        return run.directory
+    if not isinstance(run, str | os.PathLike):
+        raise UserError(f"run: {run!r} is a {type(run).__name__}: give the directory of a run, or its name")
+    path = Path(run)
+    if (path / SETTINGS_FILE).is_file():
+        return path
+    return find_run(path.name, Path("runs") if path.parent == Path() else path.parent)

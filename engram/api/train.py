@@ -1,0 +1,136 @@
+"""Training from Python: `engram.train`, and what it shares with the command line."""
+
+import errno
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from engram.api.arguments import Env, PolicyChoice, run_settings
+from engram.api.hooks import find_hook, follow
+from engram.api.run import Run
+from engram.config.run import RunSettings
+from engram.config.run_directory import not_writable, prepare_directory, restore_directory
+from engram.env.registry import make_spec
+from engram.settings import UserError
+from engram.training.launch import place
+from engram.training.stop_signals import request_stop
+
+if TYPE_CHECKING:
+    from engram.agent.metta_agent import MettaAgent
+    from engram.training.distributed import World
+    from engram.training.run import Display
+
+FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def train(
+    env: Env | None = None,
+    policy: PolicyChoice | None = None,
+    total_timesteps: int | None = None,
+    run: str | None = None,
+    *,
+    on_epoch: Callable[..., Any] | None = None,
+    progress: bool = True,
+    trust: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a policy, or resume a run of the same name. Ctrl-C ends training and returns the run so far.
+
+    >>> import engram
+    >>> run = engram.train("recall", "fast", total_timesteps=1024, run="first", progress=False)
+    >>> run.steps
+    1024
+
+    `env` is a name ("tmaze", "CartPole-v1"), an environment class, or a function that makes an environment. `policy` is
+    a name, a subclass of `engram.LSTMWrapper`, or a YAML file. Without them the run has its own, or the defaults.
+    `settings` are those of the command line, nested or dotted: `trainer={"bptt_horizon": 64}`,
+    `**{"trainer.bptt_horizon": 64}`.
+
+    `on_epoch(run, record)` is called after every epoch with its metrics. It may call `run.stop()` and
+    `run.set("ppo.ent_coef", 0.001)`, and return settings of the environment for the coming epochs.
+
+    `trust=True` allows code that the stored settings of a run name, although you did not make the run here.
+    """
+    if place().size > 1:
+        raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
+    resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
+    make_spec(resolved.env)  # an environment that cannot be made leaves no directory behind
+    with ExitStack() as stack:  # holds the lock of the run's directory
+        directory = prepare_directory(resolved, stack)
+        display = stack.enter_context(_display(resolved, sys.stdout if progress else None))
+        stack.enter_context(warnings.catch_warnings())  # training shows warnings as messages
+        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a handler of the user's stays
+        request = stack.enter_context(request_stop(display.message, [signal.SIGINT] if default else []))
+        try:
+            restore = partial(restore_directory, resolved, stack)
+            train_run(resolved, display, None, trust, restore, lambda: request.stop is not None)
+        except KeyboardInterrupt as stop:
+            display.message(str(stop) or "stopped")
+    return Run(directory)
+
+
+def train_run(
+    settings: RunSettings,
+    display: "Display",
+    world: "World | None" = None,
+    trust: bool = False,
+    restore_directory: Callable[[], None] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> None:
+    """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
+    # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
+    from engram.training.distributed import ALONE
+    from engram.training.log import stop_logging
+    from engram.training.run import start
+
+    audit: Callable[[MettaAgent], None] | None = None
+    if settings.trainer.audit is not None:
+        from engram.audit import stop_on_memory_fault
+
+        audit = stop_on_memory_fault
+    hook = find_hook(settings) if world is None or world.main else None
+    on_epoch = follow(settings, hook, interrupted)
+    try:
+        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch)
+    except OSError as error:
+        if not _is_about(error, settings.directory):
+            raise
+        raise UserError(not_writable(settings.directory, error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
+        ) from error
+    finally:
+        stop_logging()
+
+
+def _display(settings: RunSettings, stream: TextIO | None) -> Any:
+    from engram.display.silent import SilentDisplay
+    from engram.display.terminal import make_display
+
+    def next_steps(_steps: int) -> list[str]:
+        run = repr(str(settings.directory))
+        return [f"engram.open({run}).evaluate()", f"engram.load({run}).act(observation)"]
+
+    return SilentDisplay() if stream is None else make_display(stream, next_steps)
+
+
+def _is_about(error: OSError, directory: Path) -> bool:
+    """Whether the error comes from the run's directory: full, read-only, or gone."""
+    if error.errno in FULL_OR_READ_ONLY:
+        return True
+    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether NumPy or torch could not allocate."""
+    texts = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")  # of torch
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)

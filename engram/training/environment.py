@@ -1,0 +1,70 @@
+"""The environment of a run: as the settings say, as a checkpoint stored it, or as a hook changes it between epochs."""
+
+import logging
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from engram.env.registry import make_spec
+from engram.env.settings import EnvSettings
+from engram.env.spec import EnvSpec
+from engram.env.vector import VectorEnv
+from engram.settings import UserError
+from engram.stored.trust import code_named_in
+from engram.training.checkpoint.files import Checkpoint
+from engram.training.distributed import World
+from engram.training.loop import Training
+from engram.training.seeding import derive_seed
+from engram.training.sizes import Sizes
+from engram.training.threads import number_of_batches
+
+log = logging.getLogger("engram")
+
+
+def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | None) -> tuple[EnvSettings, int]:
+    """The environment and its seed: those of the settings, unless a hook had changed them before the checkpoint."""
+    stored = None if checkpoint is None else checkpoint.state.get("env")
+    if checkpoint is None or stored is None or stored["settings"].get("kind") != env.kind:
+        return env, seed
+    code, own = (set(code_named_in({"env": each})) for each in (stored["settings"], env.model_dump(mode="json")))
+    if not code <= own:  # only the settings of a run are checked for code that a stranger may have written
+        raise UserError(f"{checkpoint.path} names code that the settings of its run do not: {', '.join(code - own)}")
+    try:
+        return type(env).model_validate(stored["settings"]), stored["seed"]
+    except ValidationError as error:
+        raise UserError(f"{checkpoint.path}: its environment does not fit this version of Engram: {error}") from None
+
+
+def open_environment(env: EnvSettings, seed: int, sizes: Sizes, timeout: float, world: World) -> VectorEnv:
+    """`timeout`: seconds that a worker may take for one step."""
+    return VectorEnv(
+        env,
+        num_envs=sizes.num_envs,
+        num_workers=sizes.num_workers,
+        seed=seed,
+        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
+        step_timeout=timeout,
+        first_env=world.rank * sizes.num_envs,
+    )
+
+
+def change_environment(training: Training, env: EnvSettings, seed: int, sizes: Sizes, timeout: float) -> None:
+    """Let all rows begin new episodes in another environment with the same spaces."""
+    if env == training.env.settings:
+        return
+    _check_same_spaces(training.agent.env_spec, make_spec(env))
+    training.env.close()
+    seed = derive_seed(seed, "environment", training.progress.epoch)  # episodes that were not played before
+    training.env = open_environment(env, seed, sizes, timeout, training.world)
+    training.env.reset()
+    training.rollout.change_environment(training.env)
+    log.info("epoch %s: the environment is now %r", training.progress.epoch, env)
+
+
+def _check_same_spaces(before: EnvSpec, after: EnvSpec) -> None:
+    one, other = (
+        replace(spec, name="", memoryless_ceiling=None, mean_return_goal=None).to_json() for spec in (before, after)
+    )
+    if changed := [name for name in one if one[name] != other[name]]:
+        differences = "; ".join(f"{name} {other[name]}, not {one[name]}" for name in changed)
+        raise UserError(f"env: spaces must stay the same during a run, but the new environment has {differences}")

@@ -1,0 +1,36 @@
+"""A tiny policy of a user's own, and settings that make runs tiny."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import engram
+
+SMALL: dict[str, Any] = {
+    "trainer": {
+        "num_envs": 4,
+        "bptt_horizon": 8,
+        "batch_size": 64,
+        "minibatch_size": 32,
+        "num_workers": 0,
+        "update_epochs": 1,
+        "checkpoint": {"interval": 1},
+    },
+    "progress": False,
+}
+
+
+class Small(engram.LSTMWrapper):
+    """A policy of a user's own."""
+
+    def __init__(self, env: object, **kwargs: Any) -> None:
+        super().__init__(env, input_size=8, hidden_size=8, **kwargs)
+        self.encoder, self.actor, self.critic = nn.Linear(3, 8), nn.Linear(8, 2), nn.Linear(8, 1)
+
+    def encode_observations(self, observations: Any) -> Tensor:
+        bit, clock = nn.functional.one_hot(observations["bit"].flatten().long(), 2), observations["clock"]
+        return self.encoder(torch.cat([bit, clock], dim=1))
+
+    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor(hidden), self.critic(hidden)
