@@ -24,7 +24,7 @@ examples:
 
 
 def main(words: Sequence[str]) -> int:
-    usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH]"
+    usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH] [--trust]"
     parser = ArgumentParser(prog="engram export", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
