@@ -1,6 +1,5 @@
 """Run: a run on disk, with its settings, metrics and checkpoints. `engram.open` opens one."""
 
-import json
 import os
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +9,7 @@ from engram.config.evaluation import find_run
 from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.settings import UserError
+from engram.stored.metrics import read_metrics
 from engram.training.checkpoint.listing import list_checkpoints
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class Run:
     @property
     def records(self) -> list[dict[str, Any]]:
         """The metrics of every epoch so far, as in `metrics.jsonl`."""
-        path = self.directory / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last line may be half written
+        return read_metrics(self.directory)
 
     @property
     def metrics(self) -> Any:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engram.config.load import SETTINGS_FILE, load_run
+from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import flatten, is_locked
 from engram.settings import UserError
+from engram.stored.files import MEGABYTE, UnreadableError, read_json
+from engram.stored.metrics import read_metrics
 from engram.training.checkpoint.listing import list_checkpoints
 
+STATE_LIMIT = 64 * MEGABYTE
 NOT_COMPARED = {"run", "runs_dir"}
 
 
@@ -30,7 +33,7 @@ class RunState(NamedTuple):
 def read_run(directory: Path) -> RunState:
     """The state of the run in a directory."""
     try:
-        settings = load_run(directory, trust=True)  # it is only read: no code runs
+        settings = describe_run(directory)
     except UserError:
         return RunState(directory.name, directory, "unreadable", 0, None, None, _age(directory), None)
     steps, mean_return = _progress(directory)
@@ -71,19 +74,13 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """The records of a run so far. A line that is being written is left out."""
-    try:
-        lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError):
-        return []
-
-
 def _progress(directory: Path) -> tuple[int, float | None]:
     """Steps and mean return, of the last checkpoint or the metrics after it."""
     steps, mean_return = _checkpoint_progress(directory)
-    records = read_metrics(directory)
+    try:
+        records = read_metrics(directory)
+    except UnreadableError:
+        records = []
     if records and records[-1].get("steps", 0) > steps:
         returns = [record["episode/return"] for record in records if record.get("episode/return") is not None]
         return int(records[-1]["steps"]), returns[-1] if returns else mean_return
@@ -93,10 +90,10 @@ def _progress(directory: Path) -> tuple[int, float | None]:
 def _checkpoint_progress(directory: Path) -> tuple[int, float | None]:
     for path in reversed(list_checkpoints(directory / "checkpoints")):
         try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            state = read_json(path / "state.json", STATE_LIMIT, inside=directory)
             returns = state.get("recent_returns") or []
             return int(state["progress"]["steps"]), sum(returns) / len(returns) if returns else None
-        except (OSError, ValueError, KeyError):
+        except (UnreadableError, ValueError, KeyError, TypeError, AttributeError):  # not written by Engram
             continue
     return 0, None
 

@@ -16,8 +16,8 @@ from engram.config.sweep import SearchRange, SweepSettings, command_line, trial_
 from engram.env.registry import adapter_path
 from engram.runs.group import with_no_workers
 from engram.runs.pool import Finished, Pool, Train
-from engram.runs.state import read_metrics
 from engram.settings import UserError
+from engram.stored.metrics import read_metrics
 
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0

@@ -1,6 +1,5 @@
 """What the runs of a benchmark of learning reached: one row per task and variant, over its seeds."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from engram.bench.learning.jobs import is_finished, read_scores
 from engram.bench.learning.suite import Job
 from engram.bench.machine import describe
+from engram.stored.metrics import read_metrics
 from engram.training.estimate import Estimate, estimate
 
 
@@ -93,8 +93,7 @@ def _row(jobs: Sequence[Job]) -> Row:
 
 
 def _read_run(job: Job, goal: float | None) -> Run:
-    lines = (job.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_metrics(job.directory)
     evaluating = accumulate(record.get("time/evaluation_seconds", 0.0) for record in records)
     curve = [
         Point(
