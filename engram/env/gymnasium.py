@@ -37,7 +37,10 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     action = policy_action_space(env.action_space, name)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
     spec = EnvSpec.of_parts(name, parts, action)
-    masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
+    shown = env.reset(seed=0)
+    if not isinstance(shown, tuple) or len(shown) != 2:
+        raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
+    masks = settings.action_masks and mask_of(*shown) is not None
     return spec.with_action_mask() if masks else spec
 
 
