@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import learning, plots, story
+from bench.peers import solve
 from bench.peers.catalogue import PEERS
 from bench.peers.race import DEFAULT_VENVS, TASKS, PeerOptions, measure
 from engram.cli.arguments import names_from, positive_int
@@ -15,6 +16,7 @@ from engram.settings import UserError
 HELP = """
 Only here (make bench ARGS="VERB …"):
   peers     Engram and other systems at the same work
+  solve     seconds until a task is solved, Engram and other systems
   story     what memory bugs do to learning, and what tells
   learning  collect runs into one result file
   plot      plot results: races as bars, runs as learning curves"""
@@ -25,6 +27,8 @@ def main(words: Sequence[str]) -> int:
     try:
         if verb == "peers":
             return _peers(rest)
+        if verb == "solve":
+            return solve.main(rest)
         if verb == "story":
             return story.main(rest)
         if verb == "learning":

@@ -18,6 +18,7 @@ class Peer:
     environment: dict[str, str] = field(default_factory=dict)  # for building and running
     threads: tuple[int, ...] | None = None  # None: as given on the command line
     resets: str = "exact"  # how learning resets memory where an episode ends inside a segment
+    module: str | None = None  # runs in Engram's own virtual environment if that has this module
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ PEERS: dict[str, Peer] = {
     ),
     "rl_games": Peer("rl_games", "run_rl_games.py", ("cartpole",), ((TORCH, "rl-games==1.6.5", "gymnasium>=1.2,<2"),)),
     "sb3_contrib": Peer(
-        "sb3-contrib RecurrentPPO", "run_sb3_contrib.py", ("cartpole",), ((TORCH, "sb3-contrib>=2.7"),)
+        "sb3-contrib RecurrentPPO",
+        "run_sb3_contrib.py",
+        ("cartpole",),
+        ((TORCH, "sb3-contrib>=2.7"),),
+        module="sb3_contrib",
     ),
     "sample_factory": Peer(
         "Sample Factory", "run_sample_factory.py", ("cartpole",), ((TORCH, "sample-factory==2.1.1"),), threads=(1,)

@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 import venv
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.peers.catalogue import PEERS, PatchedSource, Peer
@@ -28,7 +29,8 @@ INDEX = (
 
 def python_of(name: str, venvs: Path) -> Path:
     """The interpreter of a peer; raises `ProgramError` if it is not installed."""
-    if not PEERS[name].packages:
+    module = PEERS[name].module
+    if not PEERS[name].packages or (module and find_spec(module)):
         return Path(sys.executable)
     folder = venvs.expanduser() / name
     if not _is_installed(folder, PEERS[name]):

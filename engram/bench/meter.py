@@ -2,6 +2,7 @@
 
     {"measure": 3.0}     train for about 3 seconds -> {"steps": …, "updates": …, "seconds": …, "phases": {…}}
     {"learn": 500000}    train up to 500000 steps  -> {"steps": …, "seconds": …, "return": …}
+    {"train": 600}       train for 600 seconds, or until `end` -> {"curve": [[seconds, steps, return], …], …}
 
 Between commands the program waits; it exits when its input ends. This file does not import Engram, because programs
 that train with other libraries load it too.
@@ -33,6 +34,7 @@ class Meter:
         self._phases: dict[str, float] = {}
         self._notes: dict[str, list[float]] = {}
         self._stack: list[str] = []
+        self._curve: list[list] = []  # of "train"
         self._since = 0.0
 
     def iteration(self, steps: int, recent_return: float | None = None) -> None:
@@ -54,9 +56,20 @@ class Meter:
             self._reply(reply)
         elif "learn" in self._command and self._total >= self._command["learn"]:
             self._reply({"steps": self._total, "seconds": now - self._began, "return": recent_return})
+        elif "train" in self._command:
+            self._curve.append([round(now - self._began, 2), self._total, recent_return])
+            if now - self._began < self._command["train"]:
+                return
+            self._reply({"curve": self._curve})
         else:
             return
         self._wait()
+
+    def end(self, **figures: float) -> None:
+        """Call when training is over, perhaps with figures to report: replies to `train`, if that has not ended yet."""
+        if self._command is not None and "train" in self._command:
+            self._reply({"curve": self._curve, **figures})
+            self._wait()
 
     @contextmanager
     def phase(self, name: str):

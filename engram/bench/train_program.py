@@ -15,17 +15,19 @@ UNLIMITED = 10**15
 PHASES = ("environment", "inference", "learning")
 
 
-def command(overrides: Sequence[str], threads: int) -> list[str]:
+def command(overrides: Sequence[str], threads: int, recent: int | None = None) -> list[str]:
     """The command line that trains with these settings and answers the commands of `meter.py`."""
-    options = json.dumps({"overrides": list(overrides), "threads": threads})
+    options = json.dumps({"overrides": list(overrides), "threads": threads, "recent": recent})
     return [sys.executable, "-m", "engram.bench.train_program", options]
 
 
 class MeterDisplay:
     """Takes the place of the terminal: an iteration ends when an epoch is displayed."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, recent: int | None = None) -> None:
         self._meter, self._steps = meter, 0
+        self._recent = recent  # episodes of a recent return; None: as many as the run's own metrics
+        self._episodes: list[float] = []
 
     def start(self, plan: Any) -> None: ...
 
@@ -35,7 +37,13 @@ class MeterDisplay:
         self._meter.note("megabytes", record["process/megabytes"])
         self._meter.note("seconds", (record["steps"] - self._steps) / record["time/steps_per_second"])
         steps, self._steps = record["steps"] - self._steps, record["steps"]
-        self._meter.iteration(steps, record["return"])
+        self._meter.iteration(steps, record["return"] if self._recent is None else self._recent_return(record))
+
+    def _recent_return(self, record: dict[str, Any]) -> float | None:
+        """The mean over the last episodes, of which only the mean of each iteration is known."""
+        self._episodes += [record.get("episode/return", 0.0)] * record["episode/count"]
+        del self._episodes[: -(self._recent or 1)]
+        return sum(self._episodes) / len(self._episodes) if len(self._episodes) == self._recent else None
 
     def message(self, text: str) -> None:
         print(text, file=sys.stderr)
@@ -56,7 +64,8 @@ def main() -> None:
 
         torch.set_num_threads(options["threads"])
         with contextlib.redirect_stdout(sys.stderr):
-            start(settings, MeterDisplay(meter))
+            start(settings, MeterDisplay(meter, options.get("recent")))
+        meter.end()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from bench.__main__ import main
 def test_help_lists_all_verbs(capsys) -> None:
     assert main([]) == 0
     printed = capsys.readouterr().out
-    for verb in ("core", "scale", "peers", "learning", "plot"):
+    for verb in ("core", "scale", "learn", "peers", "solve", "story", "learning", "plot"):
         assert f"  {verb}" in printed
 
 

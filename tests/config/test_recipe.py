@@ -49,7 +49,7 @@ def test_every_recipe_has_a_budget_and_a_documented_source(task):
         assert recipe.goal is not None
 
 
-@pytest.mark.parametrize("task", [name for name in choices("task") if not name.startswith("minigrid")])
+@pytest.mark.parametrize("task", choices("task"))
 def test_the_environment_of_every_recipe_can_be_made(task):
     assert make_spec(load([f"task={task}"]).env).single_action_space is not None
 

@@ -4,10 +4,11 @@ from collections import deque
 
 import gymnasium
 import numpy as np
+from meter import options
 
 KEEP = np.array([1, 0, 1, 0], np.float32)
 REWARD_SCALE = 0.1
-RECENT: deque[float] = deque(maxlen=200)  # unscaled returns
+RECENT: deque[float] = deque(maxlen=options().get("recent", 200))  # unscaled returns
 
 
 def recent_return() -> float | None:

@@ -84,7 +84,7 @@ def test_a_file_may_rely_on_defaults(tmp_path):
         ({"map_builder__objects__wizard": 1}, r"cannot be played: .*wizard"),
         ({"map_builder__agents": 0}, r"cannot be played: .*spawn points"),
         ({"map_builder__type": "os.system"}, r"game\.map_builder\.type: os\.system is not a class of mettagrid's"),
-        ({"map_builder__type": "mettagrid.nothing.Config"}, r"game\.map_builder: No module"),
+        ({"map_builder__type": "mettagrid.mapgen.scenes.nothing.Config"}, r"game\.map_builder: No module"),
     ],
 )
 def test_an_unplayable_world_is_refused_with_the_reason(tmp_path, changes, complaint):
