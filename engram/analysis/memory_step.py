@@ -32,9 +32,7 @@ class MemoryStep:
         self.agent.bind(agent.env_spec)
         self.action_space = self.agent.action_space
         self.device = next(self.agent.parameters()).device
-        self._stores = self.agent.policy.stores()
-        self._sizes = [layers * size for layers, size in self.agent.memory_shapes().values()]
-        self.units = sum(self._sizes)
+        self.units = sum(layers * size for layers, size in self.agent.memory_shapes().values())
 
     @torch.no_grad()
     def __call__(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
@@ -45,8 +43,7 @@ class MemoryStep:
     def _step(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
         rows = len(observations)
         self.agent.reserve_memory(rows)
-        for store, part in zip(self._stores.values(), memory.split(self._sizes, -1), strict=True):
-            store.write(slice(0, rows), part.view(rows, *store.memory_NLS.shape[1:]))
+        store_memory(self.agent, memory)
         starts = starts.to(self.device)
         fields = {
             "env_obs": observations.to(self.device),
@@ -68,6 +65,14 @@ def stored_memory(agent: MettaAgent, rows: int) -> Tensor:
     return torch.cat(
         [torch.zeros(rows, 0), *(store.memory_NLS[:rows].flatten(1).float().cpu() for store in stores)], -1
     )
+
+
+def store_memory(agent: MettaAgent, memory: Tensor) -> None:
+    """Replace the memory of an agent's first rows by these rows [N, U]."""
+    stores = agent.policy.stores().values()
+    sizes = [store.memory_NLS[0].numel() for store in stores]
+    for store, part in zip(stores, memory.split(sizes, -1), strict=True):
+        store.write(slice(0, len(memory)), part.reshape(len(memory), *store.memory_NLS.shape[1:]))
 
 
 def unit_names(agent: MettaAgent) -> list[str]:

@@ -1,25 +1,29 @@
-"""Recordings: whole episodes of one environment, with everything that the agent saw, did and remembered."""
+"""Recordings: whole episodes, with everything that the agent saw, did and remembered."""
 
 # T steps, R rows (agents), W numbers per action distribution, U numbers of memory per row
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.analysis.distributions import entropy
-from engram.analysis.memory_step import MemoryStep, stored_memory
+from engram.analysis.memory_step import MemoryStep, store_memory, stored_memory
 from engram.env.block import Episodes
 from engram.env.scene import Scene, drawable
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
-from engram.env.vector import VectorEnv
+from engram.env.vector import Batch, VectorEnv
 from engram.training.evaluate import Player, copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
 
 FEW_STEPS = 64  # more episodes follow until there are as many
 MANY_STEPS = 1000
+
+Change = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,10 @@ class Recording:
     values: np.ndarray  # [T, R]
     rewards: np.ndarray  # [T, R]
     memory: np.ndarray  # [T, R, U] after the observation
-    episode_starts: np.ndarray  # [E]: the first step of each episode
-    scenes: list[Scene]  # T of them, or none if the environment cannot be drawn
+    episode_starts: np.ndarray  # [E]: the first step of each episode of the first environment
+    scenes: list[Scene]  # T of them, of the first environment, or none if it cannot be drawn
     episodes: Episodes  # that ended
-    complete: bool  # whether the last episode ended
+    complete: bool  # whether all episodes that were asked for ended
 
     @property
     def steps(self) -> int:
@@ -54,65 +58,76 @@ def record(
     env_settings: EnvSettings,
     *,
     episodes: int | None = None,
+    num_envs: int = 1,
     max_steps: int = MANY_STEPS,
     greedy: bool = False,
     seed: int = EVALUATION_SEED,
     memory: str = "carry",
     pictures: bool = True,
+    change: Change | None = None,
 ) -> Recording:
-    """Play whole episodes of one environment: so many, or as many as it takes for FEW_STEPS; at most `max_steps`.
+    """Play whole episodes: so many in each environment, or as many as it takes for FEW_STEPS; at most `max_steps`.
 
-    They are those of `evaluate` with the same seed and one environment.
+    They are those of `evaluate` with the same seed and number of environments. `change` is applied to all memory before
+    each step.
     """
-    player = Player(copy_with_own_memory(agent), next(agent.parameters()).device, greedy, memory == "off", seed)
+    device = next(agent.parameters()).device
+    player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
     columns: dict[str, list[np.ndarray]] = {}
     scenes: list[Scene] = []
-    episode_starts, ended = [0], 0
-    with VectorEnv(drawable(env_settings) if pictures else env_settings, 1, seed=seed) as env:
+    first_env_starts, ended = [0], np.zeros(num_envs, int)
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        VectorEnv(drawable(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
+    ):
+        torch.manual_seed(seed)  # for policies that draw random numbers themselves
         player.agent.bind(env.spec)
-        memory_step = MemoryStep(player.agent)
         player.agent.reserve_memory(env.rows)
-        torch.manual_seed(seed)
+        memory_step, since_start = MemoryStep(player.agent), np.zeros(env.rows, int)
         env.reset()
         batch = env.recv()
         for step in range(max_steps):
-            scene = env.scene() if pictures else None
-            if scene is not None:
+            if pictures and (scene := env.scene()) is not None:
                 scenes.append(scene)
-            seen = {name: getattr(batch.buffers, name).copy() for name in ("observations", "starts", "alive")}
-            seen["starts"] |= memory == "off"
-            judged = memory_step(
-                torch.from_numpy(seen["observations"]),
-                stored_memory(player.agent, env.rows),
-                torch.from_numpy(seen["starts"]),
-            )
-            actions = player.act(batch, step)
-            env.send(batch, actions)
+            since_start = np.where(batch.buffers.starts, 0, since_start + 1)
+            if change is not None:
+                changed = change(stored_memory(player.agent, env.rows), torch.from_numpy(since_start))
+                store_memory(player.agent, changed)
+            acted = _act(player, memory_step, batch, step)
+            env.send(batch, acted["actions"])
             batch = env.recv()
-            happened = seen | {
-                "actions": actions,
-                "distributions": judged.distributions.numpy(),
-                "entropies": entropy(player.agent.action_space, judged.distributions).numpy(),
-                "values": judged.values.numpy(),
-                "rewards": batch.buffers.rewards.copy(),
-                "memory": stored_memory(player.agent, env.rows).numpy(),
-            }
-            for name, column in happened.items():
+            for name, column in (acted | {"rewards": batch.buffers.rewards.copy()}).items():
                 columns.setdefault(name, []).append(column)
-            if batch.buffers.starts.all():
-                ended += 1
-                if ended == episodes or (episodes is None and step + 1 >= FEW_STEPS):
-                    break
-                episode_starts.append(step + 1)
+            ended += batch.buffers.starts.reshape(num_envs, -1).all(1)
+            if (ended >= episodes).all() if episodes else (step + 1 >= FEW_STEPS and batch.buffers.starts.all()):
+                break
+            if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
+                first_env_starts.append(step + 1)
         finished = env.drain_episodes()
-    steps = len(columns["starts"])
     return Recording(
         spec=env.spec,
         greedy=greedy,
         seed=seed,
-        episode_starts=np.array([start for start in episode_starts if start < steps]),
+        episode_starts=np.array(first_env_starts),
         scenes=scenes,
         episodes=finished,
-        complete=ended == len([start for start in episode_starts if start < steps]),
+        complete=bool((ended >= (episodes or len(first_env_starts))).all()),
         **{name: np.stack(column) for name, column in columns.items()},
     )
+
+
+def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> dict[str, np.ndarray]:
+    """What the agent sees, does and remembers at this step."""
+    rows = len(batch.buffers.starts)
+    seen = {name: getattr(batch.buffers, name).copy() for name in ("observations", "starts", "alive")}
+    seen["starts"] |= player.memory_off
+    judged = memory_step(
+        torch.from_numpy(seen["observations"]), stored_memory(player.agent, rows), torch.from_numpy(seen["starts"])
+    )
+    return seen | {
+        "actions": player.act(batch, step),
+        "distributions": judged.distributions.numpy(),
+        "entropies": entropy(player.agent.action_space, judged.distributions).numpy(),
+        "values": judged.values.numpy(),
+        "memory": stored_memory(player.agent, rows).numpy(),
+    }

@@ -23,6 +23,7 @@ VERBS = {
     "train": "train a policy",
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
+    "memory": "measure what an agent remembers, and for how long",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
     "validate": "check settings and print them in full, without training",

@@ -1,0 +1,170 @@
+"""What an agent remembers and for how long: measured over many episodes, as plain data."""
+
+# T steps, R rows, N agent-episodes, F features, U numbers of memory per row
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engram.agent.metta_agent import MettaAgent
+from engram.analysis.facts import AgentEpisodes, agent_episodes, facts, observation_features
+from engram.analysis.horizon import Horizon, memory_horizon
+from engram.analysis.influence import episode_step
+from engram.analysis.interventions import interventions, returns
+from engram.analysis.probe import Score, explained, scores
+from engram.analysis.recording import Recording, record
+from engram.env.settings import EnvSettings
+from engram.training.estimate import Estimate
+from engram.training.settings import EVALUATION_SEED
+
+MOST_ROWS = 256  # that play at the same time
+MOST_ROW_STEPS = 100_000  # recorded; longer episodes are cut
+SHOWN_STEPS = 48  # of an episode
+PAST_SAMPLES = 600
+PAST_FEATURES = 32
+PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+class FactScores(NamedTuple):
+    name: str
+    measure: str  # accuracy (balanced: 0.5 is chance) or explained variance (0 is chance)
+    scores: list[Score | None]  # by step
+
+
+class PastScore(NamedTuple):
+    """The explained variance of the observation some steps ago."""
+
+    lag: int
+    memory: float
+    observation: float  # from the current observation alone
+    control: float  # from the memory of another episode
+
+
+class MemoryReport(NamedTuple):
+    episodes: int  # that the returns are the mean of
+    length: float  # the mean of recorded agent-episodes
+    returns: dict[str, Estimate | None]  # "normal" and each intervention
+    swap_step: int
+    horizon: Horizon | None
+    steps: list[int]  # of an episode, at which facts are probed
+    samples: list[int]  # agent-episodes at each of them
+    facts: list[FactScores]
+    past: list[PastScore]
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "returns": {name: value and value._asdict() for name, value in self.returns.items()},
+            "horizon": self.horizon and self.horizon.to_json(),
+            "facts": [
+                {**fact._asdict(), "scores": [score and score._asdict() for score in fact.scores]}
+                for fact in self.facts
+            ],
+            "past": [each._asdict() for each in self.past],
+        }
+
+
+def memory_report(
+    agent: MettaAgent,
+    env_settings: EnvSettings,
+    episodes: int,
+    *,
+    greedy: bool = False,
+    seed: int = EVALUATION_SEED,
+) -> MemoryReport:
+    """Play `episodes` episodes, and as many again with memory erased, frozen and swapped."""
+    agents = agent.env_spec.agents
+    num_envs = min(episodes, max(1, MOST_ROWS // agents))
+    per_env = -(-episodes // num_envs)
+    max_steps = max(2, MOST_ROW_STEPS // (num_envs * agents))
+
+    def play(change: Any = None) -> Recording:
+        return record(
+            agent,
+            env_settings,
+            episodes=per_env,
+            num_envs=num_envs,
+            max_steps=max_steps,
+            greedy=greedy,
+            seed=seed,
+            pictures=False,
+            change=change,
+        )
+
+    normal = play()
+    found = agent_episodes(normal, normal.starts)
+    lengths = found.stops - found.starts
+    swap_step = max(1, int(np.median(lengths)) // 2)
+    changes = interventions(normal, swap_step)
+    steps = _probed_steps(lengths)
+    samples, fact_scores = _facts_by_step(normal, found, steps)
+    return MemoryReport(
+        episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
+        length=float(lengths.mean()),
+        returns={
+            "normal": returns(normal, agents, per_env),
+            **{name: returns(play(make()), agents, per_env) for name, make in changes.items()},
+        },
+        swap_step=swap_step,
+        horizon=memory_horizon(agent, normal),
+        steps=steps,
+        samples=samples,
+        facts=fact_scores,
+        past=_past(normal, found),
+        notes=[] if normal.complete else [f"Episodes are cut after {max_steps} steps."],
+    )
+
+
+def _probed_steps(lengths: np.ndarray) -> list[int]:
+    """Steps that at least half of the episodes reach, and as many beyond as have enough samples."""
+    last = int(np.sort(lengths)[-min(len(lengths), 20)]) - 1
+    return np.unique(np.linspace(0, last, SHOWN_STEPS).round().astype(int)).tolist()
+
+
+def _facts_by_step(
+    recording: Recording, episodes: AgentEpisodes, steps: list[int]
+) -> tuple[list[int], list[FactScores]]:
+    known = facts(recording, episodes)
+    agents = recording.spec.agents
+    groups = (episodes.rows // agents) * recording.steps + episodes.starts  # agents of one world belong together
+    samples, by_step = [], []
+    for step in steps:
+        running = np.flatnonzero(episodes.stops - episodes.starts > step)
+        at = (episodes.starts[running] + step, episodes.rows[running])
+        features, _ = observation_features(recording.spec, recording.observations[at])
+        targets = [fact.values[running] for fact in known]
+        samples.append(len(running))
+        by_step.append(scores(recording.memory[at], features, targets, groups[running]))
+    found = [
+        FactScores(fact.name, "accuracy" if fact.binary else "explained variance", [row[index] for row in by_step])
+        for index, fact in enumerate(known)
+    ]
+    return samples, [fact for fact in found if any(fact.scores)]
+
+
+def _past(recording: Recording, episodes: AgentEpisodes) -> list[PastScore]:
+    """How much of the observation some steps ago memory still tells."""
+    since_TR = episode_step(recording).numpy()
+    rng = np.random.default_rng(0)
+    found = []
+    for lag in PAST_LAGS:
+        steps, rows = np.nonzero((since_TR >= lag) & recording.alive)
+        if lag > since_TR.max() or len(steps) < 40:
+            break
+        chosen = rng.permutation(len(steps))[:PAST_SAMPLES]
+        now, then = (steps[chosen], rows[chosen]), (steps[chosen] - lag, rows[chosen])
+        targets = _varying(observation_features(recording.spec, recording.observations[then])[0])
+        current = observation_features(recording.spec, recording.observations[now])[0]
+        groups = (rows[chosen] // recording.spec.agents) * recording.steps + now[0] - since_TR[now]
+        memory = recording.memory[now]
+        read = [explained(inputs, targets, groups) for inputs in (memory, current, rng.permutation(memory))]
+        if None not in read:
+            found.append(PastScore(lag, *read))  # type: ignore[arg-type]
+    return found
+
+
+def _varying(features: np.ndarray) -> np.ndarray:
+    """The features that vary most, in units of their largest value."""
+    scaled = features / np.maximum(np.abs(features).max(0), 1e-6)
+    return features[:, np.argsort(-scaled.std(0), kind="stable")[:PAST_FEATURES]]

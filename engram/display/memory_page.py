@@ -1,0 +1,106 @@
+"""The memory page: what an agent remembers and for how long, from a memory report as plain data."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from engram.display.formatting import percent, score
+from engram.display.page import page
+
+SMALL_CHANGE = 0.05  # of an action distribution
+READABLE = 0.5  # of the way from chance to certainty
+MOST_FACTS = 3  # named in the verdict
+
+Report = Mapping[str, Any]  # a MemoryReport, as `to_json` gives it
+
+
+class MemoryFacts(NamedTuple):
+    """Which agent was examined, and how."""
+
+    run: str
+    env: str
+    policy: str
+    epoch: int
+    steps: int  # it was trained for
+    bptt: int  # steps that training sees at a time
+    greedy: bool
+    seed: int
+    ceiling: float | None  # the best return without memory, if known
+
+
+def memory_page(facts: MemoryFacts, report: Report) -> str:
+    return page("memory.html", {**facts._asdict(), "verdict": verdict(facts, report), "report": report}, {})
+
+
+def verdict(facts: MemoryFacts, report: Report) -> list[str]:
+    """The results in a few sentences."""
+    return [*_about_returns(report["returns"]), *_about_horizon(report, facts.bptt), *_about_facts(report)]
+
+
+def _about_returns(returns: Mapping[str, Any]) -> list[str]:
+    normal, erased = returns["normal"], returns["erased"]
+    if normal is None or erased is None:
+        return ["No episode ended, so there is no return to compare."]
+    others = [f"{name} {score(returns[name]['mean'])}" for name in ("frozen", "swapped") if returns[name] is not None]
+    figures = f"{score(normal['mean'])} with memory, {score(erased['mean'])} with memory erased"
+    figures += f" ({', '.join(others)})" if others else ""
+    if normal["low"] is None or erased["high"] is None:
+        return [f"The return is {figures}; one episode does not tell more."]
+    if normal["low"] > erased["high"]:
+        return [f"The return needs memory: {figures}."]
+    return [f"The return does not measurably depend on memory: {figures}."]
+
+
+def _about_horizon(report: Report, bptt: int) -> list[str]:
+    horizon = report["horizon"]
+    if horizon is None:
+        return ["Episodes have a single step, so nothing can be remembered."]
+    first, largest = horizon["change"][0]["mean"], horizon["largest"]
+    sentence = (
+        f"Without memory its actions would change by {percent(first)} on average, and by {percent(largest)} at "
+        "the step that depends on memory most."
+    )
+    lasting = [lag for lag, change in zip(horizon["lags"], horizon["strong"], strict=True) if change >= SMALL_CHANGE]
+    if not lasting:
+        return [sentence, "The memory horizon is short: hardly an action depends on more than the current observation."]
+    last = lasting[-1]
+    end = "as far as episodes reach" if last == horizon["lags"][-1] else f"bptt_horizon is {bptt}"
+    return [
+        sentence,
+        f"The memory horizon is about {last} steps: erased so long ago, a tenth of the actions still change by "
+        f"{percent(SMALL_CHANGE)} or more ({end}).",
+    ]
+
+
+def _about_facts(report: Report) -> list[str]:
+    """What is remembered: read from memory, and not from the observation at hand."""
+    found = []
+    for fact in report["facts"]:
+        if fact["name"].startswith("first saw"):
+            remembered = [index for index, each in enumerate(fact["scores"]) if is_remembered(each)]
+            if remembered:
+                found.append((len(remembered), fact, remembered[-1]))
+    found.sort(key=lambda each: -each[0])
+    sentences = [_about_fact(fact, report["steps"], last) for _, fact, last in found[:MOST_FACTS]]
+    if report["facts"] and not sentences:
+        return ["Nothing of the first observation can be read from memory once it is out of sight."]
+    return sentences
+
+
+def is_remembered(each: Mapping[str, float] | None) -> bool:
+    """Whether a fact is in memory at a step, but not in the observation."""
+    if each is None:
+        return False
+    needed = each["control"] + READABLE * (1 - each["control"])
+    return each["memory"] >= needed > each["observation"]
+
+
+def _about_fact(fact: Mapping[str, Any], steps: Sequence[int], last: int) -> str:
+    each, until = fact["scores"][last], steps[last]
+    known = [index for index, score in enumerate(fact["scores"]) if score is not None]
+    end = ", the last one that is reached often enough" if last == known[-1] else ""
+    measured = "accuracy" if fact["measure"] == "accuracy" else "of its variance"
+    return (
+        f"“{fact['name']}” is remembered until step {until}{end}: read from memory with {percent(each['memory'])} "
+        f"{measured}, from the observation alone with {percent(each['observation'])} (control: "
+        f"{percent(each['control'])})."
+    )
