@@ -52,7 +52,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), SAME, ids=str)
+@pytest.mark.parametrize(("arguments", "words"), SAME, ids=[str(arguments) for arguments, _ in SAME])
 def test_a_mistake_has_the_message_of_the_command_line(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(engram.UserError) as caught:
@@ -116,7 +116,7 @@ def hook(record):
         ({"env": "recall", "seed": object()}, "seed: <object .*> is a object: expected a number, text"),
         ({"env": "recall", "total_timesteps": 5, "trainer": {"total_timesteps": 6}}, "given twice"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_object_is_described(arguments, message, tmp_path):
     with pytest.raises(engram.UserError, match=message):
