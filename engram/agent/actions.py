@@ -35,6 +35,7 @@ class ActionSpace(Protocol):
 
     logits: int  # outputs of the head per row
     noise: int  # uniform numbers per row that sampling needs
+    encoded: int  # numbers per row of an action as an input
 
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample: ...
 
@@ -42,6 +43,9 @@ class ActionSpace(Protocol):
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         """The most likely action. For continuous actions that is `sampled`, if sampled with noise 0.5."""
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Actions [N] or [N, D] as inputs [N, encoded]: one-hots, or the numbers of continuous ones."""
 
 
 def make_actions(spec: EnvSpec) -> ActionSpace:
@@ -64,7 +68,7 @@ class CategoricalActions:
     noise = 1
 
     def __init__(self, logits: int) -> None:
-        self.logits = logits
+        self.logits = self.encoded = logits
 
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample:
         return ActionSample(*sample_categorical(at_least_float32(logits), noise))
@@ -74,6 +78,9 @@ class CategoricalActions:
 
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return full_log_probs.argmax(-1)
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return one_hot(self.to_index(actions), self.logits)
 
     def to_action(self, index: Tensor) -> Tensor:
         """The environment's action for the index of a logit."""
@@ -120,6 +127,7 @@ class MultiCategoricalActions:
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.logits, self.noise = sizes, sum(sizes), len(sizes)
+        self.encoded = self.logits
 
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample:
         parts = map(sample_categorical, at_least_float32(logits).split(self.sizes, -1), noise.split(1, -1))
@@ -135,24 +143,28 @@ class MultiCategoricalActions:
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return torch.stack([part.argmax(-1) for part in full_log_probs.split(self.sizes, -1)], -1)
 
+    def encode(self, actions: Tensor) -> Tensor:
+        columns = actions.unbind(-1)
+        return torch.cat([one_hot(column, size) for column, size in zip(columns, self.sizes, strict=True)], -1)
+
 
 class GaussianActions:
     """Independent normal variables. The logits are the means and the log standard deviations."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        self.dimensions = self.noise = math.prod(shape)
+        self.dimensions = self.noise = self.encoded = math.prod(shape)
         self.logits = 2 * self.dimensions
 
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample:
-        mean, log_std = self._parameters(logits)
+        mean, log_std = self.parameters(logits)
         actions = mean + log_std.exp() * torch.special.ndtri(noise.clamp(1e-6, 1 - 1e-6))
         # From the rounded action, since learning sees nothing else.
         log_probs = normal_log_prob((actions - mean) * (-log_std).exp(), log_std)
         return ActionSample(actions.reshape(-1, *self.shape), log_probs.sum(-1), log_probs)
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> ActionEvaluation:
-        mean, log_std = self._parameters(logits)
+        mean, log_std = self.parameters(logits)
         deviation = (actions.reshape(-1, self.dimensions) - mean) * (-log_std).exp()
         log_probs = normal_log_prob(deviation, log_std)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
@@ -161,9 +173,18 @@ class GaussianActions:
     def greedy(self, full_log_probs: Tensor, sampled: Tensor) -> Tensor:
         return sampled
 
-    def _parameters(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, actions: Tensor) -> Tensor:
+        return actions.reshape(-1, self.dimensions).clamp(-10, 10)
+
+    def parameters(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations [N, D]."""
         mean, log_std = at_least_float32(logits).chunk(2, -1)
         return mean, log_std.clamp(-5, 2)
+
+
+def one_hot(index: Tensor, size: int) -> Tensor:
+    """[N] to [N, size], as floats."""
+    return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).float()
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

@@ -99,6 +99,7 @@ class MettaAgent(nn.Module):
         if unknown and self.training:
             self._grow(unknown)
         self.env_spec = spec
+        _ = spec.packing  # computed here: torch.compile cannot trace a cached property that is still empty
         self.feature_map = make_feature_map(self.policy.env_spec.features, spec.features)
         if self.feature_map is not None:
             self.feature_map.to(next(self.policy.parameters()).device)

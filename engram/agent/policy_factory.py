@@ -19,7 +19,14 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
         return ComponentPolicy(spec, settings)
     policy_class = find_class(settings.name)
     with explained(f"py_agent: {settings.name} could not be made"):
-        return _construct(policy_class, spec, settings)
+        policy = _construct(policy_class, spec, settings)
+    for option in ("previous", "critic_only"):
+        if getattr(settings, option) and not getattr(policy, option, None):
+            raise UserError(
+                f"py_agent.{option}: {policy_class.__name__} does not hand it on to LSTMWrapper: let __init__ take "
+                "**kwargs and give them to super().__init__"
+            )
+    return policy
 
 
 def find_class(name: str) -> type[Policy]:

@@ -24,8 +24,10 @@ VERBS = {
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
     "memory": "measure what an agent remembers, and for how long",
+    "export": "write a policy as ONNX or a PyTorch program",
     "audit": "check that a policy handles its memory correctly",
     "bench": "measure speed",
+    "check-env": "play an environment a little, and say what is wrong with it",
     "validate": "check settings and print them in full, without training",
 }
 CPU_SAMPLE_SECONDS = 0.1
@@ -63,7 +65,7 @@ def _run(words: Sequence[str]) -> int:
         if command.verb != "bench":  # it measures by itself how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
-        return int(import_module(f"engram.cli.{command.verb}").main(command.words))
+        return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))
     except SystemExit as end:  # argparse exits after --help and --version
         if end.code != 0:
             raise

@@ -18,12 +18,17 @@ from engram.settings import Settings, SettingsError, UserError
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
-class PlaySettings(Settings):
-    """Which agent plays, and how."""
+class PolicyOfRun(Settings):
+    """Which policy: that of a run at a checkpoint."""
 
     run: str
     runs_dir: str = "runs"
     checkpoint: str = "latest"  # or best, or the path of one
+
+
+class PlaySettings(PolicyOfRun):
+    """Which agent plays, and how."""
+
     greedy: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = EVALUATION_SEED
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -37,7 +42,7 @@ class EvalSettings(PlaySettings):
     num_workers: Workers = 0
 
 
-Request = TypeVar("Request", bound=PlaySettings)
+Request = TypeVar("Request", bound=PolicyOfRun)
 
 
 class EvalRequest(NamedTuple):

@@ -14,6 +14,7 @@ CONSTANTS = {"null": None, "true": True, "false": False}
 ESCAPE = r"\\[\\()\[\]{}:=, \t]"
 BARE_TEXT = re.compile(rf"(?:{ESCAPE}|[^()\[\]{{}},='\"])+")
 BARE_KEY = re.compile(rf"(?:{ESCAPE}|[^()\[\]{{}},='\":])+")
+CLASS_KEY = re.compile(r"[\w.]+:[A-Za-z_]\w*(?=[ \t]*:)")  # package.module:Class
 QUOTED_TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", flags=re.DOTALL)
 
 
@@ -47,11 +48,7 @@ class _Reader:
             return self.read_list()
         if self.skip("{"):
             return self.read_mapping()
-        if quoted := QUOTED_TEXT.match(self.text, self.position):
-            self.position = quoted.end()
-            self.skip("")
-            return _unquote(quoted[0])
-        return self.read_bare(BARE_TEXT)
+        return self.read_text(BARE_TEXT)
 
     def read_list(self) -> list[Any]:
         values: list[Any] = []
@@ -66,12 +63,17 @@ class _Reader:
         while not self.skip("}"):
             if values:
                 self.expect(",")
-            key = self.read_bare(BARE_KEY)
+            key = self.read_text(CLASS_KEY if CLASS_KEY.match(self.text, self.position) else BARE_KEY)
             self.expect(":")
             values[key] = self.read_element()
         return values
 
-    def read_bare(self, pattern: re.Pattern[str]) -> Any:
+    def read_text(self, pattern: re.Pattern[str]) -> Any:
+        """Quoted text, or bare text of this pattern."""
+        if quoted := QUOTED_TEXT.match(self.text, self.position):
+            self.position = quoted.end()
+            self.skip("")
+            return _unquote(quoted[0])
         bare = pattern.match(self.text, self.position)
         if bare is None or not bare[0].strip():
             self.fail()

@@ -18,6 +18,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
+from engram.env.step_checks import as_rewards, check_flag, check_in_space
 from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
 from engram.settings import UserError
 
@@ -55,7 +56,7 @@ def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
     envs = [make(settings) for _ in env_ids]
-    return GymBlock(envs, settings.id, settings.reward_scale, env_ids, seed, buffers)
+    return GymBlock(envs, settings.id, settings, env_ids, seed, buffers)
 
 
 def make(settings: Gym) -> gymnasium.Env:
@@ -74,6 +75,10 @@ def make(settings: Gym) -> gymnasium.Env:
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
+    return with_wrappers(env, settings)
+
+
+def with_wrappers(env: gymnasium.Env, settings: Gym | PythonEnv) -> gymnasium.Env:
     env = wrap(env, settings.wrappers)
     wanted = settings.previous_action
     return PreviousAction(env) if wanted or (wanted is None and answers_actions(env.observation_space)) else env
@@ -83,13 +88,20 @@ class GymBlock:
     """Steps environments one after the other. Where an episode ends, the next one begins in the same step."""
 
     def __init__(
-        self, envs: list[gymnasium.Env], name: str, reward_scale: float, env_ids: range, seed: int, buffers: Buffers
+        self,
+        envs: list[gymnasium.Env],
+        name: str,
+        settings: Gym | PythonEnv,
+        env_ids: range,
+        seed: int,
+        buffers: Buffers,
     ) -> None:
         self._envs, transforms = zip(*map(unwrap_rows, envs), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
-        space, self._read = self._envs[0].observation_space, reader(self._envs[0].action_space)
-        self._name, self._scale = name, reward_scale
+        self._space = space = self._envs[0].observation_space
+        self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
+        self._name, self._scale = name, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._buffers = buffers
@@ -117,9 +129,12 @@ class GymBlock:
         observations: list[Any] = []
         rewards: list[Any] = []
         infos: list[Any] = []
+        strict = self._strict
         try:
             for i, step in enumerate(self._steps):
                 observation, reward, terminated, truncated, info = step(actions[i])
+                if terminated or truncated or strict:
+                    self._check_outcome(i, observation, terminated, truncated)
                 if terminated or truncated:
                     self._end_episode(i, observation, terminated, info)
                     observation, info = self._begin_episode(i)
@@ -132,7 +147,11 @@ class GymBlock:
             error.add_note(log.describe(len(observations)))
             raise
         self._write(observations, infos)
-        return log.close_step(np.array(rewards, np.float64).reshape(-1), self._scale)
+        try:
+            summed = as_rewards(rewards)
+        except MisfitError as error:
+            raise self._misfit(error.row, error) from None
+        return log.close_step(summed, self._scale)
 
     def state(self) -> dict[str, np.ndarray] | None:
         registered = self._envs[0].spec
@@ -175,10 +194,30 @@ class GymBlock:
 
     def _write(self, observations: list[Any], infos: list[Any]) -> None:
         try:
+            if self._strict:
+                self._check_observations(observations)
             self._writer.write_all(observations, infos)
         except MisfitError as error:
             raise self._misfit(error.row, error) from None
         self._transform(self._buffers.observations)
+
+    def _check_observations(self, observations: list[Any]) -> None:
+        for row, observation in enumerate(observations):
+            try:
+                check_in_space(self._space, observation)
+            except MisfitError as error:
+                error.row = row
+                raise
+
+    def _check_outcome(self, i: int, observation: Any, terminated: Any, truncated: Any) -> None:
+        """Checks what ends an episode, and if checks are strict also the observation, which may be the last one."""
+        try:
+            check_flag("terminated", terminated)
+            check_flag("truncated", truncated)
+            if self._strict:
+                self._check_observations([observation])
+        except MisfitError as error:
+            raise self._misfit(i, error) from None
 
     def _misfit(self, i: int, error: MisfitError) -> UserError:
         return UserError(f"{self._name}: {self._log.describe(i)}: {error}: fix or wrap the environment")

@@ -19,6 +19,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
+from engram.env.step_checks import check_flag, check_in_space, check_known, check_reward
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -58,7 +59,7 @@ def _largest_values(env: ParallelEnv, parts: list[Leaf]) -> dict[str, int]:
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
     envs = [make(settings) for _ in env_ids]
-    return PettingZooBlock(envs, settings.module, settings.reward_scale, env_ids, seed, buffers)
+    return PettingZooBlock(envs, settings.module, settings, env_ids, seed, buffers)
 
 
 def make(settings: PettingZoo) -> ParallelEnv:
@@ -94,12 +95,19 @@ class PettingZooBlock:
     """
 
     def __init__(
-        self, envs: list[ParallelEnv], name: str, reward_scale: float, env_ids: range, seed: int, buffers: Buffers
+        self,
+        envs: list[ParallelEnv],
+        name: str,
+        settings: PettingZoo | PythonEnv,
+        env_ids: range,
+        seed: int,
+        buffers: Buffers,
     ) -> None:
         self._envs = envs
         self._agents = list(self._envs[0].possible_agents)
-        space = self._envs[0].observation_space(self._agents[0])
-        self._name, self._scale = name, reward_scale
+        self._space = space = self._envs[0].observation_space(self._agents[0])
+        self._strict = settings.check == "strict"
+        self._name, self._scale = name, settings.reward_scale
         self._read = reader(self._envs[0].action_space(self._agents[0]))
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
@@ -162,11 +170,23 @@ class PettingZooBlock:
         env, first = self._envs[i], i * len(self._agents)
         alive = self._alive[first : first + len(self._agents)]
         acting = {agent: action for agent, action, acts in zip(self._agents, actions, alive, strict=True) if acts}
-        observations, rewards, terminations, truncations, infos = env.step(acting)
+        try:
+            observations, rewards, terminations, truncations, infos = env.step(acting)
+        except Exception as error:
+            error.add_note(self._log.describe(i))
+            raise
+        for what, given in (("a reward", rewards), ("an observation", observations), ("an agent", env.agents)):
+            self._fit(first, check_known, what, given, self._agents)
         for row, agent in enumerate(self._agents, first):
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
+            if terminated or truncated:
+                self._fit(row, check_flag, "terminated", terminated)
+                self._fit(row, check_flag, "truncated", truncated)
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
+                # An agent that left may be omitted everywhere; one that is shown must be paid.
+                if agent in rewards or present or agent in observations:
+                    self._fit(row, check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
@@ -198,6 +218,8 @@ class PettingZooBlock:
         self._write_absent(row)
 
     def _write_alive(self, row: int, observation: Any, info: Any) -> None:
+        if self._strict:
+            self._fit(row, check_in_space, self._space, observation)
         self._fit(row, self._writer.write, row, observation)
         if self._buffers.spec.action_mask:
             self._fit(row, self._writer.write_mask, row, mask_of(observation, info))

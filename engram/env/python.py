@@ -13,7 +13,6 @@ from engram.env.block import Block, Buffers
 from engram.env.errors import concerns_arguments, explained
 from engram.env.settings import PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.wrappers import wrap
 from engram.settings import UserError
 
 
@@ -33,7 +32,7 @@ def block(settings: PythonEnv, env_ids: range, seed: int, buffers: Buffers) -> B
     if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise UserError(f"env: {settings.title} returned the same environment twice: make a new one at every call")
     kind = pettingzoo_adapter.PettingZooBlock if isinstance(envs[0], ParallelEnv) else gymnasium_adapter.GymBlock
-    return kind(envs, settings.title, settings.reward_scale, env_ids, seed, buffers)
+    return kind(envs, settings.title, settings, env_ids, seed, buffers)
 
 
 def make(settings: PythonEnv) -> Any:
@@ -57,4 +56,4 @@ def make(settings: PythonEnv) -> Any:
         raise UserError(f"env: {settings.title} made {env!r}, expected a gymnasium.Env or a pettingzoo.ParallelEnv")
     if settings.max_steps is not None:
         env = TimeLimit(env, settings.max_steps)
-    return wrap(env, settings.wrappers)
+    return gymnasium_adapter.with_wrappers(env, settings)

@@ -12,6 +12,7 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=5, le=200)]
 Window = Annotated[int, Field(ge=3, le=15)]
 Tokens = Annotated[int, Field(ge=1, le=2000)]
+Check = Literal["strict", "shapes", "off"]
 Symbols = Annotated[int, Field(ge=2, le=256)] | Literal[False] | None
 
 
@@ -167,11 +168,13 @@ class Gym(Settings):
     kind: Literal["gym"] = "gym"
     id: str = "CartPole-v1"  # package:Id imports the package that registers it, e.g. minigrid:MiniGrid-MemoryS7-v0
     kwargs: dict[str, Any] = {}
-    wrappers: list[str] = []  # innermost first: names in engram/env/wrappers.py, or package.module:Class
+    # Innermost first: names in engram/env/wrappers.py or package.module:Class, alone or as {name: arguments}.
+    wrappers: list[str | dict[str, Any]] = []
     max_steps: Positive | None = None  # overrides the registered limit
     symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
     action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
     previous_action: bool | None = None  # add the action before as a part; null: if observations are only symbols
+    check: Check = "shapes"  # strict: compare every observation with its space; off: no check before a run
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
 
@@ -181,11 +184,13 @@ class PythonEnv(Settings):
     kind: Literal["python"] = "python"
     name: Annotated[str, Field(min_length=1)]  # file.py:Class or package.module:Class; of an object, its name
     kwargs: dict[str, Any] = {}
-    wrappers: list[str] = []  # of Gymnasium environments
+    wrappers: list[str | dict[str, Any]] = []  # of Gymnasium environments
     max_steps: Positive | None = None  # of Gymnasium environments
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
     symbols: Symbols = None  # as for gym
     action_masks: bool = True  # as for gym
+    previous_action: bool | None = None  # as for gym
+    check: Check = "shapes"  # as for gym
 
     @property
     def title(self) -> str:
@@ -201,6 +206,7 @@ class PettingZoo(Settings):
     kwargs: dict[str, Any] = {}
     symbols: Symbols = None  # as for gym
     action_masks: bool = True  # as for gym
+    check: Check = "shapes"  # as for gym
     reward_scale: Annotated[float, Field(gt=0)] = 1.0
 
 

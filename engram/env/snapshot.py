@@ -8,7 +8,7 @@ from engram.env.block import Buffers, Episodes
 
 State = dict[str, np.ndarray]
 
-SAVED_BUFFERS = tuple(name for name in Buffers.__dataclass_fields__ if name not in ("spec", "actions"))
+SAVED_BUFFERS = tuple(name for name in Buffers.__dataclass_fields__ if name != "spec")
 
 
 def join(parts: Sequence[State]) -> State:
@@ -39,6 +39,8 @@ def save_buffers(buffers: Buffers) -> State:
 def fits_buffers(state: State, buffers: Buffers) -> bool:
     """Whether saved buffers have the shapes and dtypes of these."""
     expected = {name: (getattr(buffers, name).shape, getattr(buffers, name).dtype) for name in SAVED_BUFFERS}
+    if "actions" not in state:  # of an older version; only policies that read the previous action need it
+        del expected["actions"]
     return {name: (array.shape, array.dtype) for name, array in state.items()} == expected
 
 

@@ -1,7 +1,7 @@
 """Gymnasium wrappers by name: our own, some of Gymnasium's, and any `package.module:Class`."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -94,9 +94,12 @@ class PreviousAction(gymnasium.Wrapper):
 
 
 # Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.
-WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
+WRAPPERS: dict[str, Callable[..., gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
     "previous_action": PreviousAction,
+    "frame_stack": gymnasium.wrappers.FrameStackObservation,
+    "resize": gymnasium.wrappers.ResizeObservation,
+    "sticky_action": gymnasium.wrappers.StickyAction,
     "AtariPreprocessing": partial(gymnasium.wrappers.AtariPreprocessing, grayscale_newaxis=True),
     "ClipAction": gymnasium.wrappers.ClipAction,
     "ClipReward": partial(gymnasium.wrappers.ClipReward, min_reward=-1.0, max_reward=1.0),
@@ -107,16 +110,27 @@ WRAPPERS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
 }
 
 
-def wrap(env: gymnasium.Env, names: list[str]) -> gymnasium.Env:
-    """Wraps an environment; the first name is the innermost."""
-    for name in names:
+def wrap(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> gymnasium.Env:
+    """Wraps an environment; the first wrapper is the innermost. `{name: value}` is one argument, or several by name."""
+    for given in wrappers:
+        name, arguments, options = _read(given)
         wrapper = _imported(name) if ":" in name else _named(name)
-        with explained(
-            f"env.wrappers: {name} does not fit around {env} "
-            f"(a wrapper is called with the environment as its only argument)"
-        ):
-            env = wrapper(env)
+        called = ", ".join(["env", *map(repr, arguments), *(f"{key}={value!r}" for key, value in options.items())])
+        with explained(f"env.wrappers: {name}({called}) does not fit around {env}"):
+            env = wrapper(env, *arguments, **options)
     return env
+
+
+def _read(given: str | Mapping[str, Any]) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name of a wrapper, and its arguments after the environment."""
+    if isinstance(given, str):
+        return given, [], {}
+    if len(given) != 1:
+        raise UserError(f"env.wrappers: expected one name with its arguments, {{name: arguments}}, got {dict(given)}")
+    ((name, value),) = given.items()
+    if value is None:
+        return str(name), [], {}
+    return (str(name), [], dict(value)) if isinstance(value, Mapping) else (str(name), [value], {})
 
 
 def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Transform]]:
@@ -128,14 +142,14 @@ def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Transform]]:
     return env, transforms
 
 
-def _named(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+def _named(name: str) -> Callable[..., gymnasium.Env]:
     if name in WRAPPERS:
         return WRAPPERS[name]
     hint = suggestion(name, WRAPPERS, otherwise=f"; expected one of {', '.join(WRAPPERS)}")
     raise UserError(f"env.wrappers: unknown wrapper {name}{hint} (write your own as package.module:Class)")
 
 
-def _imported(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+def _imported(name: str) -> Callable[..., gymnasium.Env]:
     """A user's wrapper class. Only subclasses of Wrapper are ever called, so settings cannot run other code."""
     module_name, _, class_name = name.partition(":")
     with explained(f"env.wrappers: {name}: {module_name} could not be imported"):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engram.native.build import HERE, compile_library, fingerprint
+from engram.tracing import is_exported
 
 SETTING = "ENGRAM_NATIVE"
 OFF = ("0", "off", "no", "false")
@@ -34,8 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 def kernels() -> ctypes.CDLL | None:
-    """The kernels, or None if they are unavailable or switched off; PyTorch then computes the same."""
-    return None if _switched_off else _library()
+    """The kernels, or None if they are unavailable, switched off or would hide a graph that is recorded.
+
+    PyTorch then computes the same.
+    """
+    return None if _switched_off or is_exported() else _library()
 
 
 @torch.compiler.assume_constant_result

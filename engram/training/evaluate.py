@@ -89,6 +89,8 @@ class Player:
             "dones": batch.buffers.terminals,
             "truncateds": batch.buffers.truncations,
             "starts": batch.buffers.starts | self.memory_off,
+            "previous_actions": batch.buffers.actions,
+            "previous_rewards": batch.buffers.rewards,
         }
         tensors = {name: torch.from_numpy(field).to(self.device) for name, field in fields.items()}
         tensors["training_env_id_start"] = torch.full((count,), batch.rows.start, device=self.device)

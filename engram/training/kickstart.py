@@ -21,6 +21,7 @@ from engram.stored.trust import require_trust
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 from engram.training.experience import Minibatch
 from engram.training.ppo import Losses
+from engram.training.replay import REPLAYED
 from engram.training.schedule import Ramp
 from engram.training.settings import Kickstart, Trainer
 
@@ -43,7 +44,7 @@ class Teacher:
 
     def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
-        seen = td.select("env_obs", "dones", "truncateds", "starts", "training_env_id_start").copy()
+        seen = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
         seen = self.agent(seen.set("action_noise", noise))  # its actions are not taken: no random numbers are drawn
         return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}

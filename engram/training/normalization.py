@@ -55,7 +55,7 @@ def update_normalizers(
     alive = experience.buffer["alive"]
     if values:
         _, mean, mean_square = masked_moments(advantages.returns, alive, world)
-        agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_layer())
+        agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_output())
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:

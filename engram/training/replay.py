@@ -8,10 +8,11 @@ from typing import NamedTuple
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from engram.agent.previous import PREVIOUS
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Minibatch
 
-REPLAYED = ("env_obs", "dones", "truncateds", "starts")
+REPLAYED = ("env_obs", "dones", "truncateds", "starts", *PREVIOUS.values())
 
 
 class ReplayError(NamedTuple):
@@ -26,7 +27,7 @@ def replay(agent: nn.Module, minibatch: Minibatch) -> TensorDictBase:
     data = minibatch.data
     rows, steps = data.batch_size
     memory = {name: value.unsqueeze(1).expand(-1, steps, *value.shape[1:]) for name, value in minibatch.memory.items()}
-    fields = {name: data[name] for name in REPLAYED}
+    fields = {name: data[name] for name in REPLAYED if name in data.keys()}  # noqa: SIM118
     td = TensorDict({**fields, "memory": TensorDict(memory, [rows, steps])}, batch_size=[rows, steps])
     return agent(td, action=data["actions"])
 

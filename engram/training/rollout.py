@@ -121,6 +121,8 @@ class Rollout:
                 "starts": batch.buffers.starts,
                 "alive": batch.buffers.alive,
             }
+            if self.agent.policy.previous is not None:
+                fields |= {"previous_actions": batch.buffers.actions, "previous_rewards": batch.buffers.rewards}
             tensors = {name: torch.from_numpy(field) for name, field in fields.items()}
             tensors["training_env_id_start"] = torch.full((count,), first, device=self.device)
             tensors["final_values"] = torch.zeros(count, device=self.device)
@@ -146,6 +148,8 @@ class Rollout:
                 "dones": flags,
                 "truncateds": flags,
                 "starts": flags,  # it continues the episode that was cut
+                "previous_actions": torch.from_numpy(batch.buffers.actions[truncated]).to(self.device),
+                "previous_rewards": torch.from_numpy(batch.buffers.rewards[truncated]).to(self.device),
             },
             batch_size=[len(truncated)],
         )

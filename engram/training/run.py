@@ -14,6 +14,7 @@ from gymnasium import spaces
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.cores import available_cores
+from engram.env.check import check_environment
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -47,6 +48,7 @@ from engram.training.threads import Threads
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
+CHECK_STEPS = 50  # of random play before a run
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
@@ -140,6 +142,8 @@ def start(
     require_precision(settings.trainer.precision, device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
+    if world.main:
+        _check_environment(settings.env)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = _agent(settings, spec, checkpoint).to(device)
@@ -163,6 +167,17 @@ def start(
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
+
+
+def _check_environment(env: EnvSettings) -> None:
+    """Plays the user's own environment a little, unless that is turned off: mistakes are cheap before a run."""
+    if getattr(env, "check", "off") == "off":
+        return
+    check = check_environment(env, CHECK_STEPS)
+    if check.errors:
+        raise UserError(check.errors[0])
+    for warning in check.warnings:
+        log.warning("environment: %s", warning)
 
 
 def _train(

@@ -63,9 +63,17 @@ def play_and_replay(agent, steps, seed=0):
     rows = masked_rows(spec, (ROWS, steps), generator)
     starts = torch.rand(ROWS, steps, generator=generator) < 0.2
     fields = TensorDict({"env_obs": rows, "starts": starts}, [ROWS, steps])
+    if agent.policy.previous is not None:
+        for name, field in agent.policy.previous.fields().items():
+            fields[name] = field.expand(ROWS, steps, *field.shape).clone()
+        fields["previous_rewards"] = 5 * torch.randn(ROWS, steps, generator=generator)
     memory = agent.memory_of(torch.arange(ROWS))
     with torch.no_grad():
-        acted = [agent(fields[:, t].clone()) for t in range(steps)]
+        acted = []
+        for t in range(steps):
+            acted.append(agent(fields[:, t].clone()))
+            if t + 1 < steps and agent.policy.previous is not None:
+                fields["previous_actions"][:, t + 1] = acted[t]["actions"]
         played = {name: torch.stack([td[name] for td in acted], 1) for name in ("actions", "act_log_prob", "values")}
         expanded = {name: value.unsqueeze(1).expand(-1, steps, -1, -1) for name, value in memory.items()}
         fields["memory"] = TensorDict(expanded, [ROWS, steps])
@@ -205,3 +213,74 @@ def test_a_yaml_policy_reads_chosen_parts():
     components["eyes"]["parts"] = ["camra"]
     with pytest.raises(UserError, match=r"no part 'camra'; did you mean camera"):
         ComponentPolicy(spec, components)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 64])
+@pytest.mark.parametrize("action", [*ACTIONS])
+def test_previous_actions_and_rewards_replay_as_they_were_played(action, steps):
+    torch.manual_seed(0)
+    agent = MettaAgent(spec_of(action), PyAgent(hidden_size=16, previous=["action", "reward"]))
+    for seed in range(2):
+        assert play_and_replay(agent, steps, seed)[0] < 1e-5
+
+
+def test_the_previous_action_and_reward_matter_but_not_at_an_episode_start():
+    torch.manual_seed(0)
+    spec = spec_of()
+    agent = MettaAgent(spec, PyAgent(hidden_size=16, previous=["action", "reward"]))
+    rows = random_observations(spec, (4,), torch.Generator().manual_seed(0))
+
+    @torch.no_grad()
+    def value(action, reward, starts):
+        agent.reset_memory()
+        td = TensorDict({"env_obs": rows, "starts": torch.tensor([starts] * 4)}, [4])
+        td["previous_actions"], td["previous_rewards"] = torch.full((4,), action), torch.full((4,), reward)
+        return agent(td)["values"]
+
+    assert torch.equal(value(1, 2.0, True), value(2, -3.0, True))
+    assert not torch.isclose(value(1, 2.0, False), value(2, 2.0, False)).any()
+    assert not torch.isclose(value(1, 2.0, False), value(1, -3.0, False)).any()
+
+
+def test_a_call_without_the_previous_action_says_what_is_missing():
+    spec = spec_of()
+    agent = MettaAgent(spec, PyAgent(hidden_size=16, previous=["action"]))
+    rows = random_observations(spec, (4,), torch.Generator().manual_seed(0))
+    with pytest.raises(UserError, match="give the td the field 'previous_actions'"):
+        agent(TensorDict({"env_obs": rows}, [4]))
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("policy", ["fast", "latent_attn_tiny", "example"])
+def test_only_the_critic_sees_the_parts_that_are_its_own(policy, memory):
+    torch.manual_seed(0)
+    spec = spec_of(masks=True)
+    options = {"critic_only": ["camera", "place/position"], "critic_memory": memory, "previous": ["action"]}
+    agent = MettaAgent(spec, PyAgent(name=policy, hidden_size=16, **options))
+    assert sorted(agent.memory_shapes()) == (["critic", "lstm"] if memory else ["lstm"])
+    assert play_and_replay(agent, 7)[0] < 1e-5
+    kept = agent.get_memory()
+    assert next(iter(kept[0].values())).shape[0] == sum(layers for layers, _ in agent.memory_shapes().values())
+
+    rows = random_observations(spec, (4,), torch.Generator().manual_seed(0))
+    other = rows.clone()
+    unpack(spec, other)["place/position"].add_(1)
+
+    @torch.no_grad()
+    def act(observations):
+        agent.set_memory(kept)
+        fields = {"env_obs": observations, "action_noise": torch.full((4, 1), 0.5)}
+        fields["previous_actions"] = torch.zeros(4, dtype=torch.long)
+        return agent(TensorDict(fields, [4]))
+
+    first, second = act(rows), act(other)
+    assert torch.equal(first["full_log_probs"], second["full_log_probs"])
+    assert not torch.isclose(first["values"], second["values"]).any()
+    assert torch.equal(act(rows)["values"], first["values"])
+
+
+def test_parts_that_are_not_there_cannot_be_the_critics():
+    with pytest.raises(UserError, match=r"py_agent.critic_only: test has no part 'camra'; did you mean camera"):
+        MettaAgent(spec_of(), PyAgent(critic_only=["camra"]))
+    with pytest.raises(UserError, match="nothing is left for the actor"):
+        MettaAgent(spec_of(), PyAgent(critic_only=[part.name for part in spec_of().parts]))

@@ -87,8 +87,8 @@ def test_a_parallel_environment_that_cannot_be_built_is_reported_with_its_locati
 
 def test_a_failing_wrapper_is_reported_with_its_location(fragile: Path) -> None:
     first, *frames = message_lines(lambda: wrap(gymnasium.make("CartPole-v1"), ["fragile:Wrapped"]))
-    assert first.startswith("env.wrappers: fragile:Wrapped does not fit around <")
-    assert first.endswith("as its only argument): LookupError: too tight")
+    assert first.startswith("env.wrappers: fragile:Wrapped(env) does not fit around <")
+    assert first.endswith(": LookupError: too tight")
     assert frames == [f'  {fragile}:18 in __init__: raise LookupError("too tight")']
 
 

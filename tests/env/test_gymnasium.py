@@ -338,6 +338,41 @@ def test_an_observation_that_does_not_fit_later_is_named_with_the_environment_an
         play(block, buffers, lambda: 0, 2)
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("flag", "terminated is 'no', expected a bool"),
+        ("none", "the reward is missing or None, expected a number"),
+        ("text", "the reward is '1.0', expected a number"),
+        ("array", r"the reward is an array of shape \(2,\), expected one number"),
+        ("one in an array", r"the reward is an array of shape \(1,\), expected one number"),
+    ],
+)
+@pytest.mark.parametrize("envs", [1, 3])
+def test_an_outcome_that_is_none_is_refused_with_the_environment_and_the_step(bad, message, envs):
+    block, buffers = start(walk(bad=bad, bad_step=2, length=9), range(5, 5 + envs))
+    place = f"environment 5, at step 2 of the episode with seed {episode_seed(7, 5, 0)}"
+    with pytest.raises(UserError, match=rf"^engram-test/Walk-v0: {place}: {message}"):
+        play(block, buffers, lambda: 0, 2)
+
+
+def test_strict_checks_compare_every_observation_with_its_space():
+    class Loud(gymnasium.ObservationWrapper):
+        observation_space = spaces.Box(0, 1, (2,), np.float64)
+
+        def observation(self, observation):
+            return observation
+
+    settings = walk(length=9).model_copy(update={"check": "strict"})
+    block, buffers = start(settings)
+    play(block, buffers, lambda: 0, 2)
+    block._space = Loud.observation_space
+    with pytest.raises(
+        UserError, match=r"at step 3 .*: the observation has values from .* to 3, outside of its bounds 0 to 1"
+    ):
+        play(block, buffers, lambda: 0, 1)
+
+
 def test_an_exception_of_the_environment_passes_with_a_note_of_the_environment_and_the_step():
     block, buffers = start(walk(bad="crash", bad_step=2, length=4), range(5, 7))
     block._steps[0] = lambda action: (np.zeros(2), 0.0, False, False, {})

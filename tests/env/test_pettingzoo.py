@@ -164,7 +164,7 @@ def test_an_environment_that_omits_departed_agents_is_supported():
     assert column(shown, "truncations", 1) == [False, True, False, False]
     assert column(shown, "truncations", 0) == [False, False, False, True]
     assert shown[3]["final_observations"][0, 1] == 3
-    assert reported(ended) == [(1, 1, 2.0, 2), (3, 0, 4.0, 4)]
+    assert reported(ended) == [(1, 1, 2.0, 2), (3, 0, 6.0, 4)]
     assert buffers.starts.all()
 
 
@@ -180,6 +180,38 @@ def test_only_present_agents_act():
     shown, _ = play(block, buffers, 4, actions=[0, 1])  # Skirmish itself asserts who acts
     assert column(shown, "rewards", 0) == [0, 0, 0, 0]
     assert column(shown, "rewards", 1) == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o, r, te, tr, i: r.pop("b"), "b: the reward is missing or None"),
+        (
+            lambda o, r, te, tr, i: r.update(c=1.0),
+            r"there is a reward for c, which is not among the possible agents \(a, b\)",
+        ),
+        (lambda o, r, te, tr, i: o.update(c=1.0), "there is an observation for c"),
+        (lambda o, r, te, tr, i: te.update(b="no"), "b: terminated is 'no', expected a bool"),
+        (lambda o, r, te, tr, i: r.update(b=np.ones(2)), "b: the reward is an array"),
+        (lambda o, r, te, tr, i: o.update(b=np.ones(3)), r"b: the observation has shape \(3,\), expected \(2,\)"),
+        (lambda o, r, te, tr, i: o.pop("b"), "b is among the agents but has no observation"),
+    ],
+)
+def test_what_a_step_may_not_return_is_refused(change, message):
+    block, buffers = start(skirmish(), range(2))
+    env = block._envs[1]
+    step = env.step
+
+    def changed(actions):
+        returned = step(actions)
+        change(*returned)
+        return returned
+
+    env.step = changed
+    with pytest.raises(UserError, match=message) as refused:
+        play(block, buffers, 1)
+    if "among the agents but" not in message:
+        assert "environment 1, at step 1 of the episode with seed" in str(refused.value)
 
 
 def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():

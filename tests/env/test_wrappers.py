@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from engram.config.load import load
 from engram.env.wrappers import wrap
 from engram.settings import UserError
 
@@ -71,13 +72,44 @@ def test_a_users_wrapper_is_named_by_module_and_class():
         ("gymnasium.wrappers:Thing", "expected a subclass of gymnasium.Wrapper in gymnasium.wrappers, got nothing"),
         ("os:system", "expected a subclass of gymnasium.Wrapper in os, got <built-in function system>"),
         ("subprocess:Popen", "expected a subclass of gymnasium.Wrapper in subprocess, got <class"),
-        ("gymnasium.wrappers:TimeLimit", "gymnasium.wrappers:TimeLimit does not fit around .*only argument"),
-        ("RescaleAction", "RescaleAction does not fit around"),
+        (
+            "gymnasium.wrappers:TimeLimit",
+            r"gymnasium.wrappers:TimeLimit\(env\) does not fit around .*max_episode_steps",
+        ),
+        ("RescaleAction", r"RescaleAction\(env\) does not fit around"),
     ],
 )
 def test_wrappers_that_fail_are_explained(name, message):
     with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
         wrap(gymnasium.make("CartPole-v1"), [name])
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "shape"),
+    [
+        ([{"frame_stack": 4}], (4, 4)),
+        ([{"frame_stack": {"stack_size": 2, "padding_type": "zero"}}], (2, 4)),
+        ([{"gymnasium.wrappers:FrameStackObservation": {"stack_size": 3}}], (3, 4)),
+        (["mask_velocity", {"frame_stack": 2}, {"FlattenObservation": {}}], (8,)),
+    ],
+)
+def test_wrappers_take_arguments(wrappers, shape):
+    settings = load(["env=gym", f"env.wrappers={wrappers}"]).env
+    assert wrap(gymnasium.make("CartPole-v1"), settings.wrappers).observation_space.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        ({"frame_stack": {"size": 4}}, r"frame_stack\(env, size=4\) does not fit around .*unexpected keyword argument"),
+        ({"frame_stack": 0}, r"frame_stack\(env, 0\) does not fit around"),
+        ({"a": 1, "b": 2}, r"expected one name with its arguments, .*got"),
+        ({"frame_stac": 4}, r"unknown wrapper frame_stac; did you mean frame_stack"),
+    ],
+)
+def test_wrong_arguments_are_explained(wrapper, message):
+    with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
+        wrap(gymnasium.make("CartPole-v1"), [wrapper])
 
 
 @pytest.mark.parametrize(("name", "action", "flat"), [("CartPole-v1", 1, [0, 1]), ("Pendulum-v1", [0.5], [0.5])])

@@ -12,6 +12,7 @@ from engram.agent.initialisation import initialise
 from engram.env.spec import EnvSpec
 from engram.native.library import available
 from engram.native.token_conv import ConvGeometry
+from engram.tracing import is_traced
 
 
 class TokensToBox(nn.Module):
@@ -88,7 +89,7 @@ def scatter_last(index: Tensor, values: Tensor, size: int) -> Tensor:
 
     The last element is spare: its value is undefined.
     """
-    if index.device.type != "cpu" or torch.compiler.is_compiling():
+    if index.device.type != "cpu" or is_traced():
         index = torch.where(is_last(index, size), index, size - 1)
     # In eager mode the CPU writes in order. Elsewhere the order is undefined, so only the last of each index writes.
     return torch.zeros(size, dtype=values.dtype, device=values.device).scatter_(0, index, values)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, EnvSpec, Feature
+from engram.tracing import is_traced
 
 
 class Tokens(NamedTuple):
@@ -77,7 +78,7 @@ class StripPadding(nn.Module):
     """
 
     def forward(self, tokens_NM3: Tensor) -> Tensor:
-        if tokens_NM3.device.type != "cpu" or torch.compiler.is_compiling():
+        if tokens_NM3.device.type != "cpu" or is_traced():
             return tokens_NM3
         used = (tokens_NM3[..., 0] != EMPTY_LOCATION).any(dim=0).nonzero()
         count = int(used[-1]) + 1 if len(used) else 1

@@ -17,12 +17,14 @@ from engram.agent.actions import at_least_float32, make_actions
 from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
 from engram.agent.observations import example, first_tensor
 from engram.agent.policies.shape_checks import check_outputs
+from engram.agent.previous import PreviousStep
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
+from engram.tracing import is_traced
 
 IMPOSSIBLE = -1e9  # finite, so that a row whose mask allows nothing (an absent agent) has no NaN
 
@@ -39,6 +41,7 @@ class Policy(nn.Module):
         self.segment_shape = (0, 0)  # (B, T) of the current call, set by policies that override forward
         self.unused_arguments: dict[str, Any] = {}  # accepted but not used
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
+        self.previous: PreviousStep | None = None  # whether the previous action and reward are inputs
         self.l2_init = L2Init()
         self.value_normalizer = ValueNormalizer()
 
@@ -111,6 +114,10 @@ class Policy(nn.Module):
         """The critic's last layer, if it is linear: rescaled when the value normaliser changes, so values do not."""
         return None
 
+    def value_output(self) -> nn.Linear | None:
+        """The layer that gives values, if it is linear; another one than `value_layer` if the critic is asymmetric."""
+        return self.value_layer()
+
     def observation_normalizers(self) -> list[ObservationNormalizer]:
         return [module for module in self.modules() if isinstance(module, ObservationNormalizer)]
 
@@ -122,7 +129,7 @@ class Policy(nn.Module):
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td [B]: actions, their log-probabilities, and values."""
-        rows = td.batch_size.numel()
+        rows = math.prod(td.batch_size)
         self._check(logits, value, rows, 1)
         self.set_shape_fields(td, rows, 1)
         noise = td.get("action_noise", None)
@@ -152,7 +159,7 @@ class Policy(nn.Module):
     def set_shape_fields(self, td: TensorDictBase, rows: int, steps: int) -> None:
         """Set `bptt` and `batch`, which user code may read. Engram itself uses shapes."""
         observations = first_tensor(td["env_obs"])
-        compiling = torch.compiler.is_compiling() or type(observations) is not Tensor  # a fake tensor
+        compiling = is_traced() or type(observations) is not Tensor  # a fake tensor
         make = torch.full if compiling else _filled
         td["bptt"] = make(td.batch_size, steps, device=observations.device)
         td["batch"] = make(td.batch_size, rows, device=observations.device)
@@ -166,7 +173,7 @@ class Policy(nn.Module):
         per_action = len(self.env_spec.single_action_space.shape)
         if action.dim() == per_action + 2:
             return action.shape[0], action.shape[1]
-        if math.prod(self.segment_shape) == td.batch_size.numel():
+        if math.prod(self.segment_shape) == math.prod(td.batch_size):
             return self.segment_shape
         raise ValueError(
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "

@@ -24,7 +24,7 @@ class Example(LSTMWrapper):
 
     def __init__(self, env, input_size=512, hidden_size=512, num_layers=2, **kwargs):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
-        spec = self.env_spec
+        spec = self.actor_spec
         if spec.observation_kind == "tokens":
             self.read_tokens(spec, input_size)
         else:

@@ -22,7 +22,7 @@ class Fast(LSTMWrapper):
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers or EnvSpec.of(env).default_layers, **kwargs)
-        self.encoder = make_encoder(self.env_spec, "fast", input_size)
+        self.encoder = make_encoder(self.actor_spec, "fast", input_size)
         self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
         self.critic = make_critic(self.env_spec, hidden_size)
 

@@ -19,7 +19,7 @@ class LatentAttn(LSTMWrapper):
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
-        self.encoder = make_encoder(self.env_spec, self.encoder_kind, input_size)
+        self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
         self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
         self.critic = make_critic(self.env_spec, hidden_size)
 

@@ -2,16 +2,18 @@
 
 # B rows, T steps, N = B * T, I input size, L layers, H hidden size
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
+from engram.agent.previous import PreviousStep
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
@@ -57,12 +59,24 @@ class LSTMWrapper(Policy):
         analyze_weights_interval: int = 300,
         core: str = "lstm",
         window: int | None = None,
+        previous: Sequence[str] = (),
+        critic_only: Sequence[str] = (),
+        critic_memory: bool = False,
         **kwargs: Any,
     ) -> None:
+        """`previous`: the inputs "action" and "reward". `critic_only`: parts of the observation for the critic alone,
+        which has a memory of its own with `critic_memory`; encode `self.actor_spec` then."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self._set_core(make_core(core, input_size, hidden_size, num_layers, window))
+        self.previous = PreviousStep(previous, self.env_spec, self.action_space) if previous else None
+        self.actor_spec, self.critic_only = actor_spec(self.env_spec, critic_only), list(critic_only)
+        inputs = input_size + (self.previous.size if self.previous else 0)
+        self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
+        self.asymmetric_critic = None
+        if critic_only:
+            own = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
+            self.asymmetric_critic = AsymmetricCritic(self.env_spec, hidden_size, own)
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
@@ -76,10 +90,18 @@ class LSTMWrapper(Policy):
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
-        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
-        check_features(type(self).__name__, features, rows * steps, self.core.input_size)
+        observations = td["env_obs"].flatten(0, td.batch_dims - 1)
+        seen = observations.exclude(*self.critic_only) if self.critic_only else observations
+        features = self.encode_observations(seen)
+        extra = 0 if self.previous is None else self.previous.size
+        check_features(type(self).__name__, features, rows * steps, self.core.input_size - extra)
+        if self.previous is not None:
+            before = self.previous(td, episode_starts(td, rows, steps).t().reshape(-1))
+            features = torch.cat([features.flatten(1), before.to(features.dtype)], -1)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
+        if self.asymmetric_critic is not None:
+            value = self.asymmetric_critic(observations, hidden, td, (rows, steps))
         if action is None:
             return self.forward_inference(td, logits, value)
         return self.forward_training(td, action, logits, value)
@@ -87,14 +109,30 @@ class LSTMWrapper(Policy):
     # The memory interface.
 
     def stores(self) -> Mapping[str, MemoryStore]:
-        return {"lstm": self.memory}
+        critic = None if self.asymmetric_critic is None else self.asymmetric_critic.memory
+        return {"lstm": self.memory} if critic is None else {"lstm": self.memory, "critic": critic}
 
     def get_memory(self) -> Memory:
-        """Copies of h [L, H] and c [L, H], each by environment id."""
-        return split_memory(self.memory, self.core.hidden_size)
+        """Copies of h [L, H] and c [L, H], each by environment id; a critic's own memory is one more layer."""
+        (h, c), *others = (split_memory(store, self.core.hidden_size) for store in self.stores().values())
+        for more_h, more_c in others:
+            h = {row: torch.cat([value, more_h[row]]) for row, value in h.items()}
+            c = {row: torch.cat([value, more_c[row]]) for row, value in c.items()}
+        return h, c
 
     def set_memory(self, memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
-        self.memory.load(join_memory(memory))
+        rows, first = join_memory(memory), 0
+        for store in self.stores().values():
+            layers = store.memory_NLS.shape[1]
+            store.load({row: value[first : first + layers] for row, value in rows.items()})
+            first += layers
+
+    def value_output(self) -> nn.Linear | None:
+        return self.value_layer() if self.asymmetric_critic is None else self.asymmetric_critic.head.value
+
+    def get_agent_experience_spec(self) -> TensorDict:
+        fields = {} if self.previous is None else self.previous.fields()
+        return super().get_agent_experience_spec().update(fields)
 
     # For policies with a forward of their own: `self.lstm(inputs, (h, c))` between these two calls.
 

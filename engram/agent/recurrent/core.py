@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.settings import UserError
+from engram.tracing import is_exported, is_traced
 
 FORGET_GATE = 1  # among an LSTM's gates i, f, g, o
 
@@ -110,7 +111,8 @@ class Core(nn.Module):
     def _run(
         self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        run = type(self).kernel or type(self).layer
+        kernel = None if is_exported() else type(self).kernel
+        run = kernel or type(self).layer
         last = []
         for layer, memory_BS in enumerate(memory_BLS.unbind(1)):
             x_TBI, memory_BS = run(x_TBI, memory_BS, starts_TB, *self._weights(layer))
@@ -139,7 +141,7 @@ class Core(nn.Module):
 
 def clear(starts_N: Tensor, *memories_NH: Tensor) -> tuple[Tensor, ...]:
     """Memories (or their gradients) with zeros where an episode starts, even over NaN."""
-    if starts_N.device.type != "cpu" or torch.compiler.is_compiling():  # counting starts would sync or break the graph
+    if starts_N.device.type != "cpu" or is_traced():  # counting starts would sync or break the graph
         return tuple(memory.masked_fill(starts_N.unsqueeze(-1), 0) for memory in memories_NH)
     rows = starts_N.nonzero().squeeze(1)  # few: on CPUs this is several times faster than a mask over all rows
     return tuple(memory.index_fill(0, rows, 0) for memory in memories_NH) if len(rows) else memories_NH

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.fused_lstm import fused_lstm_layer
 from engram.native import lstm as native
+from engram.tracing import is_traced
 
 
 def lstm_layer(
@@ -52,7 +53,7 @@ class LSTM(Core):
     def _run(
         self, x_TBI: Tensor, memory_BLS: Tensor, starts_TB: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        acting = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        acting = not torch.is_grad_enabled() and not is_traced()
         if acting and self.kernel is not None and native.usable(x_TBI):
             weights = [self._weights(layer) for layer in range(self.num_layers)]
             return native.advance(x_TBI, memory_BLS, starts_TB, weights, out)

@@ -9,6 +9,7 @@ from torch import Tensor
 from engram.agent.observations import first_tensor
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore, Rows
+from engram.tracing import is_traced
 
 
 def run_with_memory(
@@ -47,7 +48,7 @@ def row_ids(td: TensorDictBase, rows: int) -> Rows:
         first = 0
     if isinstance(first, Tensor):
         # Reading a number would sync an accelerator and break the compiled graph.
-        if first.device.type != "cpu" or torch.compiler.is_compiling():
+        if first.device.type != "cpu" or is_traced():
             return first.reshape(-1)[:1] + torch.arange(rows, device=first.device)
         first = int(first.numpy().flat[0]) if first.numel() else 0
     return slice(first, first + rows)

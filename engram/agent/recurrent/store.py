@@ -7,6 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from engram.settings import UserError
+from engram.tracing import is_exported, is_traced
+
 Rows = Tensor | slice  # row ids [B], or a range of ids, which is faster to read and write
 
 
@@ -18,6 +21,7 @@ class MemoryStore(nn.Module):
 
     memory_NLS: Tensor
     known_N: Tensor  # rows that were written since they were last cleared
+    carried: Tensor | None = None  # memory of the call at hand, if the caller carries it: then nothing is stored
 
     def __init__(self, layers: int, size: int) -> None:
         super().__init__()
@@ -43,6 +47,13 @@ class MemoryStore(nn.Module):
 
         A copy, except for a range of rows without gradients: that is a view, valid until the next write.
         """
+        if self.carried is not None:
+            return self.carried
+        if is_exported():
+            raise UserError(
+                "a traced policy must take its memory as an input, or the memory of now becomes a constant: export it "
+                "with `engram export`, or trace engram.export.PolicyStep(agent), or give it memory in td['memory']"
+            )
         self._grow_for(rows)
         memory = self.memory_NLS[rows]
         return memory.clone() if isinstance(rows, slice) and torch.is_grad_enabled() else memory
@@ -52,13 +63,16 @@ class MemoryStore(nn.Module):
 
         Only for a range of rows, and only without gradients: then there is no graph to detach from.
         """
-        if not isinstance(rows, slice) or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if self.carried is not None or not isinstance(rows, slice) or torch.is_grad_enabled() or is_traced():
             return None
         self._grow_for(rows)
         self.known_N[rows] = True
         return self.memory_NLS[rows]
 
     def write(self, rows: Rows, memory_BLS: Tensor) -> None:
+        if self.carried is not None:
+            self.carried = memory_BLS
+            return
         self._grow_for(rows)
         memory = self.memory_NLS
         memory[rows] = memory_BLS.detach().to(memory.dtype)
@@ -83,7 +97,7 @@ class MemoryStore(nn.Module):
     def _grow_for(self, rows: Rows) -> None:
         if isinstance(rows, slice):
             needed = rows.stop
-        elif rows.device.type == "cpu" and not torch.compiler.is_compiling():
+        elif rows.device.type == "cpu" and not is_traced():
             needed = int(rows.max()) + 1 if rows.numel() else 0
         else:  # reading an id would sync an accelerator and break the compiled graph: call reserve() first
             needed = 0

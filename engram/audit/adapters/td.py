@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from engram.agent.observations import with_parts
 from engram.agent.policies.base import Policy
+from engram.agent.previous import PreviousStep
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
 from engram.audit.adapters.row_state import leaves
 from engram.audit.retained import copy_policy, restore_retained
@@ -54,11 +55,11 @@ class TdAdapter(PolicyAdapter):
         }
         if self.memory_in_td:
             fields["action_noise"] = batch.noise
-        return with_parts(self.spec, TensorDict(fields, [rows]))
+        return self._with_previous(with_parts(self.spec, TensorDict(fields, [rows])))
 
     def learning_td(self, segment: Segment, memory: Any = None) -> TensorDictBase:
         fields = {"env_obs": segment.observations, "dones": segment.dones, "truncateds": segment.truncateds}
-        td = with_parts(self.spec, TensorDict(fields, segment.shape))
+        td = self._with_previous(with_parts(self.spec, TensorDict(fields, segment.shape)))
         if self.memory_in_td:
             rows, steps = segment.shape
             memory = self.empty_memory(rows) if memory is None else memory
@@ -138,6 +139,12 @@ class TdAdapter(PolicyAdapter):
         assert isinstance(self.policy, Policy)
         none = self.policy.memory_of(torch.arange(0))
         return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in none.items()}
+
+    def _with_previous(self, td: TensorDictBase) -> TensorDictBase:
+        """Policies that read the previous action and reward get zeros: to them, these are inputs like any other."""
+        previous = getattr(self.policy, "previous", None)
+        fields = previous.fields() if isinstance(previous, PreviousStep) else {}
+        return td.update({name: field.expand(*td.batch_size, *field.shape).clone() for name, field in fields.items()})
 
     def _call(self, td: TensorDictBase, **action: Tensor) -> TensorDictBase:
         return (self.policy if self.compiled is None else self.compiled)(td, **action)

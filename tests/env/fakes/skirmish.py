@@ -35,7 +35,8 @@ class Skirmish(ParallelEnv):
         gone = [agent for agent in before if agent not in self.agents]
         rewards = {agent: float(action - 1) for agent, action in actions.items()}
         if self.silent and gone:
-            return {agent: self._see(agent) for agent in self.agents}, {}, {}, dict.fromkeys(gone, True), {}
+            rewards = {agent: reward for agent, reward in rewards.items() if agent not in gone}
+            return {agent: self._see(agent) for agent in self.agents}, rewards, {}, dict.fromkeys(gone, True), {}
         known = dict.fromkeys([*before, *self.agents])
         flags = {agent: agent in gone for agent in known}
         never = dict.fromkeys(known, False)

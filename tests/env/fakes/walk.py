@@ -4,6 +4,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+REWARDS = {"none": None, "text": "1.0", "array": np.zeros(2), "one in an array": np.zeros(1)}
+
 
 class Walk(gymnasium.Env):
     """Shows (episode's secret, step). Ends at step `length` as `ends` says; the reward is the action."""
@@ -31,10 +33,17 @@ class Walk(gymnasium.Env):
             raise ZeroDivisionError("the walker fell")
         if (self.bad, self.steps) == ("old", self.bad_step):
             return self._observe(), reward, ended, info
-        return self._observe(), reward, ended and self.ends != "truncated", ended and self.ends != "terminated", info
+        flags = [ended and self.ends != "truncated", ended and self.ends != "terminated"]
+        if (self.bad, self.steps) == ("flag", self.bad_step):
+            flags[0] = "no"
+        if self.bad_step == self.steps and self.bad in REWARDS:
+            reward = REWARDS[self.bad]
+        return self._observe(), reward, *flags, info
 
     def _observe(self):
         if self.bad == "shape" and self.bad_step in (None, self.steps):
             return np.zeros(3)
+        if self.bad == "bounds" and self.bad_step == self.steps:
+            return np.array(["a", "b"])
         broken = (self.bad, self.steps) == ("observation", self.bad_step)
         return np.array([self.secret, np.nan if broken else self.steps])

@@ -1,0 +1,51 @@
+"""The previous action and reward as inputs of a policy: zero where an episode starts."""
+
+# B rows, T steps, N = B * T
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from engram.agent.actions import ActionSpace, GaussianActions
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
+
+PREVIOUS = {"action": "previous_actions", "reward": "previous_rewards"}  # input -> field of the td
+
+
+class PreviousStep:
+    """Turns the fields `previous_actions` and `previous_rewards` of a td into inputs [N, size]."""
+
+    def __init__(self, names: Sequence[str], spec: EnvSpec, actions: ActionSpace) -> None:
+        unknown = [name for name in names if name not in PREVIOUS]
+        if unknown:
+            raise UserError(f"py_agent.previous: {unknown[0]!r} is not one of {', '.join(PREVIOUS)}")
+        self.names, self.spec, self.actions = tuple(names), spec, actions
+        self.size = actions.encoded * ("action" in names) + ("reward" in names)
+
+    def fields(self) -> dict[str, Tensor]:
+        """One row of each field, for the experience."""
+        continuous = isinstance(self.actions, GaussianActions)
+        shape, dtype = self.spec.single_action_space.shape, torch.float32 if continuous else torch.int32
+        fields = {"action": torch.zeros(shape, dtype=dtype), "reward": torch.zeros(())}
+        return {PREVIOUS[name]: fields[name] for name in self.names}
+
+    def __call__(self, td: TensorDictBase, starts_N: Tensor) -> Tensor:
+        inputs = []
+        for name in self.names:
+            value = td.get(PREVIOUS[name], None)
+            if value is None:
+                raise UserError(
+                    f"the policy reads the previous {name}: give the td the field {PREVIOUS[name]!r}, "
+                    f"[{', '.join(map(str, td.batch_size))}] or more; it does not matter where an episode starts"
+                )
+            flat = value.flatten(0, td.batch_dims - 1)
+            inputs.append(self.actions.encode(flat) if name == "action" else _compressed(flat).unsqueeze(-1))
+        return torch.cat(inputs, -1).masked_fill(starts_N.unsqueeze(-1), 0)
+
+
+def _compressed(rewards_N: Tensor) -> Tensor:
+    """About the reward itself below 1, its logarithm above: large rewards do not drown the other inputs."""
+    return rewards_N.sign() * rewards_N.abs().log1p()

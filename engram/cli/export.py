@@ -1,0 +1,68 @@
+"""`engram export run=NAME [--format onnx|torch] [--out PATH]`: write a policy as a file that runs without Engram."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engram.cli.arguments import ArgumentParser
+from engram.config.evaluation import PolicyOfRun, read_request
+from engram.config.run import RunSettings
+
+DESCRIPTION = """Writes the policy of a run as one file that runs without Engram, in onnxruntime or PyTorch: a step
+(observations, memory, starts) -> (action, log-probabilities, value, memory), for any number of rows. Before the file
+appears, it plays 1,000 steps in the run's environment and must do what the policy does. See docs/export.md."""
+
+SETTINGS = """settings and their defaults:
+  run=NAME             the run, or the path of its directory
+  runs_dir=runs        the directory that holds the runs
+  checkpoint=latest    or best, or the path of a checkpoint
+  env=CHOICE           export for another environment, as `engram eval` plays it; env.SETTING=VALUE likewise
+
+examples:
+  engram export run=fast_tmaze
+  engram export run=fast_tmaze checkpoint=best --format torch --out fast.pt2"""
+
+
+def main(words: Sequence[str]) -> int:
+    usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH]"
+    parser = ArgumentParser(prog="engram export", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
+    parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
+    options, words = parser.parse_settings(words)
+    _export(*read_request(words, PolicyOfRun), options.format, options.out)
+    return 0
+
+
+def _export(
+    directory: Path, settings: PolicyOfRun, run: RunSettings, format_name: str | None, out: Path | None
+) -> None:
+    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
+    from engram.env.registry import make_spec
+    from engram.export.formats import FORMATS, require_packages
+    from engram.export.write import choose_format, export_agent
+    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+
+    name = choose_format(out, format_name)
+    require_packages(name)
+    checkpoint = checkpoint_of(directory, settings.checkpoint)
+    agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+    export = export_agent(
+        agent,
+        out or directory / f"policy{FORMATS[name].suffix}",
+        name,
+        run.env,
+        use_memory=run.trainer.memory != "off",
+        origin={"run": run.run, "steps": checkpoint.state["progress"]["steps"]},
+    )
+    found = export.agreement
+    ties = f", {found.ties} of them between equally likely actions" if found.ties else ""
+    print(
+        f"{export.path}: the policy's actions in all of {found.decisions:,} decisions of {found.steps:,} steps with "
+        f"{found.resets} resets, in {FORMATS[name].runtime}{ties}; largest difference of log-probabilities and values "
+        f"{found.difference:.1e}"
+    )
+    for kind in ("inputs", "outputs"):
+        print(f"  {kind:<8}", " · ".join(_shown(tensor) for tensor in export.metadata[kind]))
+
+
+def _shown(tensor: dict) -> str:
+    return f"{tensor['name']} [{', '.join(map(str, tensor['shape']))}] {tensor['dtype']}"

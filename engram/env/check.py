@@ -1,0 +1,132 @@
+"""The environment check: plays a little, exactly as training does, and says what is wrong and where."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from engram.env.parts import ACTION_MASK
+from engram.env.random_play import random_action
+from engram.env.spec import EnvSpec
+from engram.env.vector import VectorEnv
+from engram.settings import UserError
+
+ENVS = 2
+PLAY_SECONDS = 10.0  # a slow environment is played for fewer steps
+LARGE_ROW = 2**20  # bytes of one observation
+COMPARED = ("observations", "rewards", "terminals", "truncations", "starts", "alive")
+
+
+@dataclass
+class EnvCheck:
+    """What was found. `errors` stop a run, `warnings` do not."""
+
+    spec: EnvSpec | None = None
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Play:
+    """What a little random play showed, step by step."""
+
+    shown: list[dict[str, np.ndarray]] = field(default_factory=list)
+    actions: list[np.ndarray] = field(default_factory=list)
+    ended: int = 0
+    truncated: int = 0
+    seconds: float = 0.0
+
+
+def check_environment(settings: Any, steps: int = 200) -> EnvCheck:
+    """Checks spaces, observations, rewards, flags, agents, masks, seeds, and measures the time and size of a step."""
+    check = EnvCheck()
+    try:
+        with VectorEnv(settings, ENVS, seed=0) as env:
+            check.spec = env.spec
+            play = _play(env, steps)
+    except UserError as error:
+        check.errors.append(str(error))
+        return check
+    _check_strictly(settings, steps, check)
+    _check_seeds(settings, play, check)
+    _check_play(play, check)
+    return check
+
+
+def _play(env: VectorEnv, steps: int, actions: list[np.ndarray] | None = None) -> _Play:
+    """Random actions that the masks allow, or these actions."""
+    draw, play, began = np.random.default_rng(0), _Play(), time.monotonic()
+    env.reset()
+    for step in range(steps if actions is None else len(actions)):
+        batch = env.recv()
+        buffers = batch.buffers
+        play.shown.append({name: getattr(buffers, name).copy() for name in COMPARED})
+        play.ended += int(buffers.terminals.sum())
+        play.truncated += int(buffers.truncations.sum())
+        play.actions.append(_draw(env, buffers, draw) if actions is None else actions[step])
+        env.send(batch, play.actions[-1])
+        play.seconds = time.monotonic() - began
+        if actions is None and play.seconds > PLAY_SECONDS:
+            break
+    return play
+
+
+def _draw(env: VectorEnv, buffers: Any, draw: np.random.Generator) -> np.ndarray:
+    masks = buffers.parts(buffers.observations).get(ACTION_MASK) if env.spec.action_mask else None
+    space = env.spec.single_action_space
+    return np.stack([random_action(space, None if masks is None else masks[row], draw) for row in range(env.rows)])
+
+
+def _check_strictly(settings: Any, steps: int, check: EnvCheck) -> None:
+    """Whether all observations are in their spaces; a run tolerates it if they are not, within limits."""
+    if "check" not in type(settings).model_fields:
+        return
+    try:
+        with VectorEnv(settings.model_copy(update={"check": "strict"}), ENVS, seed=0) as env:
+            _play(env, steps)
+    except UserError as error:
+        check.warnings.append(str(error))
+
+
+def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
+    """Whether the same seeds and actions show the same again, and other seeds something else."""
+    with VectorEnv(settings, ENVS, seed=0) as env:
+        again = _play(env, len(play.shown), play.actions)
+    for step, (first, second) in enumerate(zip(play.shown, again.shown, strict=True)):
+        different = [name for name in COMPARED if first[name].tobytes() != second[name].tobytes()]
+        if different:
+            check.warnings.append(
+                f"the same seed and actions gave other {different[0]} at step {step} the second time: draw all random "
+                "numbers from self.np_random, and set up everything in reset. Until then a run cannot resume exactly"
+            )
+            return
+    firsts = [play.shown[0]["observations"], *(each["observations"] for each in play.shown if each["starts"].all())]
+    if play.ended + play.truncated >= ENVS and all(np.array_equal(firsts[0], other) for other in firsts):
+        rows = len(firsts[0]) // ENVS
+        if np.array_equal(firsts[0][:rows], firsts[0][rows:]):
+            check.facts["seeds"] = "every episode begins with the same observation"
+
+
+def _check_play(play: _Play, check: EnvCheck) -> None:
+    assert check.spec is not None
+    spec, steps = check.spec, len(play.shown)
+    shape, dtype = spec.row
+    size = int(np.prod(shape)) * dtype.itemsize
+    if size > LARGE_ROW:
+        check.warnings.append(
+            f"an observation takes {size / 2**20:.1f} MiB: make it smaller with a wrapper, "
+            "e.g. env.wrappers=[{resize: {shape: [84, 84]}}]"
+        )
+    observations = [each["observations"] for each in play.shown]
+    if steps > 1 and all(np.array_equal(observations[0], each) for each in observations):
+        check.warnings.append(f"the observation never changed in {steps} steps of random play")
+    if not play.ended + play.truncated:
+        check.facts["episodes"] = f"none ended within {steps} steps of random play"
+    else:
+        check.facts["episodes"] = f"{play.ended} terminated, {play.truncated} truncated, in {steps} steps of {ENVS}"
+    rewards = np.stack([each["rewards"] for each in play.shown])
+    check.facts["rewards"] = f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}"
+    check.facts["step"] = f"{1e6 * play.seconds / max(steps * ENVS, 1):,.0f} µs for one environment"
+    check.facts["size"] = f"{size:,} bytes for one observation"

@@ -1,0 +1,16 @@
+"""Whether PyTorch is recording a computation as a graph."""
+
+import torch
+
+
+def is_traced() -> bool:
+    """Whether a graph is recorded, by `torch.compile` or for another program: shapes and branches become part of it."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def is_exported() -> bool:
+    """Whether a graph is recorded for another program, by `torch.export`, `torch.onnx` or `torch.jit.trace`.
+
+    It must hold PyTorch's own operators only. What a kernel computes would be a constant in it.
+    """
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
