@@ -1,5 +1,6 @@
 """`make bench ARGS="VERB …"`: races against other systems and plots; all other verbs are those of `engram bench`."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,4 +62,8 @@ def _peers(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that programs it has started are stopped too
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command keeps what is finished")

@@ -1,6 +1,7 @@
 """Training from Python: `engram.train`, and what it shares with the command line."""
 
 import errno
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from engram.api.arguments import Env, PolicyChoice, run_settings
 from engram.api.hooks import find_hook, follow
-from engram.api.interrupt import Interrupts
 from engram.api.run import Run
 from engram.config.run import RunSettings
 from engram.config.run_directory import not_writable, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training.launch import place
+from engram.training.stop_signals import request_stop
 
 if TYPE_CHECKING:
     from engram.agent.metta_agent import MettaAgent
@@ -64,10 +65,11 @@ def train(
         directory = prepare_directory(resolved, stack)
         display = stack.enter_context(_display(resolved, sys.stdout if progress else None))
         stack.enter_context(warnings.catch_warnings())  # training shows warnings as messages
-        interrupts = stack.enter_context(Interrupts(display.message))
+        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a handler of the user's stays
+        request = stack.enter_context(request_stop(display.message, [signal.SIGINT] if default else []))
         try:
             restore = partial(restore_directory, resolved, stack)
-            train_run(resolved, display, None, trust, restore, lambda: interrupts.requested)
+            train_run(resolved, display, None, trust, restore, lambda: request.stop is not None)
         except KeyboardInterrupt as stop:
             display.message(str(stop) or "stopped")
     return Run(directory)
@@ -92,7 +94,8 @@ def train_run(
         from engram.audit import stop_on_memory_fault
 
         audit = stop_on_memory_fault
-    on_epoch = follow(settings, find_hook(settings), interrupted)
+    hook = find_hook(settings) if world is None or world.main else None
+    on_epoch = follow(settings, hook, interrupted)
     try:
         start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch)
     except OSError as error:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from threading import current_thread, main_thread
-from typing import NoReturn
+from types import FrameType
 
 import psutil
 
@@ -17,6 +16,7 @@ from engram import __version__
 from engram.cli.arguments import ArgumentParser
 from engram.nearest import suggestion
 from engram.settings import UserError
+from engram.training.stop_signals import STOPS, Stopped, handle_signals
 
 # Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
 VERBS = {
@@ -34,14 +34,11 @@ CPU_SAMPLE_SECONDS = 0.1
 BUSY_CORES = 0.3  # in use by other programs
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: the process shuts down as after Ctrl-C, including its workers."""
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code: 2 for a user's mistake, 130 if interrupted, 143 if terminated."""
+    received: list[type[Stopped]] = []
     try:
-        with _sigterm_interrupts():
+        with _signals_raise(received):
             code = _run([*(sys.argv[1:] if words is None else words)])
         sys.stdout.flush()  # inside the try: the reader may be gone
         return code
@@ -50,10 +47,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as stop:
         print(stop if stop.args else "stopped", file=sys.stderr)
-        return 143 if isinstance(stop, Terminated) else 130
+        return stop.exit_code if isinstance(stop, Stopped) else Stopped.exit_code
     except BrokenPipeError:  # nobody reads the output any more, as in `engram --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception:
+        if not received:
+            raise
+        print("stopped", file=sys.stderr)  # an interrupted import may fail with an error of its own
+        return received[0].exit_code
 
 
 def _run(words: Sequence[str]) -> int:
@@ -111,16 +113,15 @@ def _import_from_current_folder() -> None:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    def stop(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the shutdown
-        raise Terminated
+def _signals_raise(received: list[type[Stopped]]) -> Iterator[None]:
+    """Within this context, stop signals raise, so that workers are closed too; `received` lists them."""
 
-    if current_thread() is not main_thread():  # only the main thread may set signal handlers
+    def stop(number: int, _frame: FrameType | None) -> None:
+        received.append(STOPS[signal.Signals(number)])
+        for other in STOPS:
+            if other != signal.SIGINT and signal.getsignal(other) is stop:
+                signal.signal(other, signal.SIG_IGN)  # a second one must not disturb the shutdown
+        raise received[-1]
+
+    with handle_signals([*STOPS], stop):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -21,11 +21,13 @@ from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.launch import Place, place
+from engram.training.stop_signals import Stopped, request_stop
 
 if TYPE_CHECKING:
     from engram.training.distributed import World
 
 STOPPED = "stopped; the same command resumes from the last checkpoint, if there is one"
+SAVED = "stopped and saved; run the same command again to resume from here"
 
 
 def main(words: Sequence[str]) -> int:
@@ -49,16 +51,15 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
         return error.exit_code
     restore = partial(restore_directory, settings, stack) if process.rank == 0 else None
 
-    def train(world: "World | None" = None) -> None:
-        _train(words, settings, directory, trust, restore, world)
+    def train(world: "World | None" = None) -> int:
+        return _train(words, settings, directory, trust, restore, world)
 
     if process.size > 1:
         return _run_distributed(process, settings, train)
-    train()
-    return 0
+    return train()
 
 
-def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], None]") -> int:
+def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], int]") -> int:
     """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
     from engram.training.device import choose_device
     from engram.training.distributed import connect
@@ -67,17 +68,23 @@ def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[Wo
     try:
         if changed := differences(world.broadcast(settings), settings, "on rank 0"):
             raise SettingsError(changed)
-        train(world)
+        code = train(world)
         world.leave()
-        return 0
+        return code
     except BaseException as error:
-        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        code = _exit_code(error)
         if not world.should_report(error):
             return code
         if not isinstance(error, UserError):
             raise
         print(f"rank {world.rank} of {world.size}: {error}", file=sys.stderr)
         return code
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, UserError | Stopped):
+        return error.exit_code
+    return Stopped.exit_code if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _train(
@@ -87,7 +94,8 @@ def _train(
     trust: bool,
     restore: Callable[[], None] | None,
     world: "World | None" = None,
-) -> None:
+) -> int:
+    """Train, and return the exit code: that of a signal if one stopped the run."""
     from engram.display.terminal import make_display
 
     try:
@@ -95,10 +103,16 @@ def _train(
         with (
             nullcontext(sys.stdout) if main else open(os.devnull, "w", encoding="utf-8") as stream,
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
+            request_stop(display.message) as request,
         ):
-            train_run(settings, display, world, trust=trust, restore_directory=restore)
+            train_run(settings, display, world, trust, restore, lambda: request.stop is not None)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
+    if request.stop is None:
+        return 0
+    if main:
+        print(SAVED, file=sys.stderr)
+    return request.stop.exit_code
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:

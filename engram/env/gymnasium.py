@@ -24,6 +24,8 @@ from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
 
+EXTRA = ("popgym:", "minigrid:")  # installed with the extra `tasks`
+
 
 def spec(settings: Gym) -> EnvSpec:
     with explained(f"env.id: {settings.id} cannot be used"):
@@ -66,7 +68,8 @@ def make(settings: Gym) -> gymnasium.Env:
             settings.id, max_episode_steps=settings.max_steps, disable_env_checker=True, **settings.kwargs
         )
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"env.id: {settings.id} needs a package that is not installed: {error}") from error
+        hint = " (pip install 'engram-rl[tasks]')" if settings.id.startswith(EXTRA) else ""
+        raise UserError(f"env.id: {settings.id} needs a package that is not installed: {error}{hint}") from error
     except gymnasium.error.Error as error:
         raise UserError(f"env.id: {error} {_nearest(settings.id)}") from error
     except TypeError as error:

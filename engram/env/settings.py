@@ -184,7 +184,7 @@ class PythonEnv(Settings):
     kind: Literal["python"] = "python"
     name: Annotated[str, Field(min_length=1)]  # file.py:Class or package.module:Class; of an object, its name
     kwargs: dict[str, Any] = {}
-    wrappers: list[str | dict[str, Any]] = []  # of Gymnasium environments
+    wrappers: list[str | dict[str, Any]] = []  # of Gymnasium environments, as for gym
     max_steps: Positive | None = None  # of Gymnasium environments
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
     symbols: Symbols = None  # as for gym

@@ -128,7 +128,7 @@ def start(
     restore_directory: Callable[[], None] | None = None,
     on_epoch: Callable[[Record], Orders] | None = None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory, and only it calls `on_epoch`.
+    """Train as the settings say. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
     `restore_directory` is called before every write, and makes again what was removed from the run's directory.
@@ -211,7 +211,10 @@ def _train(
     def stop_after(record: Record) -> bool:
         if on_epoch is None:
             return False
-        orders = world.broadcast(on_epoch(record) if world.main else Orders())
+        of_ranks = world.gather(on_epoch(record))  # a signal may reach any rank, but all stop in the same epoch
+        orders = world.broadcast(
+            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else Orders()
+        )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
             change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout)

@@ -210,7 +210,7 @@ def test_a_run_and_a_checkpoint_are_audited_with_their_weights(folder: Path, cap
 
 def test_all_means_all_in_python_and_in_yaml_and_three_cores() -> None:
     names = [name for name, *_ in ALL]
-    assert len(names) == 12
+    assert len(names) == 14
     assert {"fast", "example", "agent=latent_attn_med", "agent=reference", "fast, gru", "fast, mingru"} <= set(names)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -13,14 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from support.running import RECALL, SMALL
 from support.two_ranks import TIMEOUT, environment
 
-from engram.cli.main import Terminated, main
+from engram.cli.main import main
 from engram.cli.train import next_steps
 from engram.config.groups import GROUPS, choices
 from engram.config.load import load, load_run
+from engram.training.stop_signals import Terminated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGRAM = [sys.executable, "-m", "engram"]
@@ -94,19 +97,21 @@ def test_a_run_stopped_before_training_has_a_general_message(started, capsys, en
     assert capsys.readouterr().err == "stopped; the same command resumes from the last checkpoint, if there is one\n"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_the_first_checkpoint_says_that_nothing_is_saved(tmp_path, sign):
+@pytest.mark.parametrize(
+    ("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)]
+)
+def test_a_stop_signal_saves_the_run_after_its_epoch(tmp_path, sign, code):
     interval = "trainer.checkpoint.interval=1000000"
-    with training(*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", interval) as process:
+    with training(*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", interval, "trainer.num_workers=1") as process:
         metrics = tmp_path / "x" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and metrics.stat().st_size, process)
-        process.send_signal(sign)
+        for each in [process, *psutil.Process(process.pid).children()]:  # as a scheduler does
+            each.send_signal(sign)
         output = process.communicate(timeout=TIMEOUT)[1].decode()
-    assert process.returncode == (130 if sign == signal.SIGINT else 143)
-    assert output == (
-        "stopped before the first checkpoint (trainer.checkpoint.interval is 1000000 epochs): "
-        "the same command starts from the beginning\n"
-    )
+    assert process.returncode == code
+    assert output == "stopped and saved; run the same command again to resume from here\n"
+    last = json.loads(metrics.read_text().splitlines()[-1])["epoch"]
+    assert [path.name for path in (tmp_path / "x" / "checkpoints").glob("epoch_*")] == [f"epoch_{last:06d}"]
 
 
 def test_a_second_process_cannot_train_the_same_run(tmp_path):
@@ -195,7 +200,7 @@ def test_help_lists_every_group_with_its_choices(capsys):
     output = capsys.readouterr().out
     for group, meaning in GROUPS.items():
         assert f"  {group}: {meaning}" in output
-        assert all(f"{name:<18} {text}" in output for name, text in choices(group).items())
+        assert all(re.search(rf"{re.escape(name)} +{re.escape(text)}", output) for name, text in choices(group).items())
     assert "trainer.optimizer.learning_rate=0.001" in output
 
 

@@ -1,5 +1,7 @@
 """Recipes: `task=NAME` gives an environment, a budget and settings, and composes with all other settings."""
 
+import sys
+
 import pytest
 
 from engram.config.groups import choices
@@ -108,3 +110,9 @@ def test_a_run_resumes_with_its_recipe_and_refuses_another(mine, tmp_path):
     assert load(words).task == mine
     with pytest.raises(UserError, match=r"task: recall/delay10, but .*mine.yaml when the run began"):
         prepare_directory(load(["task=recall/delay10", *words]))
+
+
+def test_a_missing_package_of_a_recipe_names_the_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "popgym", None)
+    with pytest.raises(UserError, match=r"not installed: .*engram-rl\[tasks\]"):
+        make_spec(load(["task=popgym/RepeatPreviousEasy"]).env)

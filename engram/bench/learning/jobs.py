@@ -65,7 +65,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, progress: Callable[[str], None])
                     outcome = future.result()
                 except ProgramError as error:
                     outcome = failures[job.name] = str(error)
-                progress(f"{number} of {len(waiting)}: {job.name}: {outcome}")
+                progress(f"{number} of {len(waiting)}: {job.title}: {outcome}")
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             processes.stop()

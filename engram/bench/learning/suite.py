@@ -55,6 +55,10 @@ class Job:
         return _slug("_".join([self.task, *self.words, f"seed{self.seed}"]))
 
     @property
+    def title(self) -> str:
+        return " ".join([self.task, *self.words, f"seed {self.seed}"])
+
+    @property
     def train_words(self) -> list[str]:
         options = self.options
         extra = [f"trainer.evaluate_interval={self.evaluate_interval}"]

@@ -42,7 +42,8 @@ class WorkerSetup:
 
 def main() -> None:
     number, command_file, reply_file, memory_file, lifeline = map(int, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent closes its workers
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(stop, signal.SIG_IGN)  # the parent finishes its epoch first, then closes its workers
     for file in (command_file, reply_file, memory_file, lifeline):
         os.set_inheritable(file, False)
     _die_with_parent(lifeline)

@@ -15,7 +15,7 @@ from engram.env.errors import EnvError, describe
 from engram.env.workers.transport import POLL_SECONDS, Command, CommandSocket, Reply, ReplyReceiver, Status
 from engram.env.workers.worker import WorkerSetup
 
-_EXIT_SECONDS = 1.0  # granted after the command socket closes, and again after SIGTERM
+_EXIT_SECONDS = 1.0  # granted after the command socket closes, before SIGKILL
 _ALL = -1  # the "batch" of all workers
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -88,7 +88,7 @@ class WorkerPool:
         return [results[number] for number in owners]
 
     def close(self) -> None:
-        """Ends every worker, also those that hang or are stopped: closes the sockets, then sends signals."""
+        """Ends every worker, also those that hang or are stopped: closes the sockets, then kills."""
         if self.closed:
             return
         self.closed = True
@@ -96,11 +96,9 @@ class WorkerPool:
             worker.commands.close()
         self._receiver.close()
         processes = [worker.process for worker in self._workers]
-        for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
-            for process in processes:
-                if signal_number is not None:
-                    process.send_signal(signal_number)
-            processes = _wait_for(processes, None if signal_number == signal.SIGKILL else _EXIT_SECONDS)
+        for process in (running := _wait_for(processes, _EXIT_SECONDS)):
+            process.kill()
+        _wait_for(running, None)
         for worker in self._workers:
             os.close(worker.lifeline)
 

@@ -1,0 +1,34 @@
+import os
+import signal
+
+import pytest
+
+from engram.training.stop_signals import HungUp, Stopped, Terminated, request_stop
+
+
+def test_the_first_signal_is_a_request_and_the_second_one_raises():
+    shown = []
+    with request_stop(shown.append) as request:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert request.stop is Terminated
+        with pytest.raises(HungUp):
+            os.kill(os.getpid(), signal.SIGHUP)
+    assert shown == ["stopping after this epoch, with a checkpoint; a second signal stops at once"]
+    assert (Stopped.exit_code, Terminated.exit_code, HungUp.exit_code) == (130, 143, 129)
+
+
+def test_handlers_are_restored():
+    before = signal.getsignal(signal.SIGINT)
+    with request_stop(print):
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with request_stop(print) as request:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert request.stop is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
