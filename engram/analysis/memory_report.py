@@ -112,7 +112,7 @@ def memory_report(
         samples=samples,
         facts=fact_scores,
         past=_past(normal, found),
-        notes=[] if normal.complete else [f"Episodes are cut after {max_steps} steps."],
+        notes=[] if normal.complete else [f"Recording stopped after {normal.steps} steps, before all episodes ended."],
     )
 
 

@@ -22,6 +22,7 @@ from engram.training.settings import EVALUATION_SEED
 
 FEW_STEPS = 64  # more episodes follow until there are as many
 MANY_STEPS = 1000
+MOST_BYTES = 1 << 30  # of recorded memory; the attention core has a lot of it
 
 Change = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory
 
@@ -84,6 +85,7 @@ def record(
         player.agent.bind(env.spec)
         player.agent.reserve_memory(env.rows)
         memory_step, since_start = MemoryStep(player.agent), np.zeros(env.rows, int)
+        max_steps = min(max_steps, max(1, MOST_BYTES // (4 * max(1, memory_step.units) * env.rows)))
         env.reset()
         batch = env.recv()
         for step in range(max_steps):

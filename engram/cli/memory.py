@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.memory import MemoryRequest, load_memory
 from engram.settings import UserError
 from engram.training.settings import EVALUATION_SEED
@@ -39,8 +39,9 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
+    add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_memory(words)
+    request = load_memory(words, options.trust)
     out = options.out or request.directory / "memory.html"
     if out.is_dir():
         raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'memory.html'}")

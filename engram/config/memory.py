@@ -22,9 +22,9 @@ class MemoryRequest(NamedTuple):
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_memory(words: Sequence[str]) -> MemoryRequest:
+def load_memory(words: Sequence[str], trust: bool = False) -> MemoryRequest:
     """The request of a command line; raises `UserError` with everything that is wrong with it."""
-    request = MemoryRequest(*read_request(words, MemorySettings))
+    request = MemoryRequest(*read_request(words, MemorySettings, trust))
     if request.run.trainer.memory == "off":
         raise UserError(
             f"run: {request.settings.run} was trained with trainer.memory=off, so it has no memory to examine"

@@ -6,6 +6,8 @@ import torch
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.fast import Fast
+from engram.analysis import recording as recording_module
+from engram.analysis.influence import influence
 from engram.analysis.memory_step import MemoryStep, unit_names
 from engram.analysis.recording import FEW_STEPS, record
 from engram.env.registry import make_spec
@@ -56,6 +58,21 @@ def test_a_unit_has_a_name(agent, recording):
     assert len(set(names)) == len(names) == recording.memory.shape[-1]
     assert names[0] == "lstm h[0]"
     assert names[-1] == "lstm c[7]"
+
+
+def test_what_is_recorded_of_memory_has_a_bound(agent, recall, monkeypatch):
+    units = MemoryStep(agent).units
+    monkeypatch.setattr(recording_module, "MOST_BYTES", 4 * units * 3)
+    assert record(agent, recall, episodes=5).steps == 3
+
+
+@pytest.mark.parametrize("core", ["gru", "lru", "attention"])
+def test_any_core_can_be_recorded_and_examined(core, recall):
+    spec = make_spec(recall)
+    agent = MettaAgent(spec, Fast(spec, hidden_size=8, core=core)).eval()
+    found = record(agent, recall, episodes=2)
+    assert len(unit_names(agent)) == found.memory.shape[-1]
+    assert influence(agent, found).erased.max() > 0
 
 
 @pytest.mark.parametrize("env", [TMaze(), Gym(id="CartPole-v1")])

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from support import browser
+from support import browser, remembering
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.fast import Fast
@@ -25,9 +25,9 @@ from engram.env.settings import Gym, Navigation, Recall
 FACTS = RunFacts(run="</script><b>odd", policy="fast", epoch=3, steps=4096, memory=True)
 
 
-def written(directory, env, **settings):
+def written(directory, env, agent=None, **settings):
     spec = make_spec(env)
-    agent = MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
+    agent = agent or MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
     recording = record(agent, env, **settings)
     file = directory / f"{env.kind}.html"
     file.write_text(replay_page(FACTS, recording, influence(agent, recording), unit_names(agent)), encoding="utf-8")
@@ -119,6 +119,20 @@ def test_every_kind_of_world_is_shown(tmp_path, env):
         size = "const box = document.querySelector('#world canvas, #world img').getBoundingClientRect();"
         assert shown.execute_script(f"{size} return box.width > 200 && box.height > 20")
         assert shown.execute_script("return document.querySelectorAll('#actions .action').length") >= 1
+
+
+def test_an_agent_that_remembers_is_told_from_one_that_does_not(tmp_path):
+    from selenium.webdriver.common.by import By
+
+    with browser.opened(written(tmp_path, remembering.ENV, remembering.remembering(), episodes=2)) as shown:
+        assert browser.text(shown, "verdict").startswith("Yes. This agent remembers at least 5 steps")
+        moment = shown.find_elements(By.CSS_SELECTOR, "#moments button")[0]
+        assert "← 0 (5 back): 67%" in moment.text or "← 6 (5 back): 67%" in moment.text
+        moment.click()
+        assert "5 steps before: without that it would change by 67%" in browser.text(shown, "past-text")
+    with browser.opened(written(tmp_path, remembering.ENV, episodes=2)) as shown:
+        assert browser.text(shown, "verdict").startswith("Hardly.")
+        assert shown.find_elements(By.CSS_SELECTOR, "#moments button") == []
 
 
 def test_names_cannot_run_as_code(grid):

@@ -174,6 +174,21 @@ function drawPast(canvas, { facts, agent, step }) {
   drawCursor(context, scale, step, height);
 }
 
+let lastMatrix = { key: "", picture: null };
+
+// One pixel per step and group of earlier steps; the last picture is kept, since it changes with the episode only.
+function matrixPicture(facts, agent, start, count, columns, kind) {
+  const key = [agent, start, kind, document.documentElement.dataset.theme].join();
+  if (lastMatrix.key !== key) {
+    const [none, full, empty] = [rgb("panel"), rgb("warm"), rgb("card")];
+    const picture = heatPicture(columns, count,
+      (g, row) => (g < Math.floor(row / facts.group) ? facts.change(kind, agent, start + row, g) : -1),
+      (share) => (share < 0 ? empty : mix(none, full, share)));
+    lastMatrix = { key, picture };
+  }
+  return lastMatrix.picture;
+}
+
 // All steps of the current episode against all earlier steps.
 function drawMatrix(canvas, { facts, agent, step, matrixKind }) {
   const start = facts.startOf(agent, step);
@@ -183,10 +198,7 @@ function drawMatrix(canvas, { facts, agent, step, matrixKind }) {
   const wide = Math.max(1, canvas.clientWidth - GUTTER - 6);
   const tall = Math.min(wide, 300);
   const { context } = prepare(canvas, tall + AXIS);
-  const shades = [rgb("panel"), rgb("warm")];
-  const picture = heatPicture(columns, count,
-    (g, row) => (g < Math.floor(row / facts.group) ? facts.change(matrixKind, agent, start + row, g) : -1),
-    (share) => (share < 0 ? rgb("card") : mix(shades[0], shades[1], share)));
+  const picture = matrixPicture(facts, agent, start, count, columns, matrixKind);
   context.imageSmoothingEnabled = columns > wide;
   context.drawImage(picture, GUTTER, 0, (wide * columns * facts.group) / count, tall);
   context.strokeStyle = colour("line");
