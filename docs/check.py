@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engram.cli.main import VERBS
 from engram.config.load import load
+from engram.config.several import expand
 from engram.settings import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +62,8 @@ def _check_command(line: str) -> Iterator[str]:
         yield f"`{line}`: engram has no verb {verb}"
     if verb in SETTINGS and "--help" not in words:
         try:
-            load(words)
+            if expand(words) is None:
+                load(words)
         except UserError as error:
             yield from (f"`{line}`: {problem}" for problem in str(error).splitlines())
 

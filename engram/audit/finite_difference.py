@@ -31,6 +31,7 @@ class Precision(NamedTuple):
 
 
 DOUBLE = Precision(1e-6, 1e-4, 1e-7)
+KINK = 0.01  # part of the step with which a difference is repeated
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 
 
@@ -86,16 +87,16 @@ class LearningCall:
         }
 
     @torch.no_grad()
-    def derivative(self, loss: Loss, direction: dict[str, Tensor]) -> Tensor:
+    def derivative(self, loss: Loss, direction: dict[str, Tensor], shorter: float = 1.0) -> Tensor:
         """The central difference of a function of the outputs along a direction in the weights."""
-        parameters, values = self.parameters(), []
+        parameters, values, length = self.parameters(), [], self.precision.step * shorter
         for sign in (1, -1):
             for name, delta in direction.items():
-                parameters[name].add_(sign * self.precision.step * delta)
+                parameters[name].add_(sign * length * delta)
             values.append(loss(self.run()).double())
             for name, delta in direction.items():
-                parameters[name].sub_(sign * self.precision.step * delta)
-        return (values[0] - values[1]) / (2 * self.precision.step)
+                parameters[name].sub_(sign * length * delta)
+        return (values[0] - values[1]) / (2 * length)
 
     def direction(self, salt: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Random changes of the weights, each in proportion to its size."""
@@ -114,9 +115,14 @@ class LearningCall:
             direction = self.direction(170 + number)
             size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
             given = sum(float((gradients[n] * d).sum()) for n, d in direction.items())
-            true = float(self.derivative(loss, direction))
-            worst = max(worst, abs(given - true) / max(size, abs(true), 1e-12))
+            error = self._relative(given, float(self.derivative(loss, direction)), size)
+            if self.precision is DOUBLE and error > DOUBLE.error:  # a kink of a ReLU within the step is no fault
+                error = min(error, self._relative(given, float(self.derivative(loss, direction, KINK)), size))
+            worst = max(worst, error)
         return worst
+
+    def _relative(self, given: float, true: float, size: float) -> float:
+        return abs(given - true) / max(size, abs(true), 1e-12)
 
     def wrong_steps(self) -> list[int]:
         """Steps of the first row whose own outputs have a wrong gradient."""
@@ -171,7 +177,9 @@ class StepDerivative(NamedTuple):
 def step_derivatives(call: LearningCall, steps: Sequence[int]) -> list[StepDerivative] | None:
     """Of the first row, at each of these steps; None if no tensor belongs to one step."""
     if call.segment.observations.is_floating_point():
-        return [_at_observation(call, step) for step in steps]
+        last = _at_observation(call, call.segment.shape[1] - 1)
+        if last.given or not last.true:  # else features are fixed on purpose, and the gradient begins behind them
+            return [_at_observation(call, step) for step in steps]
     with call._dtype():
         tap = find_gradient_tap(
             call.adapter, call.segment, 0, steps, call.audit.spec, call.audit.generator(65), call.memory

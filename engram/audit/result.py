@@ -99,6 +99,7 @@ class AuditReport:
     seed: int
     parameters: int
     results: tuple[CheckResult, ...]
+    assumed_loop: str = ""  # how the training loop around the policy is taken to handle memory
 
     @property
     def passed(self) -> bool:
@@ -122,6 +123,7 @@ class AuditReport:
             "target": self.target,
             "policy": self.policy,
             "adapter": self.adapter,
+            "assumed_loop": self.assumed_loop,
             "env": self.env,
             "seed": self.seed,
             "parameters": self.parameters,

@@ -37,8 +37,8 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "determinism": [*MEMORY, "modes", "precision", "compile", "action_log_prob", "graph_growth", "detachment"],
     "modes": [*MEMORY, "td_fields", "precision", "compile", "gradient_health"],
     "memory_used": [*MEMORY, "gradient_health"],
-    "causality": ["row_isolation", "boundary_learning", "gradient_boundary", "horizon", "gradient_exact", "replay"],
     "row_isolation": [*MEMORY],
+    "causality": ["boundary_learning", "gradient_boundary", "horizon", "gradient_exact", "replay"],
     "boundary_acting": [*MEMORY],
     "boundary_learning": ["nan_at_start", "gradient_boundary", "gradient_exact", "replay"],
     "detachment": [
@@ -100,8 +100,6 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
     boundary = failed.get("boundary_acting")
     if boundary is not None and any(text in boundary.finding for text in CLEARS_OTHERS):
         order.insert(0, "boundary_acting")
-    if "causality" in failed and "in acting" in (failed["row_isolation"].finding if "row_isolation" in failed else ""):
-        order.insert(order.index("causality"), "row_isolation")
     if _learning_differs_without_starts(failed.get("replay")):
         order.insert(order.index("boundary_learning"), "replay")
     found = []

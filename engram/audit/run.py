@@ -66,6 +66,7 @@ def run_audit(
         seed=seed,
         parameters=sum(p.numel() for p in policy.parameters()),
         results=tuple(results),
+        assumed_loop=audit.original.assumed_loop,
     )
 
 

@@ -18,7 +18,10 @@ MARKS = {"pass": Text("pass", "green"), "fail": Text("FAIL", "bold red"), "skip"
 
 def render(report: AuditReport) -> RenderableType:
     """The whole report of one target."""
-    parts: list[RenderableType] = [Text(title(report), "bold"), _lines(report.results)]
+    parts: list[RenderableType] = [Text(title(report), "bold")]
+    if report.assumed_loop:
+        parts.append(Text(f"Assumed training loop: {report.assumed_loop}.", "dim"))
+    parts.append(_lines(report.results))
     for number, cause in enumerate(report.causes):
         parts.append(_cause(cause, number))
         parts += [_failure(result) for result in (cause.root, *cause.consequences)]  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engram.cli.arguments import ArgumentParser
+from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import PolicyOfRun, read_request
 from engram.config.run import RunSettings
 
@@ -23,12 +23,13 @@ examples:
 
 
 def main(words: Sequence[str]) -> int:
-    usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH]"
+    usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH] [--trust]"
     parser = ArgumentParser(prog="engram export", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
+    add_trust(parser)
     options, words = parser.parse_settings(words)
-    _export(*read_request(words, PolicyOfRun), options.format, options.out)
+    _export(*read_request(words, PolicyOfRun, options.trust), options.format, options.out)
     return 0
 
 

@@ -21,6 +21,9 @@ from engram.training.stop_signals import STOPS, Stopped, handle_signals
 # Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
 VERBS = {
     "train": "train a policy",
+    "sweep": "search settings with Optuna",
+    "runs": "list runs with their state and return",
+    "compare": "test policies on the same episodes",
     "eval": "play whole episodes with a trained policy",
     "replay": "record an episode and show what of its past the agent remembers",
     "memory": "measure what an agent remembers, and for how long",

@@ -17,6 +17,7 @@ from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.run_directory import differences, prepare_directory, restore_directory
+from engram.config.several import expand
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint.listing import list_checkpoints
@@ -31,9 +32,14 @@ SAVED = "stopped and saved; run the same command again to resume from here"
 
 
 def main(words: Sequence[str]) -> int:
-    parser = settings_parser("train", "Trains a policy.")
+    parser = settings_parser("train", "Trains a policy, or one for each value of settings with several: seed=1,2,3.")
     add_trust(parser)
     options, words = parser.parse_settings(words)
+    members = expand(words, options.trust)
+    if members is not None:
+        from engram.cli.group import train_members
+
+        return train_members(members, options.trust)
     with ExitStack() as stack:  # holds the lock of the run's directory
         return _run(words, stack, options.trust)
 

@@ -88,7 +88,7 @@ def not_writable(directory: Path, error: OSError) -> str:
 
 def differences(stored: RunSettings, settings: RunSettings, other: str = "when the run began") -> list[str]:
     """One line for each setting that differs from the stored ones and may not change."""
-    before, now = (_flatten(each.model_dump(mode="json")) for each in (stored, settings))
+    before, now = (flatten(each.model_dump(mode="json")) for each in (stored, settings))
     if stored.env.kind != settings.env.kind:  # one line instead of one for each setting of both environments
         before, now = (
             {name: value for name, value in flat.items() if not name.startswith("env.")} | {"env": kind}
@@ -118,6 +118,20 @@ def _is_in_place(file: TextIO, path: Path) -> bool:
         return not file.closed and os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process trains the run of this directory."""
+    if fcntl is None:
+        return False
+    try:
+        with (directory / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file, or a file system without locks
+        pass
+    return False
 
 
 def _acquire(file: TextIO, directory: Path) -> None:
@@ -194,8 +208,9 @@ def _shown(value: Any) -> Any:
     return "null" if value is None else value
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

@@ -32,6 +32,7 @@ class Evaluation:
     length: Estimate
     agents: list[AgentEstimate]
     stats: dict[str, Estimate]
+    episode_returns: np.ndarray  # [E], by environment, then in the order they were played
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,15 +97,20 @@ class Tally:
             agents.append(AgentEstimate(*(self._estimate(indices[own], each) for each in values)))
         stats = {name: self._estimate(indices, values) for name, values in sorted(episodes.stats.items())}
         known = {name: value for name, value in stats.items() if value is not None}
-        return Evaluation(int(self.quota.sum()), returns, length, agents, known)
+        by_episode = self._means(indices, episodes.returns)
+        return Evaluation(int(self.quota.sum()), returns, length, agents, known, by_episode)
 
     def _estimate(self, indices: np.ndarray, values: np.ndarray) -> Estimate | None:
         """Estimate from the means of episodes [E] over their agent-episodes [N], ignoring NaNs."""
+        return estimate(self._means(indices, values))
+
+    def _means(self, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The mean of each episode [E] over its agent-episodes [N], ignoring NaNs; NaN for one without values."""
         known = ~np.isnan(values)
         size = int(self.quota.sum())
         sums = np.bincount(indices[known], values[known].astype(np.float64), size)
         counts = np.bincount(indices[known], minlength=size)
-        return estimate(sums[counts > 0] / counts[counts > 0])
+        return np.divide(sums, counts, out=np.full(size, np.nan), where=counts > 0)
 
 
 def _to_json(value: Estimate | None) -> dict[str, Any] | None:

@@ -118,3 +118,26 @@ class Tianshou(nn.Module):
             same = episode.gather(1, before.view(-1, 1)) == episode.gather(1, index.view(-1, 1))
             index = torch.where(same.squeeze(1), before, index)
         return torch.stack(frames[::-1], 1)
+
+
+class PufferLib2(nn.Module):
+    """The LSTMWrapper of PufferLib 1 and 2. Their loop carries the state on and never clears it, not even at an end.
+
+    Learning begins with an empty state, and goes on from minibatch to minibatch of other steps.
+    """
+
+    def __init__(self, env):
+        super().__init__()
+        from pufferlib.models import Default, LSTMWrapper
+
+        self.network = LSTMWrapper(env, Default(env, hidden_size=SIZE), SIZE, SIZE)
+
+    def initial_state(self, rows):
+        zeros = next(self.parameters()).new_zeros(1, rows, SIZE)
+        return zeros, zeros
+
+    def forward(self, obs, state, starts):  # [B, T, ...]
+        rows, steps = starts.shape
+        logits, value, state = self.network(obs, state if steps == 1 else None)
+        logits = logits if isinstance(logits, torch.Tensor) else torch.cat(list(logits), -1)
+        return logits.reshape(rows, steps, -1), value.reshape(rows, steps), state

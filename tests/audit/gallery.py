@@ -8,11 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from audit.test_designs import FULL, RIGHT, WRONG, audit
+from audit.test_designs import FULL, MORE_WRONG, RIGHT, WRONG, audit
 
 
 def main(names: list[str]) -> None:
-    wrong = [case for case in WRONG if not names or case.policy.__name__ in names]
+    wrong = [case for case in [*WRONG, *MORE_WRONG] if not names or case.policy.__name__ in names]
     right = [policy for policy in RIGHT if not names or policy.__name__ in names]
     caught = named = rooted = cleared = 0
     for case in wrong:

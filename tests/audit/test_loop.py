@@ -21,6 +21,7 @@ def test_a_right_loop_passes(loop) -> None:
     [
         (loops.ZeroStart, "loop_start_state", "learned from a zero state"),
         (loops.OneStepLate, "loop_start_state", "one step late"),
+        (loops.OneStepLateAtStarts, "loop_start_state", "one step late"),
         (loops.StartsNotPassed, "loop_starts", "an episode start is not passed to learning"),
         (loops.NeverCleared, "loop_acting", "memory is not cleared when an episode starts"),
         (loops.TruncationForgotten, "loop_acting", "memory is not cleared when an episode starts"),

@@ -80,6 +80,7 @@ class PolicyAdapter(ABC):
     resets_between_rollouts = False  # its training loop resets all memory before a rollout
     acts_in_training_mode = True
     learns_row_subsets = True  # a minibatch may hold any rows in any order
+    assumed_loop = ""  # how the training loop around it is taken to handle memory
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         self.policy, self.spec = policy, spec

@@ -21,6 +21,8 @@ MAX_LISTED_ACTIONS = 64  # up to here the probability of every action is asked f
 class ExternalStateAdapter(PolicyAdapter):
     """Keeps the state of every row. A subclass makes the calls."""
 
+    assumed_loop = "carries the state of each row, and learns a segment from the state stored at its first step"
+
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         super().__init__(policy, spec)
         self.actions = make_actions(spec)

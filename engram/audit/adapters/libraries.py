@@ -22,6 +22,7 @@ class PufferLibAdapter(ExternalStateAdapter):
     """
 
     kind = "pufferlib"
+    assumed_loop = "PufferLib 3's: zeroes the state before a rollout, never where an episode ends; learns from zero"
     resets_between_rollouts = True
 
     def initial_state(self, rows: int) -> State:
@@ -53,6 +54,7 @@ class CleanRLAdapter(ExternalStateAdapter):
     """CleanRL's agent: `get_action_and_value(x, lstm_state, done, action=None)`, time first when learning."""
 
     kind = "cleanrl"
+    assumed_loop = "CleanRL's: carries the state, passes done with each observation, and learns from the stored state"
 
     def act_step(self, batch: ActingBatch, starts: Tensor, state: State) -> tuple[PolicyOutput, State]:
         rows, done = len(starts), starts.to(leaves(state)[0].dtype)
@@ -82,6 +84,7 @@ class Sb3Adapter(ExternalStateAdapter):
     """sb3-contrib's recurrent policy: acts in evaluation mode, learns in training mode, receives episode starts."""
 
     kind = "sb3"
+    assumed_loop = "sb3-contrib's: carries the state, passes episode starts, and learns from the stored state"
     acts_in_training_mode = False
 
     def initial_state(self, rows: int) -> State:

@@ -40,6 +40,8 @@ class ModuleAdapter(ExternalStateAdapter):
         self._make_state: Callable[[nn.Module, int], State] | None = None
         self._find_call()
         super().__init__(policy, spec)
+        clears = "passes episode starts to the module" if self.takes_starts else "clears it where an episode starts"
+        self.assumed_loop = f"{ExternalStateAdapter.assumed_loop}; {clears}"
 
     def initial_state(self, rows: int) -> State:
         assert self._make_state is not None

@@ -37,6 +37,8 @@ class TdAdapter(PolicyAdapter):
             policy.reset_memory()  # type: ignore[operator]  # it may have acted before
         self.memory_in_td = isinstance(policy, Policy)
         self.resets_between_rollouts = not self.memory_in_td
+        if self.resets_between_rollouts:
+            self.assumed_loop = "calls reset_memory() before each rollout, and set_memory() before learning a segment"
         self.learns_row_subsets = self.memory_in_td or all(
             callable(getattr(policy, name, None)) for name in ("get_memory", "set_memory")
         )

@@ -1,8 +1,11 @@
 """Are the outputs the same twice, whatever the random seed, the mode, and whether gradients are computed?"""
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor
 
+from engram.audit.adapters.row_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext, max_difference, seed_everything, tolerance
@@ -43,7 +46,10 @@ def _changed_by_calls(audit: AuditContext) -> str:
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
     memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
+    given = deepcopy(memory)
     outputs = [adapter.learn(segment, memory, after_acting=True).numbers() for _ in range(6)]
+    if not all(torch.equal(one, other) for one, other in zip(leaves(memory), leaves(given), strict=True)):
+        return "a learning call writes into the state that it is given, so that the caller's copy changes (aliasing)"
     repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
     if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
         text = f"the same learning call gives other outputs when repeated, by {max(repeats):.2g}"

@@ -159,6 +159,8 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         notes.append(f"gradients are compared over {steps} steps, within which the policy declares no cut")
     call, kinds = learning_call(audit, steps), [0, 1, 2]
     bound = call.precision.error
+    if missing := _without_gradient(call):
+        return Verdict(False, None, bound, missing, notes=tuple(notes), fix=NO_GRADIENT)
     error = call.error(call.loss())
     if error > bound:
         single = learning_call(audit, 1)
@@ -180,6 +182,21 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
     text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
     return Verdict(True, error, bound, text, notes=tuple(notes))
+
+
+def _without_gradient(call: LearningCall) -> str:
+    """Outputs without any gradient, or weights that outputs depend on and that get none."""
+    output = call.run()
+    parts = (output.value, output.log_prob, output.entropy)
+    dead = [name for name, part in zip(KINDS, parts, strict=True) if part is not None and not part.requires_grad]
+    if dead:
+        return f"{' and '.join(dead)} have no gradient: terms of the loss that use them do nothing"
+    loss = call.loss()
+    untouched = [name for name, gradient in call.gradients(loss).items() if not gradient.any()]
+    moving = [name for name in untouched if abs(float(call.derivative(loss, call.direction(210, [name])))) > 1e-6]
+    if not moving:
+        return ""
+    return f"{', '.join(moving[:5])} get no gradient, though the outputs depend on them"
 
 
 def _pattern(audit: AuditContext, call: LearningCall) -> str:
@@ -243,7 +260,8 @@ def _float32_error(audit: AuditContext, steps: int) -> float:
 
 
 NO_GRADIENT = (
-    "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach what it returns."
+    "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
+    "returns. Weights that are not to be trained are declared with requires_grad_(False)."
 )
 WHOLE_SEGMENT = (
     "Run the whole segment through the recurrent layer in one graph. Detach memory only where it is stored between "

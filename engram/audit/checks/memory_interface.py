@@ -11,7 +11,7 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.adapters.td import rows_by_id
-from engram.audit.context import EXACT, AuditContext, describe, max_difference, tolerance
+from engram.audit.context import EXACT, PASTS, AuditContext, describe, max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 
@@ -69,8 +69,19 @@ def _copies(audit: AuditContext) -> Iterator[str]:
     _future(audit, adapter)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
-    elif audit.memory_effect > EXACT and _same(policy.get_memory(), kept):
-        yield "get_memory() gives the same as before, though the policy acted on"
+    elif audit.memory_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
+        yield "get_memory() gives the same for two different pasts, though outputs differ"
+
+
+def _memories_of_two_pasts(audit: AuditContext, steps: int) -> list[Any]:
+    """What get_memory gives after a past, and after another one."""
+    scenario, memories = audit.scenario(96, steps=steps - 1), []
+    for past in (scenario, scenario.with_other_past(slice(None), None, audit.generator(95), audit.spec)):
+        adapter = audit.adapter()
+        play(adapter, past)
+        policy: Any = adapter.policy
+        memories.append(policy.get_memory())
+    return memories
 
 
 def _round_trip(audit: AuditContext) -> Iterator[str]:

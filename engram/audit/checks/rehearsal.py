@@ -62,7 +62,8 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
     references = {row: copy_adapter(adapter) for row in sampled}
     if way.memory != 1.0:
         play(adapter, audit.scenario(79, rows=way.rows, steps=4), ids=ids)
-        adapter.load_memory(ids, _scaled(adapter.memory_of(ids), way.memory))
+        if (grown := adapter.memory_of(ids)) is not None:
+            adapter.load_memory(ids, _scaled(grown, way.memory))
         references = {}
     acting, learning, bound = [], [], 0.0
     for rollout in range(way.rollouts):
@@ -197,8 +198,8 @@ def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
         yield from ([row] for row in every[:6])
     else:
         shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)
-        half = (way.rows + 1) // 2
-        yield from (part for part in (shuffled[:half], shuffled[half:]) if part)
+        yield shuffled
+        yield shuffled[way.rows // 2 :]
 
 
 def _scaled(memory: Any, factor: float) -> Any:

@@ -12,6 +12,11 @@ from engram.audit.root_cause import EXPLAINS
 
 TRIES = 50  # to find the smallest rehearsal that fails
 FEW_TRIES = 12  # where a check that failed before explains it
+STORED_MEMORY = "Learn a segment from the memory that its rows had before its first step."
+IN_TD = (
+    " With Engram it comes in td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state "
+    "reads it."
+)
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
 
@@ -25,6 +30,7 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     yield Rehearsal(5, 5, segments=2, ends=0.3, both_flags=True, minibatches="one", repeats=3)
     yield Rehearsal(few, 1, segments=4, ends=0.2, repeats=2)
     yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, 3000))
+    yield Rehearsal(16 * rows, 2)  # many ids at once, for tables in which they collide
     yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
     yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
     yield Rehearsal(4, 6, memory=10.0)
@@ -90,7 +96,7 @@ def replay(audit: AuditContext) -> Verdict:
         measured or None,
         bound or None,
         text,
-        fix=fix,
+        fix=fix + (IN_TD if STORED_MEMORY in fix else ""),
         fix_without_engram=fix,
         notes=tuple(notes),
         evidence=figure,
@@ -164,10 +170,7 @@ def _fix(fault: Fault) -> str:
     if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."
     if way.warmup or way.segments > 1 or way.rollouts > 1:
-        return (
-            "Learn a segment from the memory its rows had before its first step. With Engram it comes in "
-            "td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state reads it."
-        )
+        return STORED_MEMORY
     if acting:
         return "What a row returns must depend on that row's observations since its episode began, and on nothing else."
     return (

@@ -104,13 +104,13 @@ class OneEnvironmentResetsAll(Design):
         self.store = {}
 
 
-class LearningForgets(Design):
+class LearningForgets(OwnForward):
     """A learning call clears what acting remembers."""
 
-    def memory_for_learning(self, B):
-        memory = super().memory_for_learning(B)
-        self.store = {}
-        return memory
+    def _manage_lstm_state(self, td, B, TT, device):
+        if td.batch_dims == 2:
+            self.reset_memory()
+        return super()._manage_lstm_state(td, B, TT, device)
 
 
 class StoreByStep(Design):

@@ -1,0 +1,130 @@
+"""`engram compare RUN RUN … [SETTING=VALUE …] [--json]`: test policies on the same episodes."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from engram.cli.arguments import ArgumentParser, add_trust
+from engram.config.evaluation import EvalRequest, EvalSettings, read_request
+from engram.display.formatting import MISSING, number, plural
+from engram.settings import UserError
+
+DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has an environment of its own,
+with the same seed for every policy. Prints returns, and for each pair of policies the mean difference with its 95%
+interval and the p-value of a paired test (random sign flips, adjusted for the number of pairs by Holm's method)."""
+
+SETTINGS = """settings and their defaults:
+  runs_dir=runs        the directory that holds the runs
+  checkpoint=latest    or best
+  episodes=100         of each policy
+  greedy=false         true: the most likely action; false: sampled
+  seed=…               of the episodes, as in `engram eval`
+  device=auto          auto, cpu, cuda or mps
+  env=CHOICE           another environment for all of them; env.SETTING=VALUE likewise
+
+examples:
+  engram compare fast_tmaze_seed-1 fast_tmaze_seed-2
+  engram compare small large episodes=500 greedy=true --json"""
+
+SIGNIFICANT = 0.05
+
+
+def main(words: Sequence[str]) -> int:
+    usage = "engram compare RUN RUN … [SETTING=VALUE …] [--json] [--trust]"
+    parser = ArgumentParser(prog="engram compare", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_trust(parser)
+    options, words = parser.parse_settings(words)
+    requests = _requests(words, options.trust)
+    result = _play(requests)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        _show(result)
+    return 0
+
+
+def _requests(words: Sequence[str], trust: bool) -> dict[str, EvalRequest]:
+    runs = [word for word in words if "=" not in word]
+    runs += [text for word in words if word.startswith("run=") for text in word.removeprefix("run=").split(",")]
+    others = [word for word in words if "=" in word and not word.startswith("run=")]
+    if len(set(runs)) < 2:
+        raise UserError("compare: give the names of two runs or more: engram compare RUN RUN")
+    requests = {}
+    for run in dict.fromkeys(runs):
+        requests[run] = EvalRequest(*read_request([*others, f"run={run}"], EvalSettings, trust))
+    first = next(iter(requests.values())).run
+    for name, request in requests.items():
+        if request.run.env != first.env:
+            raise UserError(
+                f"compare: {name} was trained in another environment than {first.run}: say where they play with "
+                "env=CHOICE (and env.SETTING=VALUE)"
+            )
+    return requests
+
+
+def _play(requests: dict[str, EvalRequest]) -> dict[str, Any]:
+    # Imported here: torch takes seconds, and a mistyped option should be reported at once.
+    from engram.env.registry import make_spec
+    from engram.runs.compare import compare_pairs
+    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+    from engram.training.device import choose_device
+    from engram.training.evaluate import evaluate
+
+    evaluations = {}
+    for name, (directory, settings, run) in requests.items():
+        print(f"playing {plural(settings.episodes, 'episode')} with {name}", file=sys.stderr)
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
+        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+        evaluations[name] = evaluate(
+            agent.to(choose_device(settings.device)),
+            run.env,
+            settings.episodes,
+            greedy=settings.greedy,
+            seed=settings.seed,
+            num_envs=settings.episodes,  # one environment for each episode: the same seeds for every policy
+            num_workers=settings.num_workers,
+            memory=run.trainer.memory,
+            step_timeout=run.trainer.worker_timeout,
+        )
+    pairs = compare_pairs({name: evaluation.episode_returns for name, evaluation in evaluations.items()})
+    return {
+        "episodes": next(iter(requests.values())).settings.episodes,
+        "runs": {name: evaluation.returns._asdict() for name, evaluation in evaluations.items()},
+        "pairs": [pair._asdict() | {"difference": pair.difference._asdict()} for pair in pairs],
+    }
+
+
+def _show(result: dict[str, Any]) -> None:
+    console, grid = Console(), Table(box=None, pad_edge=False)
+    for name in ("run", "return", "95% interval", "std"):
+        grid.add_column(name, justify="left" if name == "run" else "right")
+    for name, value in result["runs"].items():
+        grid.add_row(Text(name), number(value["mean"]), _interval(value), number(value["std"]))
+    console.print(Text(f"the same {plural(result['episodes'], 'episode')} for each\n"), grid, sep="\n")
+    console.print()
+    for pair in result["pairs"]:
+        console.print(Text(sentence(pair)))
+
+
+def sentence(pair: dict[str, Any]) -> str:
+    """What a comparison found."""
+    value, p = pair["difference"], pair["p"]
+    better, worse = (pair["second"], pair["first"]) if value["mean"] >= 0 else (pair["first"], pair["second"])
+    sign, size = (1, abs(value["mean"])) if value["mean"] >= 0 else (-1, abs(value["mean"]))
+    interval = ""
+    if value["low"] is not None:
+        low, high = sorted(sign * bound for bound in (value["low"], value["high"]))
+        interval = f", 95% interval {number(low)} to {number(high)}"
+    if p < SIGNIFICANT:
+        return f"{better} is better than {worse} by {number(size)}{interval} (p = {p:.2g})"
+    return f"{better} and {worse} differ by {number(size)}{interval}: that may be chance (p = {p:.2g})"
+
+
+def _interval(value: dict[str, float | None]) -> str:
+    return MISSING if value["low"] is None else f"{number(value['low'])} to {number(value['high'])}"

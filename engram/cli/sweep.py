@@ -1,0 +1,66 @@
+"""`engram sweep FILE.yaml [runs_dir=runs]`: search settings with Optuna."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from engram.cli.arguments import ArgumentParser
+from engram.cli.group import say, train_one
+from engram.config.load import load
+from engram.config.run import RunSettings
+from engram.config.sweep import command_line, load_sweep
+from engram.cores import available_cores
+from engram.env.registry import make_spec
+from engram.settings import UserError
+
+DESCRIPTION = """Searches settings with Optuna. Each trial is a run with one thread, one at a time for each core.
+The same command again goes on with the study, and takes up trials that were killed. Several machines can work on one
+study if its storage is a database that all of them reach. See docs/many-runs.md."""
+
+EXAMPLE = """a sweep file:
+  settings: [env=tmaze, trainer.total_timesteps=200_000]
+  trials: 40
+  search:
+    trainer.optimizer.learning_rate: {low: 1e-4, high: 1e-2, log: true}
+    trainer.bptt_horizon: {choices: [16, 32, 64]}"""
+
+
+def main(words: Sequence[str]) -> int:
+    usage = "engram sweep FILE.yaml [runs_dir=runs]"
+    parser = ArgumentParser(prog="engram sweep", usage=usage, description=DESCRIPTION, epilog=EXAMPLE)
+    _, words = parser.parse_settings(words)
+    path, runs_dir = _read(words)
+    if find_spec("optuna") is None:
+        raise UserError("sweep: needs Optuna: pip install 'engram-rl[sweep]'")
+    sweep = load_sweep(path)
+    first = {name: each.low if each.choices is None else each.choices[0] for name, each in sweep.search.items()}
+    env = load(command_line(sweep, first, "x")[:-1]).env
+    make_spec(env)  # an environment that cannot be made leaves no study behind
+    from engram.runs.sweep import Sweep
+
+    storage = sweep.storage or os.path.join(runs_dir, f"{sweep.study}.db")
+    parallel = sweep.parallel or available_cores()
+    found = Sweep(sweep, runs_dir, storage, say).work(partial(train_one, False), parallel, env.kind)
+    say(f"{found.complete} complete, {found.pruned} pruned, {found.failed} failed; the study is in {storage}")
+    if found.best is None:
+        return 1
+    values = " ".join(command_line(sweep, found.best.params, f"{sweep.study}_best"))
+    say(f"best: trial {found.best.number} with {sweep.metric} {found.best.value:.4g}:\n  engram train {values}")
+    return 0
+
+
+def _read(words: Sequence[str]) -> tuple[Path, Path]:
+    runs_dir, files = RunSettings.model_fields["runs_dir"].default, []
+    for word in words:
+        name, equals, text = word.partition("=")
+        if equals and name == "runs_dir":
+            runs_dir = text
+        elif equals or word.startswith("-"):
+            raise UserError(f"sweep: {word}: write settings into the file, under settings: [{word}]")
+        else:
+            files.append(word)
+    if len(files) != 1:
+        raise UserError("sweep: give one file: engram sweep FILE.yaml (see --help for an example)")
+    return Path(files[0]), Path(runs_dir)
