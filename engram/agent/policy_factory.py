@@ -16,7 +16,8 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
     if isinstance(settings, Agent):
         from engram.agent.components.policy import ComponentPolicy
 
-        return ComponentPolicy(spec, settings)
+        with explained(f"agent: {settings.name} could not be made"):
+            return ComponentPolicy(spec, settings)
     policy_class = find_class(settings.name)
     with explained(f"py_agent: {settings.name} could not be made"):
         policy = _construct(policy_class, spec, settings)

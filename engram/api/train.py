@@ -102,6 +102,13 @@ def train_run(
         if not _is_about(error, settings.directory):
             raise
         raise UserError(not_writable(settings.directory, error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
+        ) from error
     finally:
         stop_logging()
 
@@ -122,3 +129,9 @@ def _is_about(error: OSError, directory: Path) -> bool:
     if error.errno in FULL_OR_READ_ONLY:
         return True
     return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether NumPy or torch could not allocate."""
+    texts = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")  # of torch
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)

@@ -6,6 +6,7 @@ from pathlib import Path
 from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import PolicyOfRun, read_request
 from engram.config.run import RunSettings
+from engram.stored.files import file_in_run
 
 DESCRIPTION = """Writes the policy of a run as one file that runs without Engram, in onnxruntime or PyTorch: a step
 (observations, memory, starts) -> (action, log-probabilities, value, memory), for any number of rows. Before the file
@@ -48,7 +49,7 @@ def _export(
     agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
     export = export_agent(
         agent,
-        out or directory / f"policy{FORMATS[name].suffix}",
+        out or file_in_run(directory, f"policy{FORMATS[name].suffix}", "--out"),
         name,
         run.env,
         use_memory=run.trainer.memory != "off",

@@ -9,6 +9,7 @@ from typing import Any
 from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.memory import MemoryRequest, load_memory
 from engram.settings import UserError
+from engram.stored.files import file_in_run
 from engram.training.settings import EVALUATION_SEED
 
 DESCRIPTION = """Plays many episodes with the policy of a run and reports what it remembers: the return with memory
@@ -42,7 +43,9 @@ def main(words: Sequence[str]) -> int:
     add_trust(parser)
     options, words = parser.parse_settings(words)
     request = load_memory(words, options.trust)
-    out = options.out or request.directory / "memory.html"
+    out = options.out or file_in_run(request.directory, "memory.html", "--out")
+    if options.out is None:
+        file_in_run(request.directory, "memory.json", "--out")
     if out.is_dir():
         raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'memory.html'}")
     report, sentences = examine(request, out)

@@ -35,7 +35,7 @@ def started(monkeypatch, tmp_path):
     """Replaces training: records its settings and returns, or raises `started.end`."""
     seen = SimpleNamespace(settings=None, end=None)
 
-    def start(settings, display, *world, audit=None):
+    def start(settings, display, *world, **options):
         seen.settings = settings
         if seen.end is not None:
             raise seen.end
@@ -146,6 +146,15 @@ def test_a_run_directory_that_cannot_be_written_is_a_one_line_message(started, c
     assert capsys.readouterr().err == (
         f"runs/fast_tmaze cannot be written ({error.strerror}): give a writable one with runs_dir=\n"
     )
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 9 TiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9")]
+)
+def test_a_run_that_does_not_fit_into_memory_ends_with_a_message(started, capsys, error) -> None:
+    started.end = error
+    assert main(["train", *RECALL]) == 2
+    assert capsys.readouterr().err.startswith("not enough memory (")
 
 
 def test_an_os_error_elsewhere_is_raised(started):

@@ -55,6 +55,7 @@ def edit(directory: Path, old: str, new: str) -> None:
 VERBS = [
     ("eval", "run={run}", "episodes=1"),
     ("replay", "run={run}", "episodes=1"),
+    ("memory", "run={run}", "episodes=2"),
     ("audit", "{run}", "--only", "detachment"),
     ("train", "run={name}", "runs_dir={parent}", "trainer.total_timesteps=1"),
     ("validate", "run={name}", "runs_dir={parent}"),

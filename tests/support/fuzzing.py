@@ -1,6 +1,6 @@
 """Hostile inputs for everything that reads a file which a stranger may have written.
 
-    OMP_NUM_THREADS=1 nice -n 19 .venv/bin/python tests/support/fuzzing.py --inputs 100000 --out bench/results/fuzz.json
+    PYTHONPATH=.:tests nice .venv/bin/python tests/support/fuzzing.py --inputs 100000 --out fuzz.json
 
 Every input is made from a number, so that a failure can be repeated: `check("settings", 123)`. An input must be
 accepted or refused with a message, quickly, and no code may run.

@@ -1,0 +1,1 @@
+"""Many runs: groups, sweeps, their state, and comparisons."""

@@ -1,0 +1,143 @@
+"""Trains several runs at a time, each in a process with one thread.
+
+The processes are forked from one that has imported PyTorch already, so that a run starts in a moment.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+# Imported before the first run starts. An adapter's own packages follow when a run needs them.
+PRELOADED = ["engram.training.run", "engram.display.terminal", "engram.cli.train", "engram.env.recall"]
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+GRACE_SECONDS = 30.0  # for a process that was told to stop
+
+Train = Callable[[list[str]], int]  # a command line of `engram train` to its exit code; importable by name
+
+
+class Finished(NamedTuple):
+    name: str
+    code: int
+    seconds: float
+    output: str  # its last lines
+
+
+class Pool:
+    """Processes that train runs. Used in a `with` statement; leaving it stops those that still run."""
+
+    def __init__(self, train: Train, size: int, preload: Sequence[str] = ()) -> None:
+        self.size = size
+        self._train = train
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([*PRELOADED, *preload])
+        self._running: dict[str, tuple[multiprocessing.process.BaseProcess, Path, float]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="engram-runs-")
+
+    @property
+    def free(self) -> int:
+        return self.size - len(self._running)
+
+    @property
+    def running(self) -> list[str]:
+        return [*self._running]
+
+    def start(self, name: str, words: Sequence[str]) -> None:
+        """Train with this command line, in a process of its own."""
+        output = Path(self._folder.name) / f"{len(os.listdir(self._folder.name))}.txt"
+        process = self._context.Process(target=_run, args=(self._train, [*words], str(output)), name=name)
+        with _without_main(), _one_thread():  # inherited by the server that forks, which starts with the first process
+            process.start()
+        self._running[name] = (process, output, time.monotonic())
+
+    def stop(self, name: str) -> None:
+        """Ask a run to stop. It appears among the finished ones when it has."""
+        self._running[name][0].terminate()
+
+    def finished(self, timeout: float) -> list[Finished]:
+        """The runs that have ended; waits for the first of them, at most for `timeout` seconds."""
+        wait([process.sentinel for process, _, _ in self._running.values()], timeout)
+        ended = [name for name, (process, _, _) in self._running.items() if not process.is_alive()]
+        return [self._collect(name) for name in ended]
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        processes = [process for process, _, _ in self._running.values()]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(GRACE_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._folder.cleanup()
+
+    def _collect(self, name: str) -> Finished:
+        process, output, began = self._running.pop(name)
+        process.join()
+        text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        code = process.exitcode
+        return Finished(name, 1 if code is None else code, time.monotonic() - began, "\n".join(lines[-5:]))
+
+
+def _run(train: Train, words: list[str], output: str) -> None:
+    """The main function of a process."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    code = train(words)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def _stop_with_parent() -> None:
+    """A run must not outlive the command that started it, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A new process would run the script that this one was started with, to find classes in it; ours need none."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,111 @@
+"""The state of a run, read from its directory without torch."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engram.config.load import SETTINGS_FILE, load_run
+from engram.config.run import RunSettings
+from engram.config.run_directory import flatten, is_locked
+from engram.settings import UserError
+from engram.training.checkpoint.listing import list_checkpoints
+
+NOT_COMPARED = {"run", "runs_dir"}
+
+
+class RunState(NamedTuple):
+    name: str
+    directory: Path
+    state: str  # finished, running, stopped, empty (no checkpoint), or unreadable
+    steps: int
+    total_steps: int | None
+    mean_return: float | None  # over the most recent episodes
+    age: float  # seconds since anything was written
+    settings: RunSettings | None
+
+
+def read_run(directory: Path) -> RunState:
+    """The state of the run in a directory."""
+    try:
+        settings = load_run(directory, trust=True)  # it is only read: no code runs
+    except UserError:
+        return RunState(directory.name, directory, "unreadable", 0, None, None, _age(directory), None)
+    steps, mean_return = _progress(directory)
+    total = settings.trainer.total_timesteps
+    if is_locked(directory):
+        state = "running"
+    elif steps >= total:
+        state = "finished"
+    else:
+        state = "stopped" if list_checkpoints(directory / "checkpoints") else "empty"
+    return RunState(directory.name, directory, state, steps, total, mean_return, _age(directory), settings)
+
+
+def is_finished(settings: RunSettings) -> bool:
+    """Whether a run with these settings has a checkpoint of its last step."""
+    return _checkpoint_progress(settings.directory)[0] >= settings.trainer.total_timesteps
+
+
+def list_runs(runs_dir: Path) -> list[RunState]:
+    """All runs in a directory, the most recently written first."""
+    runs = [read_run(file.parent) for file in runs_dir.glob(f"*/{SETTINGS_FILE}")]
+    return sorted(runs, key=lambda run: (run.age, run.name))
+
+
+def differing_settings(runs: Sequence[RunState]) -> dict[str, dict[str, Any]]:
+    """For each run, its settings that are not those of most runs."""
+    flat = {run.name: _flat(run.settings) for run in runs if run.settings is not None}
+    names = dict.fromkeys(name for settings in flat.values() for name in settings)
+    found: dict[str, dict[str, Any]] = {name: {} for name in flat}
+    for name in names:
+        values = {run: json.dumps(settings.get(name)) for run, settings in flat.items()}
+        usual, number = Counter(values.values()).most_common(1)[0]
+        if number == len(values):
+            continue
+        for run, value in values.items():
+            if value != usual or number == 1:
+                found[run][name] = flat[run].get(name)
+    return found
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """The records of a run so far. A line that is being written is left out."""
+    try:
+        lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+    except (OSError, ValueError):
+        return []
+
+
+def _progress(directory: Path) -> tuple[int, float | None]:
+    """Steps and mean return, of the last checkpoint or the metrics after it."""
+    steps, mean_return = _checkpoint_progress(directory)
+    records = read_metrics(directory)
+    if records and records[-1].get("steps", 0) > steps:
+        returns = [record["episode/return"] for record in records if record.get("episode/return") is not None]
+        return int(records[-1]["steps"]), returns[-1] if returns else mean_return
+    return steps, mean_return
+
+
+def _checkpoint_progress(directory: Path) -> tuple[int, float | None]:
+    for path in reversed(list_checkpoints(directory / "checkpoints")):
+        try:
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            returns = state.get("recent_returns") or []
+            return int(state["progress"]["steps"]), sum(returns) / len(returns) if returns else None
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0, None
+
+
+def _age(directory: Path) -> float:
+    times = [path.stat().st_mtime for path in (directory, *directory.glob("*.*")) if path.exists()]
+    return max(0.0, time.time() - max(times, default=time.time()))
+
+
+def _flat(settings: RunSettings) -> dict[str, Any]:
+    flat = flatten(settings.model_dump(mode="json"))
+    return {name: value for name, value in flat.items() if name not in NOT_COMPARED}

@@ -1,0 +1,202 @@
+"""Searches settings with Optuna: each trial is a run, which can be resumed after anything that stops it."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+import psutil
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from engram.config.sweep import SearchRange, SweepSettings, command_line, trial_name
+from engram.env.registry import adapter_path
+from engram.runs.group import with_no_workers
+from engram.runs.pool import Finished, Pool, Train
+from engram.runs.state import read_metrics
+from engram.settings import UserError
+
+OWNER = "owner"  # a user attribute of a trial: the process that trains it
+POLL_SECONDS = 1.0
+HEARTBEAT_SECONDS = 60.0
+DEAD_SECONDS = 600.0  # a trial of another machine without a sign for so long is taken over
+MAX_FAILURES = 3  # trials that fail one after the other, with no success, stop the sweep
+
+
+class Outcome(NamedTuple):
+    complete: int
+    pruned: int
+    failed: int
+    best: FrozenTrial | None
+
+
+class Sweep:
+    """One process that works on a study; several can share it, on one machine or many."""
+
+    def __init__(self, settings: SweepSettings, runs_dir: Path, storage: str, say: Callable[[str], None]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.settings, self.runs_dir, self.say = settings, runs_dir, say
+        self.study = open_study(settings, storage)
+        self._trials: dict[str, Trial] = {}  # those that this process trains, by run
+        self._reported: dict[str, int] = {}  # steps of the last report
+        self._pruned: set[str] = set()
+        self._heartbeat = time.monotonic()
+        self._failures: list[str] = []
+
+    def work(self, train: Train, parallel: int, env_kind: str) -> Outcome:
+        """Train trials until the study has as many as it should."""
+        with Pool(train, parallel, [adapter_path(env_kind)]) as pool:
+            while True:
+                while pool.free and (trial := self._next()) is not None:
+                    run = trial_name(self.settings, trial.number)
+                    self._trials[run] = trial
+                    words = command_line(self.settings, self._values(trial), run)
+                    pool.start(run, with_no_workers([*words, f"runs_dir={self.runs_dir}"]))
+                if not pool.running:
+                    break
+                for ended in pool.finished(POLL_SECONDS):
+                    self._tell(ended)
+                self._report(pool)
+        return outcome(self.study)
+
+    def _next(self) -> Trial | None:
+        """An abandoned trial, or a new one; None if there are enough."""
+        trials = self.study.get_trials(deepcopy=False)
+        own = {trial.number for trial in self._trials.values()}
+        for frozen in trials:
+            if frozen.state is TrialState.RUNNING and frozen.number not in own and is_abandoned(frozen):
+                trial = Trial(self.study, frozen._trial_id)
+                self._claim(trial)
+                self.say(f"{trial_name(self.settings, trial.number)}: taken up again")
+                return trial
+        if sum(trial.state is not TrialState.WAITING for trial in trials) >= self.settings.trials:
+            return None
+        trial = self.study.ask()
+        self._claim(trial)
+        shown = " ".join(f"{name}={value}" for name, value in self._values(trial).items())
+        self.say(f"{trial_name(self.settings, trial.number)}: {shown}")
+        return trial
+
+    def _claim(self, trial: Trial) -> None:
+        created = psutil.Process().create_time()
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "created": created, "alive": time.time()}
+        trial.set_user_attr(OWNER, owner)
+
+    def _values(self, trial: Trial) -> dict[str, Any]:
+        """The trial's values. Those of a trial that was taken up are the ones it had."""
+        return {name: suggest(trial, name, space) for name, space in self.settings.search.items()}
+
+    def _report(self, pool: Pool) -> None:
+        """Tell Optuna the metric so far, and stop runs that it prunes."""
+        beat = time.monotonic() - self._heartbeat > HEARTBEAT_SECONDS
+        for run in pool.running:
+            trial = self._trials[run]
+            if beat:
+                self._claim(trial)
+            for steps, value in self._metric(run):
+                if steps > self._reported.get(run, -1):
+                    trial.report(value, steps)
+                    self._reported[run] = steps
+                    if steps >= self.settings.warmup_steps and run not in self._pruned and trial.should_prune():
+                        self._pruned.add(run)
+                        pool.stop(run)
+        if beat:
+            self._heartbeat = time.monotonic()
+
+    def _metric(self, run: str) -> list[tuple[int, float]]:
+        records = read_metrics(self.runs_dir / run)
+        name = self.settings.metric
+        return [(int(record["steps"]), float(record[name])) for record in records if record.get(name) is not None]
+
+    def _tell(self, ended: Finished) -> None:
+        trial = self._trials.pop(ended.name)
+        found = self._metric(ended.name)
+        if ended.name in self._pruned and ended.code:
+            self.study.tell(trial, state=TrialState.PRUNED)
+            self.say(f"{ended.name}: pruned at {found[-1][0]:,} steps with {self.settings.metric} {found[-1][1]:.4g}")
+            return
+        if ended.code or not found:
+            reason = ended.output or f"it wrote no {self.settings.metric} into metrics.jsonl"
+            self.study.tell(trial, state=TrialState.FAIL)
+            self._failures.append(reason)
+            self.say(f"{ended.name}: failed\n{reason}")
+            if len(self._failures) >= MAX_FAILURES and not outcome(self.study).complete:
+                raise UserError(f"sweep: the first {MAX_FAILURES} trials failed, the last one with\n{reason}")
+            return
+        self.study.tell(trial, found[-1][1])
+        self.say(f"{ended.name}: {self.settings.metric} {found[-1][1]:.4g} after {ended.seconds:.0f} s")
+
+
+def open_study(settings: SweepSettings, storage: str) -> optuna.Study:
+    try:
+        return optuna.create_study(
+            study_name=settings.study,
+            storage=storage_url(storage),
+            sampler=_sampler(settings),
+            pruner=_pruner(settings),
+            direction=settings.direction,
+            load_if_exists=True,
+        )
+    except Exception as error:  # of any database and its driver
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"storage: {storage} cannot be opened ({reason}): give a file or an Optuna URL") from error
+
+
+def storage_url(storage: str) -> str:
+    """An Optuna URL; a file is an SQLite database."""
+    if "://" in storage:
+        return storage
+    Path(storage).parent.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{storage}"
+
+
+def suggest(trial: Trial, name: str, space: SearchRange) -> Any:
+    if space.choices is not None:
+        return trial.suggest_categorical(name, space.choices)
+    if isinstance(space.low, int) and isinstance(space.high, int) and isinstance(space.step, int | None):
+        return trial.suggest_int(name, space.low, space.high, step=space.step or 1, log=space.log)
+    assert space.low is not None
+    assert space.high is not None
+    return trial.suggest_float(name, space.low, space.high, step=space.step, log=space.log)
+
+
+def is_abandoned(trial: FrozenTrial) -> bool:
+    """Whether the process that trained a trial is gone: on this machine by its id, elsewhere by its silence."""
+    owner = trial.user_attrs.get(OWNER)
+    if owner is None:  # killed between asking and claiming
+        began = trial.datetime_start
+        return began is not None and time.time() - began.timestamp() > POLL_SECONDS * 10
+    if owner["host"] != socket.gethostname():
+        return time.time() - owner["alive"] > DEAD_SECONDS
+    with suppress(psutil.Error):
+        return abs(psutil.Process(owner["pid"]).create_time() - owner["created"]) > 1
+    return True
+
+
+def outcome(study: optuna.Study) -> Outcome:
+    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    complete = states.count(TrialState.COMPLETE)
+    best = study.best_trial if complete else None
+    return Outcome(complete, states.count(TrialState.PRUNED), states.count(TrialState.FAIL), best)
+
+
+def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
+    samplers: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+        "tpe": optuna.samplers.TPESampler,
+        "random": optuna.samplers.RandomSampler,
+        "cmaes": optuna.samplers.CmaEsSampler,
+        "gp": optuna.samplers.GPSampler,
+        "qmc": optuna.samplers.QMCSampler,
+    }
+    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # processes of one study draw apart
+
+
+def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:
+    if settings.pruner == "none":
+        return optuna.pruners.NopPruner()
+    if settings.pruner == "hyperband":
+        return optuna.pruners.HyperbandPruner()
+    return optuna.pruners.MedianPruner(settings.warmup_trials, settings.warmup_steps)
