@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from engram.settings import Settings
 
@@ -14,6 +14,15 @@ Window = Annotated[int, Field(ge=3, le=15)]
 Tokens = Annotated[int, Field(ge=1, le=2000)]
 Check = Literal["strict", "shapes", "off"]
 Symbols = Annotated[int, Field(ge=2, le=256)] | Literal[False] | None
+
+
+def _name_or_mapping(wrapper: Any) -> Any:
+    if isinstance(wrapper, str | dict):
+        return wrapper
+    raise ValueError(f"{wrapper!r} is neither the name of a wrapper nor {{name: arguments}}")
+
+
+Wrapper = Annotated[str | dict[str, Any], BeforeValidator(_name_or_mapping)]
 
 
 class MettagridWorld(Settings):
@@ -169,7 +178,7 @@ class Gym(Settings):
     id: str = "CartPole-v1"  # package:Id imports the package that registers it, e.g. minigrid:MiniGrid-MemoryS7-v0
     kwargs: dict[str, Any] = {}
     # Innermost first: names in engram/env/wrappers.py or package.module:Class, alone or as {name: arguments}.
-    wrappers: list[str | dict[str, Any]] = []
+    wrappers: list[Wrapper] = []
     max_steps: Positive | None = None  # overrides the registered limit
     symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
     action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
@@ -184,7 +193,7 @@ class PythonEnv(Settings):
     kind: Literal["python"] = "python"
     name: Annotated[str, Field(min_length=1)]  # file.py:Class or package.module:Class; of an object, its name
     kwargs: dict[str, Any] = {}
-    wrappers: list[str | dict[str, Any]] = []  # of Gymnasium environments, as for gym
+    wrappers: list[Wrapper] = []  # of Gymnasium environments, as for gym
     max_steps: Positive | None = None  # of Gymnasium environments
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
     symbols: Symbols = None  # as for gym

@@ -194,7 +194,8 @@ def test_settings_below_a_wrong_choice_raise_no_problems_of_their_own():
 
 
 def test_wrong_items_of_a_list_are_named_by_their_index():
-    assert line("env=gym", "env.id=CartPole-v1", "env.wrappers=[3]") == "env.wrappers.0: 3 is not text"
+    message = "env.wrappers.0: 3 is neither the name of a wrapper nor {name: arguments}"
+    assert line("env=gym", "env.id=CartPole-v1", "env.wrappers=[3]") == message
     assert sorted(lines("env.other_resources=[1,{b:2},ore]", "seed=x")) == [
         "env.other_resources.0: 1 is not text",
         "env.other_resources.1: {'b': 2} is not text",

@@ -20,7 +20,9 @@ SMALL = (
     "trainer.num_workers=0",
     "trainer.checkpoint.interval=1",
     "trainer.ppo.ent_coef=0.01",
-    "trainer.schedule.optimizer.learning_rate.kind=constant",  # so that metrics do not depend on total_timesteps
+    # Metrics must not depend on total_timesteps.
+    "trainer.schedule.optimizer.learning_rate.kind=constant",
+    "trainer.norm_obs=false",
 )
 
 

@@ -152,7 +152,7 @@ def test_memory_is_stored_by_component_name() -> None:
     assert memory.keys() == {"short", "_core_"}
     h, c = memory["_core_"]
     assert list(h) == list(c) == [0, 1, 2]
-    assert h[0].shape == c[0].shape == (2, 8)
+    assert h[0].shape == c[0].shape == (1, 8)
     assert memory["short"][1][0].shape == (1, 0)  # a GRU has no cell
     assert replay_difference(policy, play(policy, 5, 8, 0.2)) < 1e-5
 
