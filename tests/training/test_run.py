@@ -76,7 +76,7 @@ def test_a_run_sees_to_it_that_freed_memory_is_kept_before_it_uses_any(tmp_path,
 
 def test_a_run_learns_the_same_in_any_number_of_batches(tmp_path, monkeypatch) -> None:
     for batches in (1, 3):
-        monkeypatch.setattr("engram.training.run.number_of_batches", lambda *_, number=batches: number)
+        monkeypatch.setattr("engram.training.environment.number_of_batches", lambda *_, number=batches: number)
         run(tmp_path, *ENVIRONMENTS["recall"], name=f"{batches}")
     one, three = metrics(tmp_path, "1"), metrics(tmp_path, "3")
     assert len(one) == len(three)
