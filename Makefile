@@ -40,13 +40,13 @@ clean:
 
 # A change of pyproject.toml reinstalls. Of pip's output, one line per package is shown.
 $(VENV)/installed: pyproject.toml $(BIN)/python
-	@EXTRA= ; $(INSTALL)
+	@EXTRA='[mettagrid]'; $(INSTALL)
 
 $(VENV)/installed-test: $(VENV)/installed
-	@EXTRA='[test]'; $(INSTALL)
+	@EXTRA='[mettagrid,test]'; $(INSTALL)
 
 $(VENV)/installed-dev: $(VENV)/installed
-	@EXTRA='[dev]'; $(INSTALL)
+	@EXTRA='[mettagrid,dev]'; $(INSTALL)
 
 INSTALL = echo "Installing engram$$EXTRA into $(VENV) (the first time this takes some minutes) ..."; rm -f $@; \
 	{ $(PIP) install --progress-bar off -e ".$$EXTRA" && echo done >$@; } \

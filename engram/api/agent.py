@@ -26,7 +26,7 @@ from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 
-State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part
+State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the actions of the step before
 
 
 class Agent:
@@ -55,20 +55,28 @@ class Agent:
         else:
             self._generator.manual_seed(seed)
         self._rows: int | None = None
+        self._before: np.ndarray | None = None  # the actions of the step before, as the policy chose them
 
     def reset(self) -> None:
         """Forget everything: the next observations are the first of their episodes."""
         self.policy.reset_memory()
-        self._rows = None
+        self._rows, self._before = None, None
 
     def act(
-        self, observations: Any, starts: Any = None, deterministic: bool = False, *, action_masks: Any = None
+        self,
+        observations: Any,
+        starts: Any = None,
+        deterministic: bool = False,
+        *,
+        rewards: Any = None,
+        action_masks: Any = None,
     ) -> Any:
         """Actions for one observation, or for a batch with one memory per row.
 
         `starts` is true where an observation is the first of an episode: that row forgets what was before. After
         `reset` all rows are at the start of an episode. `deterministic` takes the most likely action. `action_masks`
-        are those of the environment's infos, if it has them there.
+        are those of the environment's infos, if it has them there. `rewards` are those of the actions before, for
+        policies with `py_agent.previous=[reward]`.
         """
         rows, single = self._to_rows(observations, action_masks)
         if self._rows not in (None, len(rows)):
@@ -76,7 +84,10 @@ class Agent:
                 f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
             )
         self._rows = len(rows)
-        return self._act(self.policy, rows, single, _flags(starts, len(rows), "starts"), deterministic)
+        flags = _flags(starts, len(rows), "starts")
+        actions = self._act(self.policy, rows, flags, deterministic, self._before, rewards)
+        self._before = actions
+        return self._converted(actions, single)
 
     def predict(
         self,
@@ -95,16 +106,31 @@ class Agent:
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
+        before = None
         if state is not None:
-            for store, part in zip(stores.values(), self._checked(state, len(rows)), strict=True):
+            *memories, before = self._checked(state, len(rows))
+            for store, part in zip(stores.values(), memories, strict=True):
                 store.write(slice(0, len(rows)), torch.from_numpy(part).to(self._device))
-        action = self._act(self._predicting, rows, single, starts, deterministic)
+        actions = self._act(self._predicting, rows, starts, deterministic, before, None)
         memory = self._predicting.memory_of(torch.arange(len(rows), device=self._device))
-        return action, tuple(part.cpu().numpy() for part in memory.values())
+        return self._converted(actions, single), (*(part.cpu().numpy() for part in memory.values()), actions)
 
     @torch.no_grad()
-    def _act(self, agent: MettaAgent, rows: np.ndarray, single: bool, starts: np.ndarray, deterministic: bool) -> Any:
+    def _act(
+        self,
+        agent: MettaAgent,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        deterministic: bool,
+        before: np.ndarray | None,
+        rewards: Any,
+    ) -> np.ndarray:
+        """Actions of the policy [B] or [B, n]; `before` are those of the step before, None at the start."""
         count = len(rows)
+        if before is None:
+            starts = np.ones(count, bool)
+            space = agent.env_spec.single_action_space
+            before = np.zeros((count, *space.shape), space.dtype)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
@@ -118,21 +144,38 @@ class Agent:
             "starts": flags,
             "training_env_id_start": torch.zeros(count, dtype=torch.long, device=self._device),
             "action_noise": noise,
+            "previous_actions": torch.from_numpy(before).to(self._device),
+            "previous_rewards": self._rewards(rewards, starts),
         }
         agent.reserve_memory(count)
         td = agent(TensorDict(fields, batch_size=[count]))
         actions = td["actions"]
         if deterministic:
             actions = agent.action_space.greedy(td["full_log_probs"], actions)
-        converted = np.asarray(self._read_actions(actions.cpu().numpy()), dtype=self.action_space.dtype)
+        return actions.cpu().numpy()
+
+    def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
+        previous = self.policy.policy.previous
+        if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
+            raise UserError("rewards: this policy reads the reward before: use act(observation, rewards=reward)")
+        given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
+        if given.shape not in ((), starts.shape):
+            raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")
+        return torch.from_numpy(np.broadcast_to(given, starts.shape).astype(np.float32)).to(self._device)
+
+    def _converted(self, actions: np.ndarray, single: bool) -> Any:
+        """Actions in the environment's form."""
+        converted = np.asarray(self._read_actions(actions), dtype=self.action_space.dtype)
         return converted[0] if single else converted
 
     def _checked(self, state: Any, rows: int) -> State:
-        shapes = [(rows, *shape) for shape in self.policy.memory_shapes().values()]
+        action = self.policy.env_spec.single_action_space.shape
+        shapes = [(rows, *shape) for shape in (*self.policy.memory_shapes().values(), action)]
         found = [np.shape(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
         if found != shapes:
             raise UserError(f"state: expected what predict returned for the same rows, {shapes}, got {found}")
-        return tuple(np.asarray(part, np.float32) for part in state)
+        *memories, before = state
+        return (*(np.asarray(part, np.float32) for part in memories), np.asarray(before))
 
     def __repr__(self) -> str:
         return f"Agent({self.settings.policy.name} on {self.policy.env_spec.name})"

@@ -59,6 +59,7 @@ def train(
     if place().size > 1:
         raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
     resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
+    find_hook(resolved)
     make_spec(resolved.env)  # an environment that cannot be made leaves no directory behind
     with ExitStack() as stack:  # holds the lock of the run's directory
         directory = prepare_directory(resolved, stack)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from engram.display.formatting import clock, count, score
+from engram.display.formatting import clock, count, plural, score
 from engram.env.spec import EnvSpec
 
 if TYPE_CHECKING:
-    from engram.training.run import RunResult
+    from engram.training.run import RunPlan, RunResult
 
 NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
 
@@ -19,6 +19,18 @@ def summary(result: "RunResult", trained: bool) -> list[str]:
     """The lines about a result; `trained` is false if the run was complete before it was started."""
     lines = [_length(result, trained), verdict(result.mean_return, result.env)]
     return lines if result.checkpoint is None else [*lines, f"Checkpoint: {result.checkpoint}"]
+
+
+def last_batch(plan: "RunPlan") -> str | None:
+    """Why a run plays more steps than `total_timesteps`; None if it does not."""
+    if plan.steps_at_end <= max(plan.total_timesteps, plan.steps_done):
+        return None
+    sizes = plan.sizes
+    batch = f"{count(sizes.batch_size)} steps ({plural(sizes.segments, 'segment')} of {sizes.horizon})"
+    return (
+        f"{count(plan.steps_at_end)} steps will be played, not {count(plan.total_timesteps)}: "
+        f"batches have {batch}, and the last one is played to its end"
+    )
 
 
 def offer(next_steps: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The display of a run: a live panel in a terminal, plain lines elsewhere."""
+"""The display of a run: a live panel in a terminal, the same panel in a notebook, plain lines elsewhere."""
 
 import os
 import sys
@@ -12,10 +12,11 @@ from rich.control import Control
 from rich.live import Live
 from rich.text import Text
 
+from engram.display.notebook import NotebookDisplay, in_notebook
 from engram.display.panel import WIDEST, run_panel
 from engram.display.plain import PlainDisplay
 from engram.display.progress import Ending, Record, RunProgress
-from engram.display.summary import NextSteps, no_next_steps, offer, summary
+from engram.display.summary import NextSteps, last_batch, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
     from engram.training.run import RunPlan, RunResult
@@ -25,12 +26,16 @@ REFRESHES_PER_SECOND = 2  # faster changes cannot be read
 
 def make_display(
     stream: TextIO | None = None, next_steps: NextSteps = no_next_steps, environ: Mapping[str, str] = os.environ
-) -> "LiveDisplay | PlainDisplay":
+) -> "LiveDisplay | NotebookDisplay | PlainDisplay":
     """The display for a stream, by default standard output. Use it in a `with`, which restores the terminal.
 
     `next_steps` makes the commands that `finish` offers.
     """
     stream = stream or sys.stdout
+    if stream is sys.stdout and in_notebook():
+        from IPython.display import display
+
+        return NotebookDisplay(display, next_steps)
     if can_draw(stream, environ):
         return LiveDisplay(Console(file=stream, force_terminal=True, force_interactive=True), next_steps)
     return PlainDisplay(stream, next_steps)
@@ -64,6 +69,8 @@ class LiveDisplay:
 
     def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan)
+        if explanation := last_batch(plan):
+            self._console.print(Text(explanation, "dim"))
         self._live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=REFRESHES_PER_SECOND)
         self._live.start(refresh=True)
 

@@ -40,7 +40,10 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     action = policy_action_space(env.action_space, name)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
     spec = EnvSpec.of_parts(name, parts, action)
-    masks = settings.action_masks and mask_of(*env.reset(seed=0)) is not None
+    shown = env.reset(seed=0)
+    if not isinstance(shown, tuple) or len(shown) != 2:
+        raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
+    masks = settings.action_masks and mask_of(*shown) is not None
     return spec.with_action_mask() if masks else spec
 
 
@@ -75,6 +78,10 @@ def make(settings: Gym) -> gymnasium.Env:
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
+    return with_wrappers(env, settings)
+
+
+def with_wrappers(env: gymnasium.Env, settings: Gym | PythonEnv) -> gymnasium.Env:
     env = wrap(env, settings.wrappers)
     wanted = settings.previous_action
     return PreviousAction(env) if wanted or (wanted is None and answers_actions(env.observation_space)) else env

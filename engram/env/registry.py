@@ -37,4 +37,12 @@ def adapter_path(kind: str) -> str:
 
 def load_adapter(path: str) -> Adapter:
     """Workers get the path instead of the kind, so that kinds added at run time work there too."""
-    return cast(Adapter, import_module(path))
+    try:
+        return cast(Adapter, import_module(path))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mettagrid":
+            raise
+        raise UserError(
+            "env: tmaze, small, arena, navigation and mettagrid need the package mettagrid, which is not installed: "
+            "pip install 'engram-rl[mettagrid]', or choose another one, such as env=recall or env=CartPole-v1"
+        ) from None

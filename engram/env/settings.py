@@ -198,6 +198,7 @@ class PythonEnv(Settings):
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
     symbols: Symbols = None  # as for gym
     action_masks: bool = True  # as for gym
+    previous_action: bool | None = None  # as for gym
     check: Check = "shapes"  # as for gym
 
     @property

@@ -42,7 +42,7 @@ from engram.training.schedule import Ramp, Schedules
 from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
-from engram.training.sizes import Sizes, of_all_ranks
+from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.storage import Storage
 from engram.training.threads import Threads
 from engram.training.trace import Trace
@@ -100,6 +100,12 @@ class RunPlan:
     parameters: int
     total_timesteps: int
     steps_done: int
+
+    @property
+    def steps_at_end(self) -> int:
+        """The steps of the run when it ends: the last batch is played to its end."""
+        left = max(self.total_timesteps - self.steps_done, 0)
+        return self.steps_done + steps_played(left, self.sizes.batch_size)
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,19 @@ def of_all_ranks(sizes: Sizes, ranks: int) -> Sizes:
 
 def targets(trainer: Trainer, device: str, cores: int) -> tuple[int, int]:
     """Rows and batch size that suit the budget and the machine; sizes come as near to them as dividing allows."""
-    horizon, steps = trainer.bptt_horizon, trainer.total_timesteps
-    if device not in ("cpu", "auto"):
-        return min(4096, max(1, 524288 // horizon)), 524288
+    horizon, steps, accelerator = trainer.bptt_horizon, trainer.total_timesteps, device not in ("cpu", "auto")
     batch_size = 2048 if steps <= SHORT_RUN else 4096 if steps <= 1_000_000 else 4096 * max(2, cores)
+    if accelerator:
+        batch_size = 524288
     while batch_size > 512 and steps < 8 * batch_size:  # a very short run still makes several updates
         batch_size //= 2
-    return max(1, batch_size // max(horizon, 64)), batch_size
+    batch_size = max(min(batch_size, steps), horizon)
+    return min(4096, max(1, batch_size // (horizon if accelerator else max(horizon, 64)))), batch_size
+
+
+def steps_played(total_timesteps: int, batch_size: int) -> int:
+    """The steps of a run: the last batch is played to its end."""
+    return -(-total_timesteps // batch_size) * batch_size
 
 
 def default_workers(cores: int, num_envs: int, device: str) -> int:
@@ -109,6 +115,7 @@ def _environments_and_segments(
     """Environments, and segments per batch: as given, or as close to the targets as divisibility allows."""
     horizon, workers = trainer.bptt_horizon, trainer.num_workers or 1
     minibatch = (trainer.minibatch_size or horizon) // horizon
+    very_short = trainer.total_timesteps < max(8 * 512, 2 * min(cores, MAX_WORKERS) * agents * horizon)
 
     def fitting(num_envs: int) -> int:
         """Segments per batch: a multiple of the rows and of the segments per minibatch."""
@@ -118,7 +125,9 @@ def _environments_and_segments(
         return step * max(1, round(batch_size / horizon / step))
 
     def distance(num_envs: int) -> float:
-        return abs(log(num_envs * agents / rows)) + abs(log(fitting(num_envs) * horizon / batch_size))
+        size = fitting(num_envs) * horizon
+        excess = steps_played(trainer.total_timesteps, size) / trainer.total_timesteps - 1
+        return abs(log(num_envs * agents / rows)) + abs(log(size / batch_size)) + (10 * excess if very_short else 0)
 
     if trainer.num_envs:
         possible = [trainer.num_envs]
@@ -126,7 +135,7 @@ def _environments_and_segments(
         possible = _divisors(trainer.batch_size // horizon // agents)
     else:
         # Multiples of the cores, not of the given workers: the number of workers must not change what is learned.
-        step = min(cores, MAX_WORKERS)
+        step = 1 if very_short else min(cores, MAX_WORKERS)
         maximum = max(2 * rows // agents, workers)
         possible = [*range(step, maximum + 2 * step, step), lcm(agents * step, minibatch) // agents]
     num_envs = min((number for number in possible if number >= workers), key=distance)

@@ -54,6 +54,18 @@ def test_act_and_predict_agree(run):
         np.testing.assert_array_equal(action, agent.act(observations(2, step), starts, deterministic=True))
 
 
+def test_an_agent_that_reads_the_step_before_gets_it(tmp_path):
+    from api.tiny import SMALL
+
+    previous = {"py_agent.previous": ["action", "reward"]}
+    run = engram.train("CartPole-v1", total_timesteps=64, run="x", runs_dir=tmp_path, **SMALL, **previous)
+    agent, observation = engram.load(run), np.zeros(4)
+    agent.act(observation)
+    with pytest.raises(engram.UserError, match="rewards: this policy reads the reward before"):
+        agent.act(observation)
+    agent.act(observation, rewards=1.0)
+
+
 def test_a_list_of_observations_is_a_batch(run):
     agent = engram.load(run, seed=1)
     singles = [{"bit": 0, "clock": [0.0]}, {"bit": 1, "clock": [0.2]}]

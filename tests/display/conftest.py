@@ -49,6 +49,7 @@ def plan(spec: EnvSpec) -> SimpleNamespace:
         parameters=1_234_567,
         total_timesteps=1_000_000,
         steps_done=0,
+        steps_at_end=1_000_000,
     )
 
 

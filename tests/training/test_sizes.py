@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engram.settings import SettingsError
 from engram.training.settings import Trainer
-from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
+from engram.training.sizes import Sizes, of_one_rank, resolve_sizes, steps_played
 
 
 def resolve(agents: int = 1, device: str = "cpu", cores: int = 2, **given) -> Sizes:
@@ -70,7 +70,7 @@ def test_default_sizes_fit_the_machine():
     assert resolve(agents=24) == Sizes(2, 48, 64, 48, 3072, 384, 0, 4)
     assert [resolve(cores=cores, num_envs=64).num_workers for cores in (3, 4, 8, 64, 128)] == [1, 2, 4, 32, 32]
     assert resolve(device="cuda", cores=2).num_workers == 2
-    assert resolve(device="cuda", cores=16) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
+    assert resolve(device="cuda", cores=16, total_timesteps=10**7) == Sizes(4096, 4096, 64, 8192, 524288, 16384, 16, 1)
 
 
 def test_short_runs_have_small_batches_and_more_passes():
@@ -151,3 +151,15 @@ def test_sizes_that_ranks_do_not_divide_raise_with_the_nearest_that_they_do() ->
         "trainer.batch_size: 770",
     ]
     assert error.value.lines[0].endswith("try 8 or 12")
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 64])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("total", [64, 100, 600, 1024, 3000, 5000, 20_000])
+def test_a_short_run_is_short_on_every_machine(total, device, cores):
+    sizes = resolve(device=device, cores=cores, total_timesteps=total)
+    assert steps_played(total, sizes.batch_size) <= max(1.25 * total, 64 * -(-total // 64))
+
+
+def test_many_agents_play_one_segment_each_at_least():
+    assert resolve(agents=24, total_timesteps=1024).batch_size == 24 * 64

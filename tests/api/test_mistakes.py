@@ -1,0 +1,163 @@
+"""Mistakes through the Python interface: each is one message, the same as on the command line."""
+
+import gymnasium
+import numpy as np
+import pytest
+from api.echo import Echo
+from gymnasium import spaces
+from torch import nn
+
+import engram
+from engram.cli.main import main
+
+# arguments of engram.train -> words of `engram train`
+SAME = [
+    ({"env": "tmze"}, ["env=tmze"]),
+    ({"env": "CartPole"}, ["env=CartPole"]),
+    ({"env": "CartPoel-v1"}, ["env=CartPoel-v1"]),
+    ({"env": "mine.py"}, ["env=mine.py"]),
+    ({"env": "gone.py:Mine"}, ["env=gone.py:Mine"]),
+    ({"env": "gone.yaml"}, ["env=gone.yaml"]),
+    ({"env": "no.such.module:Mine"}, ["env=no.such.module:Mine"]),
+    ({"env": "collections:OrderedDict"}, ["env=collections:OrderedDict"]),
+    ({"policy": "fats"}, ["py_agent=fats"]),
+    ({"policy": "gone.yaml"}, ["agent=gone.yaml"]),
+    ({"policy": "gone.py:Mine"}, ["py_agent=gone.py:Mine"]),
+    ({"policy": "fast", "agent": "fast"}, None),
+    ({"total_timesteps": 0}, ["trainer.total_timesteps=0"]),
+    ({"total_timesteps": -5}, ["trainer.total_timesteps=-5"]),
+    ({"total_timesteps": 1.5}, ["trainer.total_timesteps=1.5"]),
+    ({"total_timesteps": "many"}, ["trainer.total_timesteps=many"]),
+    ({"total_timesteps": True}, ["trainer.total_timesteps=true"]),
+    ({"total_timesteps": [1, 2]}, ["trainer.total_timesteps=[1, 2]"]),
+    ({"total_timesteps": float("nan")}, ["trainer.total_timesteps=nan"]),
+    ({"run": "a/b"}, ["run=a/b"]),
+    ({"sed": 3}, ["sed=3"]),
+    ({"seed": -1}, ["seed=-1"]),
+    ({"device": "gpu"}, ["device=gpu"]),
+    ({"lr": 0.1}, ["lr=0.1"]),
+    ({"learning_rate": 0.1}, ["learning_rate=0.1"]),
+    ({"trainer": {"learning_rte": 0.1}}, ["trainer.learning_rte=0.1"]),
+    ({"trainer": {"ppo": {"gama": 0.9}}}, ["trainer.ppo={gama:0.9}"]),
+    ({"trainer": {"ppo": {"gamma": 2}}}, ["trainer.ppo.gamma=2"]),
+    ({"trainer.memory": "on"}, ["trainer.memory=on"]),
+    ({"trainer": {"batch_size": 1000}}, ["trainer.batch_size=1000"]),
+    ({"trainer": "fast"}, ["trainer=fast"]),
+    ({"env": "recall", "env.delay": "long"}, ["env=recall", "env.delay=long"]),
+    ({"env": "recall", "env.corridor": 3}, ["env=recall", "env.corridor=3"]),
+    ({"env": "recall", "wandb": "of"}, ["env=recall", "wandb=of"]),
+    ({"env": "recall", "hooks": "gone.py:f"}, ["env=recall", "hooks=gone.py:f"]),
+    ({"env": "recall", "py_agent": {"hidden_size": 0}}, ["env=recall", "py_agent.hidden_size=0"]),
+    ({"env": "recall", "init_from": "runs/gone"}, None),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), SAME, ids=[str(arguments) for arguments, _ in SAME])
+def test_a_mistake_has_the_message_of_the_command_line(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(engram.UserError) as caught:
+        engram.train(**arguments)
+    if words is not None:
+        assert main(["train", *words]) == 2
+        assert capsys.readouterr().err == f"{caught.value}\n"
+    assert not (tmp_path / "runs").exists() or arguments.get("init_from")
+
+
+class NoReset(gymnasium.Env):
+    observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
+
+
+class BadSpace(Echo):
+    action_space = spaces.Dict({"a": spaces.Discrete(2)})
+
+
+class Graphs(Echo):
+    observation_space = spaces.Graph(spaces.Box(0, 1, (2,)), None)
+
+
+class NeedsSize(Echo):
+    def __init__(self, size):
+        super().__init__()
+
+
+class WrongShape(Echo):
+    observation_space = spaces.Box(0, 1, (2,))
+
+    def _observation(self):
+        return np.zeros(3, np.float32)
+
+
+class PlainModule(nn.Module):
+    pass
+
+
+def hook(record):
+    """Lacks the run."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"env": 5}, "env: 5 is a int: give the name of an environment, a class, or a function that makes one"),
+        ({"env": Echo()}, r"env: .* is a Echo: give .* \(env=Echo, or env=lambda: Echo\(...\)\)"),
+        ({"env": dict}, r"env: dict made \{\}, expected a gymnasium.Env or a pettingzoo.ParallelEnv"),
+        ({"env": lambda: None}, "env: <lambda> made None, expected a gymnasium.Env"),
+        ({"env": NeedsSize}, r"env.kwargs: .*missing 1 required positional argument: 'size'"),
+        ({"env": Echo, "env.kwargs": {"dely": 3}}, r"env.kwargs: .*unexpected keyword argument 'dely'"),
+        ({"env": BadSpace}, "actions are Dict.*, expected Discrete, MultiDiscrete, MultiBinary or Box"),
+        ({"env": Graphs}, "Graph"),
+        ({"env": WrongShape, "trainer.num_workers": 0}, r"shape \(3,\), expected \(2,\)"),
+        ({"env": NoReset, "trainer.num_workers": 0}, "NoReset: reset must return an observation and an info, got None"),
+        ({"policy": 5}, "py_agent: 5 is a int: give the name of a policy, its class, or a YAML file"),
+        ({"env": "recall", "policy": PlainModule}, "PlainModule in .* must be a subclass of engram.LSTMWrapper"),
+        ({"env": "recall", "policy": PlainModule()}, "py_agent: PlainModule.* is a PlainModule: .*policy=PlainModule"),
+        ({"env": "recall", "on_epoch": 5}, "hooks: 5 is not a function"),
+        ({"env": "recall", "on_epoch": hook}, r"hooks: hook is called as hook\(run, record\): too many"),
+        ({"env": "recall", "seed": object()}, "seed: <object .*> is a object: expected a number, text"),
+        ({"env": "recall", "total_timesteps": 5, "trainer": {"total_timesteps": 6}}, "given twice"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_object_is_described(arguments, message, tmp_path):
+    with pytest.raises(engram.UserError, match=message):
+        engram.train(**arguments, runs_dir=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (5, "hooks: bad returned 5: expected None, or settings of the environment by name"),
+        ({"dely": 3}, "env.dely: no such option; did you mean env.delay"),
+        ({"delay": -1}, "env.delay: -1 is too small"),
+        ({"cues": 9}, "env: spaces must stay the same during a run"),
+    ],
+)
+def test_what_a_hook_returns_is_checked(returned, message, tmp_path):
+    from api.tiny import SMALL
+
+    def bad(run, record):
+        return returned
+
+    with pytest.raises(engram.UserError, match=message):
+        engram.train("recall", total_timesteps=128, runs_dir=tmp_path, on_epoch=bad, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ppo.gama", 0.9, "hooks: trainer.ppo.gama cannot be changed during a run; did you mean ppo.gamma"),
+        ("ppo.gamma", 2, "hooks: trainer.ppo.gamma: 2 is too large: at most 1"),
+        ("trainer.batch_size", 64, "hooks: trainer.batch_size cannot be changed during a run"),
+    ],
+)
+def test_what_a_hook_sets_is_checked(name, value, message, tmp_path):
+    from api.tiny import SMALL
+
+    with pytest.raises(engram.UserError, match=message):
+        engram.train(
+            "recall",
+            total_timesteps=128,
+            runs_dir=tmp_path,
+            on_epoch=lambda run, record: run.set(name, value),
+            **SMALL,
+        )
