@@ -2,8 +2,10 @@
 
 # B rows, L layers, S floats per layer
 
+import copy
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +116,19 @@ class Agent:
         actions = self._act(self._predicting, rows, starts, deterministic, before, None)
         memory = self._predicting.memory_of(torch.arange(len(rows), device=self._device))
         return self._converted(actions, single), (*(part.cpu().numpy() for part in memory.values()), actions)
+
+    def export(self, path: str | os.PathLike[str], format: str | None = None) -> Path:
+        """Write the policy as a file that runs without Engram, `.onnx` or (torch) `.pt2`, and return its path.
+
+        The file is compared with the policy over 1,000 steps first. If they disagree, nothing is written.
+        """
+        from engram.export.write import choose_format, export_agent
+
+        path = Path(path)
+        uses_memory = self.settings.trainer.memory != "off"
+        agent = copy.deepcopy(self.policy)  # exporting moves it to the CPU
+        export_agent(agent, path, choose_format(path, format), self.settings.env, use_memory=uses_memory)
+        return path
 
     @torch.no_grad()
     def _act(

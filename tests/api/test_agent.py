@@ -139,3 +139,13 @@ def test_other_mistakes_in_acting(cartpole):
     ):
         with pytest.raises(engram.UserError, match=message):
             call()
+
+
+@pytest.mark.slow
+def test_an_exported_agent_does_what_the_agent_does(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    agent = engram.load(run)
+    path = agent.export(tmp_path / "agent.onnx")
+    session = onnxruntime.InferenceSession(path)
+    assert {"starts", "action"} <= {each.name for each in (*session.get_inputs(), *session.get_outputs())}
+    agent.act(observations(2))  # exporting leaves the agent as it was
