@@ -2,7 +2,7 @@
 
 # N agent-episodes, E episodes of environments
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Evaluation:
     length: Estimate
     agents: list[AgentEstimate]
     stats: dict[str, Estimate]
-    episode_returns: np.ndarray  # [E], by environment, then in the order they were played
+    episode_returns: np.ndarray = field(compare=False)  # [E], by environment, then in the order they were played
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -71,7 +71,7 @@ def test_the_story_tells_scores_errors_and_failures(tmp_path, monkeypatch, capsy
         (made.directory / SETTINGS_FILE).write_text(dump(made))
         error = 0.0 if "Right" in settings["py_agent"] else 0.3
         record = {"steps": 2000, "time/seconds": 1.0, "memory/replay_error": error}
-        (made.directory / "metrics.jsonl").write_text(json.dumps(record))
+        (made.directory / "metrics.jsonl").write_text(json.dumps(record) + "\n")
         return ""
 
     monkeypatch.setattr(Processes, "run", fake)

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import running
 
-from engram.cli import eval as verb
+from engram.api.evaluate import play
 from engram.cli.main import main
+from engram.config.evaluation import load_evaluation
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.training import evaluate
@@ -102,16 +104,16 @@ def test_a_mistake_is_a_one_line_message(runs, capsys, words, output):
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(runs, tmp_path):
     run = shutil.copytree(runs / "recall_1", tmp_path / "run")
     (run / "checkpoints" / "epoch_000003" / "state.json").write_text("{}")
-    assert verb.play(verb.load_evaluation([f"run={run}", "episodes=2"]))["epoch"] == 2
+    assert play(load_evaluation([f"run={run}", "episodes=2"])).about["epoch"] == 2
 
 
 def test_output_of_libraries_and_workers_stays_out_of_the_json(capfd, monkeypatch, runs):
     def noisy(request):
         print("hello from a library")
         os.system("echo hello from a worker")
-        return {"return": 1}
+        return SimpleNamespace(about={"return": 1})
 
-    monkeypatch.setattr(verb, "play", noisy)
+    monkeypatch.setattr("engram.api.evaluate.play", noisy)
     assert main(["eval", f"run={runs / 'recall_1'}", "--json"]) == 0
     output = capfd.readouterr()
     assert json.loads(output.out) == {"return": 1}

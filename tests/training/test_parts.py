@@ -48,7 +48,7 @@ def test_workers_change_nothing(tmp_path, four_epochs):
 def test_statistics_of_observations_are_kept_for_each_vector(tmp_path):
     from engram.training.checkpoint.files import load_checkpoint
 
-    result = run(tmp_path, "env=gym", "env.id=house:House-v0", epochs=2)
+    result = run(tmp_path, "env=gym", "env.id=house:House-v0", "trainer.norm_obs=true", epochs=2)
     weights = load_checkpoint(result.checkpoint).groups["weights"]
     means = {name: tensor for name, tensor in weights.items() if name.endswith(".mean") and "value" not in name}
     assert sorted(tensor.shape[0] for tensor in means.values()) == [3, 64]  # position, and the words of the task

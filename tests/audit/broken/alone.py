@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-CAPACITY = 160  # rows it can remember
+CAPACITY = 4096  # rows it can remember
 
 
 class Alone(nn.Module):
