@@ -30,7 +30,7 @@ class Precision(NamedTuple):
     visible: float  # a derivative smaller than this part of the largest is not looked at
 
 
-DOUBLE = Precision(1e-6, 1e-4, 1e-7)
+DOUBLE = Precision(1e-6, 3e-4, 1e-7)
 KINK = 0.01  # part of the step with which a difference is repeated
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 

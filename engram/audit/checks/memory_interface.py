@@ -71,16 +71,24 @@ def _copies(audit: AuditContext) -> Iterator[str]:
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
     elif audit.memory_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
         yield "get_memory() gives the same for two different pasts, though outputs differ"
+    elif audit.memory_effect > EXACT and all(
+        _same(*_memories_of_two_pasts(audit, steps, one_policy=True))
+        and not _same(*_memories_of_two_pasts(audit, steps))
+        for steps in PASTS
+    ):
+        yield "get_memory() gives the same as before, after the policy has seen another past"
 
 
-def _memories_of_two_pasts(audit: AuditContext, steps: int) -> list[Any]:
-    """What get_memory gives after a past, and after another one."""
+def _memories_of_two_pasts(audit: AuditContext, steps: int, one_policy: bool = False) -> list[Any]:
+    """What get_memory gives after a past, and after another one, of two copies of a policy or of one."""
     scenario, memories = audit.scenario(96, steps=steps - 1), []
+    adapter = audit.adapter()
     for past in (scenario, scenario.with_other_past(slice(None), None, audit.generator(95), audit.spec)):
-        adapter = audit.adapter()
+        if not one_policy:
+            adapter = audit.adapter()
         play(adapter, past)
         policy: Any = adapter.policy
-        memories.append(policy.get_memory())
+        memories.append(deepcopy(policy.get_memory()))
     return memories
 
 

@@ -256,7 +256,7 @@ class MemoryAmongTheWeights(Alone):
         self.register_buffer("last", h[0].detach())
 
 
-CAPACITY_SHOWN = 20
+CAPACITY_SHOWN = 4096
 CASES = [
     Case(ShapesMissing, {"td_fields"}, "bptt is not set"),
     Case(ShapesSwapped, {"td_fields"}, "bptt is 6, not 1"),
