@@ -123,7 +123,7 @@ class Tianshou(nn.Module):
 class PufferLib2(nn.Module):
     """The LSTMWrapper of PufferLib 1 and 2. Their loop carries the state on and never clears it, not even at an end.
 
-    Learning begins with an empty state, and goes on from minibatch to minibatch of other steps.
+    Learning begins with an empty state, and carries it over to the next minibatch, which holds other steps.
     """
 
     def __init__(self, env):
