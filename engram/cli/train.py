@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,7 +111,8 @@ def _train(
             make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
             request_stop(display.message) as request,
         ):
-            train_run(settings, display, world, trust, restore, lambda: request.stop is not None)
+            end_hung = partial(_end_hung, display)
+            train_run(settings, display, world, trust, restore, lambda: request.stop is not None, end_hung)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     if request.stop is None:
@@ -119,6 +120,13 @@ def _train(
     if main:
         print(SAVED, file=sys.stderr)
     return request.stop.exit_code
+
+
+def _end_hung(display: AbstractContextManager) -> None:
+    """Ends the program from another thread: the main thread is in an environment that does not return."""
+    display.__exit__(None, None, None)
+    print("an environment hangs (see above): " + STOPPED, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:

@@ -15,10 +15,12 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import Agent, PyAgent
 from engram.cores import available_cores
 from engram.env.check import check_environment
+from engram.env.errors import EnvError
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
+from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.training.allocator import keep_freed_memory
 from engram.training.checkpoint.checkpoints import Checkpoints
@@ -31,6 +33,7 @@ from engram.training.distributed import ALONE, World
 from engram.training.environment import change_environment, current_environment, open_environment
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
+from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.log import log_to
 from engram.training.loop import Orders, Training, train
@@ -127,12 +130,19 @@ def start(
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
     on_epoch: Callable[[Record], Orders] | None = None,
+    end_hung: Callable[[], None] = lambda: None,
 ) -> RunResult:
     """Train as the settings say. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
     `restore_directory` is called before every write, and makes again what was removed from the run's directory.
+    `end_hung` ends the program when an environment of this process hangs, after that was logged.
     """
+
+    def on_hang(message: str) -> None:
+        log.error("%s", message)
+        end_hung()
+
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
@@ -143,7 +153,7 @@ def start(
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
     if world.main:
-        _check_environment(settings.env)
+        _check_environment(settings.env, on_hang)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = _agent(settings, spec, checkpoint).to(device)
@@ -151,7 +161,8 @@ def start(
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
+    timeout, restarts = settings.trainer.worker_timeout, Restarts(settings.trainer.worker_restarts)
+    with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
         trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
@@ -161,7 +172,7 @@ def start(
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch)
+        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, on_hang)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
@@ -169,11 +180,11 @@ def start(
     return result
 
 
-def _check_environment(env: EnvSettings) -> None:
+def _check_environment(env: EnvSettings, on_hang: Callable[[str], None]) -> None:
     """Plays the user's own environment a little, unless that is turned off: mistakes are cheap before a run."""
     if getattr(env, "check", "off") == "off":
         return
-    check = check_environment(env, CHECK_STEPS)
+    check = check_environment(env, CHECK_STEPS, on_hang)
     if check.errors:
         raise UserError(check.errors[0])
     for warning in check.warnings:
@@ -189,6 +200,7 @@ def _train(
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
     on_epoch: Callable[[Record], Orders] | None,
+    on_hang: Callable[[str], None],
 ) -> None:
     """Run the loop with its metrics, checkpoints, display and hook."""
     world = training.world
@@ -205,8 +217,10 @@ def _train(
     def evaluate_now() -> Record:
         if not world.main:
             return {}
-        play = partial(evaluate, training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory)
-        return play().record() | play(greedy=True).record("greedy_")
+        what = (training.agent, settings.env, trainer.evaluate_episodes)
+        timeout = trainer.worker_timeout
+        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=timeout, on_hang=on_hang)
+        return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
 
     def stop_after(record: Record) -> bool:
         if on_epoch is None:
@@ -217,7 +231,7 @@ def _train(
         )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
-            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout)
+            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
         return orders.stop
 
     try:
@@ -225,6 +239,8 @@ def _train(
     except KeyboardInterrupt as stop:
         message = _stopped(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None
+    except EnvError as error:
+        raise type(error)(f"{error}\n{save_finished_epochs(training, checkpoints)}") from error
     finally:
         training.env.close()
         for sink in sinks:
