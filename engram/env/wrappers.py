@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.env.errors import explained
+from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -77,7 +78,7 @@ class PreviousAction(gymnasium.Wrapper):
         inner = env.observation_space
         self._is_dict = isinstance(inner, spaces.Dict)
         parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
-        self.observation_space = spaces.Dict({**parts, "previous_action": action})
+        self.observation_space = spaces.Dict({**parts, PREVIOUS_ACTION: action})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -90,7 +91,7 @@ class PreviousAction(gymnasium.Wrapper):
 
     def _with(self, observation: Any, action: np.ndarray) -> dict[str, Any]:
         parts = observation if self._is_dict else {"observation": observation}
-        return {**parts, "previous_action": action}
+        return {**parts, PREVIOUS_ACTION: action}
 
 
 # Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.

@@ -31,6 +31,7 @@ from engram.training.distributed import ALONE, World
 from engram.training.environment import change_environment, current_environment, open_environment
 from engram.training.evaluate import evaluate
 from engram.training.experience import Experience
+from engram.training.exploration import with_exploration
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.log import log_to
 from engram.training.loop import Orders, Training, train
@@ -38,7 +39,7 @@ from engram.training.metrics import MetricsFile, Record, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.progress import Progress
 from engram.training.rollout import Rollout
-from engram.training.schedule import Ramp, Schedules
+from engram.training.schedule import Schedules
 from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
@@ -49,7 +50,6 @@ from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 
 CHECK_STEPS = 50  # of random play before a run
-ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
 
@@ -152,7 +152,7 @@ def start(
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
     with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
-        trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
+        trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         _resume(training, directory, checkpoint)
@@ -335,16 +335,6 @@ def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) 
     if settings.trainer.chrono_init:
         agent.spread_time_scales(settings.trainer.bptt_horizon)
     return agent
-
-
-def _with_entropy(trainer: Trainer, spec: EnvSpec) -> Trainer:
-    """The trainer with an entropy coefficient, by the kind of actions if the settings leave it open."""
-    if trainer.ppo.ent_coef is not None:
-        return trainer
-    continuous = isinstance(spec.single_action_space, spaces.Box)
-    ppo = trainer.ppo.model_copy(update={"ent_coef": 0.0 if continuous else ENTROPY})
-    schedule = {"ppo.ent_coef": Ramp(kind="linear", to=0.0), **trainer.schedule}
-    return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
