@@ -114,7 +114,7 @@ def train_run(
 
 
 def _display(settings: RunSettings, stream: TextIO | None) -> Any:
-    from engram.display.silent import SilentDisplay
+    from engram.display.plain import SilentDisplay
     from engram.display.terminal import make_display
 
     def next_steps(_steps: int) -> list[str]:

@@ -20,7 +20,7 @@ from engram.config.run_directory import differences, prepare_directory, restore_
 from engram.config.several import expand
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 from engram.training.launch import Place, place
 from engram.training.stop_signals import Stopped, request_stop
 

@@ -20,7 +20,7 @@ from engram.env.settings import agents_of
 from engram.nearest import suggestion
 from engram.settings import SettingsError, UserError
 from engram.stored.trust import UntrustedCodeError, require_trust
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 from engram.training.launch import place
 from engram.training.sizes import SIZE_NAMES, of_one_rank, resolve_sizes
 

@@ -12,7 +12,7 @@ from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
 from engram.stored.files import UnreadableError, require_inside
 from engram.stored.trust import record_own
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 
 try:
     import fcntl

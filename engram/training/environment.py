@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from engram.env.check import check_environment
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -18,7 +19,20 @@ from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
 from engram.training.threads import number_of_batches
 
+CHECK_STEPS = 50  # of random play before a run
+
 log = logging.getLogger("engram")
+
+
+def check_before_run(env: EnvSettings) -> None:
+    """Play a short while with random actions, unless `env.check` is off, so that mistakes show before the run."""
+    if getattr(env, "check", "off") == "off":
+        return
+    check = check_environment(env, CHECK_STEPS)
+    if check.errors:
+        raise UserError(check.errors[0])
+    for warning in check.warnings:
+        log.warning("environment: %s", warning)
 
 
 def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | None) -> tuple[EnvSettings, int]:

@@ -14,8 +14,8 @@ from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
 from engram.agent.previous import PreviousStep
+from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
 from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore

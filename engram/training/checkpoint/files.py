@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, read_json, require_inside
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.state import problem_of
 
 BEST = "best"

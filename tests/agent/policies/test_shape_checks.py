@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from engram import LSTMWrapper, MettaAgent
 from engram.agent.heads import BilinearActor, Critic, make_actor
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.native.library import without_kernels
 from engram.settings import UserError
 
