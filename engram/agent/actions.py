@@ -1,6 +1,6 @@
 """From logits to actions: sampling, log-probabilities and entropy for every kind of action space.
 
-Sampling is a function of the logits and of uniform noise drawn by the caller. The same noise gives a row the same
+Sampling is a function of the logits and of uniform noise from the caller. The same noise gives a row the same
 action in any batch.
 """
 

@@ -30,7 +30,7 @@ class PyAgent(Settings):
     num_layers: Annotated[int, Field(ge=1)] | None = None
     previous: list[Literal["action", "reward"]] | None = None  # inputs beside the observation; 0 at episode starts
     critic_only: list[str] | None = None  # parts of the observation that only the critic sees
-    critic_memory: bool | None = None  # with critic_only: whether the critic has a memory of its own
+    critic_memory: bool | None = None  # with critic_only: whether the critic has its own memory
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
 

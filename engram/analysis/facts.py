@@ -112,7 +112,7 @@ def _differs(fact: Fact) -> bool:
 
 
 def _distinct(found: list[Fact]) -> list[Fact]:
-    """Without facts that another one tells already, such as the second of two cues."""
+    """Without facts that follow from a different one, such as the second of two cues."""
     kept: list[Fact] = []
     for fact in found:
         if not any(_tells(other.values, fact.values) for other in kept):

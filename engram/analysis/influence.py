@@ -34,7 +34,7 @@ class Influence(NamedTuple):
 
 
 class _Branches(NamedTuple):
-    """Runs of the agent with another past, side by side."""
+    """Runs of the agent with different pasts, side by side."""
 
     rows: Tensor  # [B] the agent
     groups: Tensor  # [B] the group that was taken out

@@ -13,7 +13,7 @@ from engram.agent.recurrent.core import Core
 from engram.analysis.distributions import MEAN_NOISE, distributions
 from engram.training.evaluate import copy_with_own_memory
 
-MAX_ROWS = 2048  # in one call: encoders need much room per row
+MAX_ROWS = 2048  # in one call: encoders need much memory per row
 
 
 class StepOutput(NamedTuple):

@@ -14,7 +14,7 @@ from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.display.formatting import MISSING, number, plural
 from engram.settings import UserError
 
-DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has an environment of its own,
+DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has its own environment,
 with the same seed for every policy. Prints returns, and for each pair of policies the mean difference with its 95%
 interval and the p-value of a paired test (random sign flips, adjusted for the number of pairs by Holm's method)."""
 
@@ -25,7 +25,7 @@ SETTINGS = """settings and their defaults:
   greedy=false         true: the most likely action; false: sampled
   seed=…               of the episodes, as in `engram eval`
   device=auto          auto, cpu, cuda or mps
-  env=CHOICE           another environment for all of them; env.SETTING=VALUE likewise
+  env=CHOICE           a different environment for all of them; env.SETTING=VALUE likewise
 
 examples:
   engram compare fast_tmaze_seed-1 fast_tmaze_seed-2
@@ -62,7 +62,7 @@ def _requests(words: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSet
     for name, request in requests.items():
         if request.run.env != first.env:
             raise UserError(
-                f"compare: {name} was trained in another environment than {first.run}: say where they play with "
+                f"compare: {name} was trained in a different environment than {first.run}: choose one for all with "
                 "env=CHOICE (and env.SETTING=VALUE)"
             )
     return requests

@@ -24,7 +24,7 @@ SETTINGS = f"""settings and their defaults:
   num_workers=0        worker processes that step them; 0: step them in this process
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment: features are matched by name, unknown ones are masked
+  env=CHOICE           a different environment: features are matched by name, unknown ones are masked
 
 examples:
   engram eval run=fast_tmaze

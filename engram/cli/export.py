@@ -15,7 +15,7 @@ SETTINGS = """settings and their defaults:
   run=NAME             the run, or the path of its directory
   runs_dir=runs        the directory that holds the runs
   checkpoint=latest    or best, or the path of a checkpoint
-  env=CHOICE           export for another environment, as `engram eval` plays it; env.SETTING=VALUE likewise
+  env=CHOICE           export for a different environment, as `engram eval` plays it; env.SETTING=VALUE likewise
 
 examples:
   engram export run=fast_tmaze

@@ -31,7 +31,7 @@ def train_members(members: Sequence[Member], trust: bool) -> int:
 
 
 def train_one(trust: bool, words: list[str]) -> int:
-    """One run, in a process of its own."""
+    """One run, in its own process."""
     from engram.cli.main import main
 
     return main(["train", *words, *(["--trust"] if trust else [])])

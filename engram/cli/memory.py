@@ -25,7 +25,7 @@ SETTINGS = f"""settings and their defaults:
   seed={EVALUATION_SEED}       of the episodes
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment
+  env=CHOICE           a different environment
 
 examples:
   engram memory run=fast_tmaze --open

@@ -29,7 +29,7 @@ SETTINGS = f"""settings and their defaults:
   seed={EVALUATION_SEED}       of the episodes: the first ones of `engram eval` with this seed and num_envs=1
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment
+  env=CHOICE           a different environment
 
 examples:
   engram replay run=fast_tmaze --open

@@ -131,7 +131,7 @@ def _notes(recording: "Recording", influence: "Influence") -> list[str]:
 def unit_order(memory_NU: np.ndarray, count: int) -> np.ndarray:
     """The indices of the `count` units that vary most, ordered by similarity.
 
-    Units are points in the plane of the first two principal components; those that rise and fall together lie in the
+    Units are points in the plane of the first two principal components; those that rise and fall together have the
     same direction. They are ordered by that angle, beginning at the widest gap.
     """
     bounded = np.tanh(memory_NU)  # cells of an LSTM have no bound; a few large ones must not hide the others

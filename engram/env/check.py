@@ -1,4 +1,4 @@
-"""The environment check: plays a little, exactly as training does, and says what is wrong and where."""
+"""The environment check: plays a short while, exactly as training does, and reports what is wrong and where."""
 
 import time
 from dataclasses import dataclass, field

@@ -234,8 +234,8 @@ Probe = Callable[[list[Leaf]], Mapping[str, int]]  # the largest value seen of e
 def describe_parts(space: spaces.Space, where: str, symbols: int | bool | None, largest_seen: Probe) -> list[Part]:
     """The parts of a space.
 
-    A grid of bytes of at most MAX_GRID cells a side holds symbols if `symbols` says how many, or if it is None and no
-    value of SYMBOLS or more was seen; False: bytes are pixels.
+    A grid of bytes with at most MAX_GRID cells a side holds symbols if `symbols` gives their number, or if it is None
+    and no value of SYMBOLS or more was seen; False: bytes are pixels.
     """
     found = leaves(space)
     unclear = [leaf for leaf in found if may_be_symbols(leaf.space)]

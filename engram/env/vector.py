@@ -148,7 +148,7 @@ class VectorEnv:
         )
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
-        """Resumes from a state. False if it belongs to another environment or a replay differs: then `reset()`."""
+        """Resumes from a state. Returns False if it does not fit the environment or its replay differs: then `reset()`."""
         self._wait_for_all()
         buffers, blocks = snapshot.with_prefix("buffers", state), snapshot.with_prefix("blocks", state)
         if not snapshot.fits_buffers(buffers, self._buffers) or state["seed"][0] != self.seed & 0xFFFFFFFFFFFFFFFF:

@@ -22,7 +22,7 @@ from engram.stored.metrics import read_metrics
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
-DEAD_SECONDS = 600.0  # a trial of another machine without a sign for so long is taken over
+DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
 MAX_FAILURES = 3  # trials that fail one after the other, with no success, stop the sweep
 
 

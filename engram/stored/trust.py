@@ -111,7 +111,7 @@ def _fingerprint(directory: Path, settings: Mapping[str, Any]) -> str:
             continue
         path = _source(text.rpartition(":")[0] or text)
         if path is not None:
-            digest.update(os.fsencode(path))  # the same relative name may be another file in another folder
+            digest.update(os.fsencode(path))  # the same relative name may be a different file in a different folder
             if path.is_relative_to(directory.resolve()):  # it travels with the run
                 digest.update(read_bytes(path, LIMIT))
     return digest.hexdigest()

@@ -63,7 +63,7 @@ def open_environment(env: EnvSettings, seed: int, sizes: Sizes, timeout: float, 
 
 
 def change_environment(training: Training, env: EnvSettings, seed: int, sizes: Sizes, timeout: float) -> None:
-    """Let all rows begin new episodes in another environment with the same spaces."""
+    """Start new episodes in all rows, in a different environment with the same spaces."""
     if env == training.env.settings:
         return
     _check_same_spaces(training.agent.env_spec, make_spec(env))

@@ -58,7 +58,7 @@ class Storage:
         if now - self._warned >= WARN_INTERVAL:
             self._warned = now
             log.warning(
-                "%s: %s cannot be written (%s). Training goes on, tries again, and stops after %g s "
+                "%s: %s cannot be written (%s). Training continues, tries again, and stops after %g s "
                 "(trainer.disk_timeout)",
                 self.directory,
                 what,

@@ -65,7 +65,7 @@ class LSTMWrapper(Policy):
         **kwargs: Any,
     ) -> None:
         """`previous`: the inputs "action" and "reward". `critic_only`: parts of the observation for the critic alone,
-        which has a memory of its own with `critic_memory`; encode `self.actor_spec` then."""
+        which has its own memory with `critic_memory`; encode `self.actor_spec` then."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers

@@ -98,7 +98,7 @@ class Job:
 def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = None) -> list[Job]:
     """All runs, ordered so that every task has its first seed before any has its second.
 
-    Raises `UserError` if a task or setting does not exist, or if a stored run was made with other settings.
+    Raises `UserError` if a task or setting does not exist, or if a stored run has different settings.
     """
     jobs = []
     for task in options.tasks or tasks_of(options.suite):
@@ -138,14 +138,14 @@ def _evaluate_interval(words: Iterable[str], points: int) -> int:
 
 
 def _check_stored(job: Job) -> None:
-    """Raise if a run of this name was made with other settings, for example with other defaults."""
+    """Raise if a run of this name has different settings, for example older defaults."""
     if not (job.directory / SETTINGS_FILE).exists():
         return
     words = [word for word in job.train_words if word not in job.location]
     now = load(words).model_copy(update={"run": job.name})
     if changed := differences(describe_run(job.directory), now):
         raise SettingsError(
-            [*changed, f"{job.directory} was run with other settings: give another --out, or remove it"]
+            [*changed, f"{job.directory} was run with different settings: give a different --out, or remove it"]
         )
 
 

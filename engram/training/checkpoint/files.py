@@ -123,7 +123,7 @@ def _read_manifest(path: Path) -> dict[str, str]:
 
 
 def _check_size(path: Path, directory: Path, limit: int) -> int:
-    """The size of a file. Raises if it is too large, or if it cannot be a file of tensors although its name says so."""
+    """The size of a file. Raises if it is too large, or if it has the suffix of a tensor file but cannot be one."""
     with open_file(path, limit, inside=directory) as file:
         size = os.fstat(file.fileno()).st_size
         if path.name != STATE:

@@ -1,4 +1,4 @@
-"""Finds checkpoints and builds agents from them, for their own environment or another."""
+"""Finds checkpoints and loads agents from them, for their own environment or a different one."""
 
 import logging
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def _made_for(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
-    """The spec the policy was made for. In its own environment that is `spec`, which JSON does not store exactly."""
+    """The spec the policy was built for. In its own environment it is `spec`, which JSON does not store exactly."""
     stored = checkpoint.state["policy_spec"]
     return spec if stored == spec.to_json() else EnvSpec.from_json(stored)
 

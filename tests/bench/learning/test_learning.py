@@ -120,7 +120,7 @@ def test_a_stored_run_with_other_settings_is_refused(options, commands, monkeypa
     assert plan(options) == planned
     path = planned[0].directory / SETTINGS_FILE
     path.write_text(path.read_text().replace("gamma: 0.99", "gamma: 0.5"))
-    with pytest.raises(UserError, match=r"trainer.ppo.gamma: 0.99, but 0.5 .*(.|\n)*give another --out"):
+    with pytest.raises(UserError, match=r"trainer.ppo.gamma: 0.99, but 0.5 .*(.|\n)*give a different --out"):
         plan(options)
 
 
