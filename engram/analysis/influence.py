@@ -1,4 +1,4 @@
-"""What of the past matters: how an agent would have acted had it not seen some earlier steps.
+"""The influence of the past: how an agent would have acted had it not seen some earlier steps.
 
 A step is taken out by skipping it: memory stays as it was before, and all later observations are read as recorded.
 """

@@ -1,4 +1,4 @@
-"""One step of an agent as a function: memory goes in and comes out as a value, so that it can be changed in between."""
+"""One step of an agent as a function. Memory is an argument and a result, so that it can be changed in between."""
 
 # N rows, W numbers per action distribution, U numbers of memory per row
 

@@ -172,7 +172,7 @@ class Agent:
     def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
         previous = self.policy.policy.previous
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
-            raise UserError("rewards: this policy reads the reward before: use act(observation, rewards=reward)")
+            raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")

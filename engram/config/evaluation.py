@@ -90,7 +90,7 @@ def find_run(name: str, runs_dir: Path) -> Path:
             return directory
     runs = sorted(file.parent.name for file in runs_dir.glob(f"*/{SETTINGS_FILE}"))
     if not runs:
-        raise UserError(f"run: there are no runs in {runs_dir}: train one, or say where they are with runs_dir=")
+        raise UserError(f"run: there are no runs in {runs_dir}: train one, or set runs_dir=")
     raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
 
 

@@ -1,4 +1,4 @@
-"""The replay page: a recorded episode with its world, the agent's actions, its memory, and what of the past matters."""
+"""The replay page: a recorded episode with the agent's actions, its memory, and which earlier steps matter."""
 
 # T steps, R rows (agents), W numbers per action distribution, U units, G groups of steps
 
@@ -26,7 +26,7 @@ class RunFacts(NamedTuple):
     run: str
     policy: str
     epoch: int
-    steps: int  # it was trained for
+    steps: int  # of training
     memory: bool  # false: cleared at every step
 
 

@@ -44,7 +44,7 @@ class EpisodeLog:
         return episode_seed(self._seed, self._env_ids[env], self.episodes[env])
 
     def begin(self, env: int) -> int:
-        """Turns to an environment's next episode and returns its seed."""
+        """Starts an environment's next episode and returns its seed."""
         self.episodes[env] += 1
         self._first_ticks[env] = self._tick
         return self.seed(env)

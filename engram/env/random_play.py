@@ -1,4 +1,4 @@
-"""Random play of one Gymnasium environment, to see what it shows before it is used."""
+"""Random play of one Gymnasium environment, to inspect what it returns before it is used."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Writes observations of any space into rows, part by part. What does not fit its space is refused, never stored."""
+"""Writes observations of any space into rows, part by part. Raises for values that do not fit their space."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -218,7 +218,7 @@ def flat_mask(mask: Any) -> np.ndarray:
 
 
 def _write_vectors(flat: np.ndarray, shape: tuple[int, ...] | None, observations: Sequence[Any]) -> bool:
-    """Writes vectors one after the other into a flat array; False if they do not fit, so that each is looked at."""
+    """Writes vectors one after the other into a flat array; False if they do not fit, so that each is checked."""
     try:
         if [*map(_shape_of, observations)].count(shape) != len(observations):
             return False

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from engram.settings import UserError
-from engram.training.launch import Place
+from engram.training.launch import RankInfo
 
 Precision = Literal["float32", "bfloat16"]
 CPU_FLAGS = Path("/proc/cpuinfo")
@@ -24,9 +24,9 @@ with torch.autocast("cpu", torch.bfloat16):
 """
 
 
-def choose_device(name: str, here: Place | None = None) -> torch.device:
+def choose_device(name: str, here: RankInfo | None = None) -> torch.device:
     """The device by name; `auto` selects the fastest available one. With several ranks, each has its own GPU."""
-    here = here or Place()
+    here = here or RankInfo()
     available = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),

@@ -145,7 +145,7 @@ class Experience:
         self._has_bootstrap[env_id] = True
 
     def store_returns(self, returns_RT: Tensor) -> Tensor:
-        """Store the returns of all steps, [R, steps per row]; gives them back as [S, T]."""
+        """Store the returns of all steps, [R, steps per row], and return them as [S, T]."""
         self.buffer["returns"] = self.by_segment(returns_RT)
         return self.buffer["returns"]
 

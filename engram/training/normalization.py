@@ -51,7 +51,7 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
 def update_normalizers(
     agent: MettaAgent, experience: Experience, advantages: Advantages, observations: bool, values: bool, world: World
 ) -> None:
-    """Follow the observations and returns of a rollout that has been learned from."""
+    """Update the statistics with the observations and returns of a rollout, after learning from it."""
     alive = experience.buffer["alive"]
     if values:
         _, mean, mean_square = masked_moments(advantages.returns, alive, world)

@@ -28,7 +28,7 @@ from engram.training.distributed import ALONE, World
 from engram.training.environment import change_environment, check_before_run, current_environment, open_environment
 from engram.training.evaluate import evaluate
 from engram.training.log import log_to
-from engram.training.loop import Orders, Training, train
+from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
@@ -113,19 +113,19 @@ def start(
     audit: Callable[[MettaAgent], None] | None = None,
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
-    on_epoch: Callable[[Record], Orders] | None = None,
+    on_epoch: Callable[[Record], HookResult] | None = None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
+    """Train a run. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
-    `restore_directory` is called before every write, and makes again what was removed from the run's directory.
+    `restore_directory` is called before every write, to recreate what was removed from the run's directory.
     """
     if settings.trainer.audit is not None and audit is None:
-        raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
+        raise UserError("trainer.audit: `start` needs an audit function: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
     directory = settings.directory
     log_to(directory / "log.txt" if world.main else None, display.message)
-    device = choose_device(settings.device, world.place)
+    device = choose_device(settings.device, world.info)
     require_precision(settings.trainer.precision, device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
@@ -164,7 +164,7 @@ def _train(
     storage: Storage,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
-    on_epoch: Callable[[Record], Orders] | None,
+    on_epoch: Callable[[Record], HookResult] | None,
 ) -> None:
     """Run the loop with its metrics, checkpoints, display and hook."""
     world = training.world
@@ -189,7 +189,7 @@ def _train(
             return False
         of_ranks = world.gather(on_epoch(record))  # a signal may reach any rank, but all stop in the same epoch
         orders = world.broadcast(
-            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else Orders()
+            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else HookResult()
         )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
@@ -212,7 +212,7 @@ def _sizes(
     settings: TrainingSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
 ) -> Sizes:
     """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
-    cores = max(1, available_cores() // world.place.local_size)
+    cores = max(1, available_cores() // world.info.local_size)
     here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
     sizes = world.broadcast(here)
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))

@@ -55,9 +55,7 @@ def test_the_environment_may_be_changed_or_replaced(runs):
 def test_an_unknown_run_gets_the_nearest_name(runs):
     assert problems("run=maze1") == ["run: no run 'maze1' in runs; did you mean maze_1?"]
     assert problems("run=zzz") == ["run: no run 'zzz' in runs; there are maze_1, recall_1"]
-    assert problems("run=x", "runs_dir=none") == [
-        "run: there are no runs in none: train one, or say where they are with runs_dir="
-    ]
+    assert problems("run=x", "runs_dir=none") == ["run: there are no runs in none: train one, or set runs_dir="]
 
 
 def test_every_mistake_is_reported_at_once(runs):

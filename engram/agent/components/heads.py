@@ -91,7 +91,7 @@ class ActionEmbeddingComponent(Component):
 
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         if context.continuous:
-            raise ShapeError("embeds discrete actions, and the environment's are continuous: give it `for: discrete`")
+            raise ShapeError("embeds discrete actions, but the environment's are continuous: give it `for: discrete`")
         return Shape("embeddings", (context.logits, self.size))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:

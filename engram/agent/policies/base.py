@@ -54,7 +54,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def set_memory(self, memory: Any) -> None:
-        """Replace all memory by what `get_memory` gave."""
+        """Replace all memory by a result of `get_memory`."""
         raise NotImplementedError
 
     # Memory as a value, for rollouts, checkpoints and evaluation.

@@ -1,4 +1,4 @@
-"""Fast: a small convolutional network over the tokens; vectors and images have encoders of their own."""
+"""Fast: a small convolutional network over the tokens; vectors and images have their own encoders."""
 
 from typing import Any
 

@@ -134,7 +134,7 @@ class LSTMWrapper(Policy):
         fields = {} if self.previous is None else self.previous.fields()
         return super().get_agent_experience_spec().update(fields)
 
-    # For policies with a forward of their own: `self.lstm(inputs, (h, c))` between these two calls.
+    # For policies that override `forward`: `self.lstm(inputs, (h, c))` between these two calls.
 
     def _manage_lstm_state(
         self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
@@ -209,7 +209,7 @@ class TorchStyleCore:
         return h, c  # c has size 0 for a core without a cell
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_core":  # not there yet while a copy is made
+        if name == "_core":  # not set yet while a copy is being made
             raise AttributeError(name)
         return getattr(self._core, name)
 

@@ -1,4 +1,4 @@
-"""What the runs of a benchmark of learning reached: one row per task and variant, over its seeds."""
+"""The results of a learning benchmark: one row per task and variant, over its seeds."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which runs a benchmark of learning consists of: tasks x variants x seeds. Does not import torch."""
+"""The runs of a learning benchmark: tasks x variants x seeds. Does not import torch."""
 
 import hashlib
 import re
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def commands(self) -> list[str]:
-        """What to type to make this run again."""
+        """The commands that repeat this run."""
         verbs = [["train", *self.train_words], *(["eval", *self.eval_words(greedy)] for greedy in (True, False))]
         return [f"OMP_NUM_THREADS=1 engram {shlex.join(words)}" for words in verbs]
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written, read, retained, resumed from."""
+"""Checkpoints: writing, reading, retention and resuming."""
 
 import re
 from pathlib import Path

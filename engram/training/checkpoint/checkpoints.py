@@ -81,12 +81,12 @@ class Checkpoints:
 class Retention:
     """Keeps the last few checkpoints that could be loaded; unreadable ones do not count.
 
-    Whatever is older than those is deleted. Unreadable checkpoints that are newer are left for the user to see.
+    Whatever is older than those is deleted. Unreadable checkpoints that are newer are left for the user to inspect.
     """
 
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory, self.keep = directory, keep
-        self._readable: dict[Path, Stamp] = {}  # their files as they were when they were last read or written
+        self._readable: dict[Path, Stamp] = {}  # their files when last read or written
 
     def clean(self, written: Path) -> None:
         """Delete what is too old, now that `written` is complete."""
