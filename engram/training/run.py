@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
 from engram.env.check import check_environment
 from engram.env.registry import make_spec
@@ -68,7 +68,7 @@ class RunSettings(Protocol):
     def device(self) -> str: ...
 
     @property
-    def policy(self) -> PyAgent | Agent: ...
+    def policy(self) -> PyAgent | YamlAgent: ...
 
     @property
     def directory(self) -> Path: ...
