@@ -16,7 +16,7 @@ from engram.training.evaluate import evaluate as play_episodes
 from engram.training.evaluation import Evaluation
 
 
-class Played(NamedTuple):
+class RunEvaluation(NamedTuple):
     evaluation: Evaluation
     about: dict[str, Any]  # what was played, as plain data
 
@@ -43,7 +43,7 @@ def evaluate(
     return play(load_evaluation([], trust, given)).evaluation
 
 
-def play(request: EvalRequest) -> Played:
+def play(request: EvalRequest) -> RunEvaluation:
     """Evaluate as requested."""
     directory, settings, run = request
     with warnings.catch_warnings():
@@ -78,4 +78,4 @@ def play(request: EvalRequest) -> Played:
         "mean_return_goal": spec.mean_return_goal,
         "masked_features": [f.name for f in unknown_features(agent.policy.env_spec.features, spec.features)],
     }
-    return Played(evaluation, about)
+    return RunEvaluation(evaluation, about)

@@ -10,7 +10,7 @@ from engram.config.several import Member
 from engram.cores import available_cores
 from engram.display.formatting import MISSING, count, number, plural
 from engram.env.registry import make_spec
-from engram.runs.group import Row, summarise, train_group
+from engram.runs.group import GroupRow, summarise, train_group
 from engram.settings import UserError
 from engram.training.launch import place
 
@@ -37,7 +37,7 @@ def train_one(trust: bool, words: list[str]) -> int:
     return main(["train", *words, *(["--trust"] if trust else [])])
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[GroupRow]) -> Table:
     names = [*dict.fromkeys(name for row in rows for name in row.values)]
     grid = Table(box=None, pad_edge=False)
     for name in [*names, "runs", "steps", "return", "95% interval", "std"]:
@@ -47,7 +47,7 @@ def table(rows: Sequence[Row]) -> Table:
     return grid
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: GroupRow) -> list[str]:
     value = row.returns
     if value is None:
         return [MISSING] * 3

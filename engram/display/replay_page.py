@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.display.page import page
-from engram.display.replay_scenes import world
+from engram.display.replay_scenes import page_scenes
 from engram.display.unit_order import unit_order
 from engram.env.spec import EnvSpec
 
@@ -32,7 +32,7 @@ class RunFacts(NamedTuple):
 
 
 def replay_page(facts: RunFacts, recording: "Recording", influence: "Influence", unit_names: Sequence[str]) -> str:
-    shown = world(recording)
+    shown = page_scenes(recording)
     units = _shown_units(recording)
     starts = recording.episode_starts
     content = {

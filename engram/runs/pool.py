@@ -37,7 +37,7 @@ class Finished(NamedTuple):
     output: str  # its last lines
 
 
-class Pool:
+class RunPool:
     """Processes that train runs. Used in a `with` statement; leaving it stops those that still run."""
 
     def __init__(self, train: Train, size: int, preload: Sequence[str] = ()) -> None:
@@ -74,7 +74,7 @@ class Pool:
         ended = [name for name, (process, _, _) in self._running.items() if not process.is_alive()]
         return [self._collect(name) for name in ended]
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "RunPool":
         return self
 
     def __exit__(self, *_exception: object) -> None:

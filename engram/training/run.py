@@ -54,7 +54,7 @@ ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 log = logging.getLogger("engram")
 
 
-class RunSettings(Protocol):
+class TrainingSettings(Protocol):
     """The parts of a run's settings that training needs."""
 
     run: str
@@ -120,7 +120,7 @@ class RunResult:
 
 
 def start(
-    settings: RunSettings,
+    settings: TrainingSettings,
     display: Display,
     world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
@@ -183,7 +183,7 @@ def _check_environment(env: EnvSettings) -> None:
 def _train(
     training: Training,
     trainer: Trainer,
-    settings: RunSettings,
+    settings: TrainingSettings,
     checkpoints: Checkpoints,
     storage: Storage,
     display: Display,
@@ -296,7 +296,7 @@ def build(
 
 
 def _sizes(
-    settings: RunSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
+    settings: TrainingSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
 ) -> Sizes:
     """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
     cores = max(1, available_cores() // world.place.local_size)
@@ -305,7 +305,7 @@ def _sizes(
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
 
 
-def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
+def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
     ranks = training.world.size
     return RunPlan(
         run=settings.run,
@@ -319,13 +319,13 @@ def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch
     )
 
 
-def _sinks(settings: RunSettings, training: Training) -> list[Sink]:
+def _sinks(settings: TrainingSettings, training: Training) -> list[Sink]:
     directory, config = settings.directory, settings.model_dump(mode="json")
     others = make_sinks(directory, settings.trainer, settings.wandb, training.progress.steps, config)
     return [MetricsFile(directory / "metrics.jsonl"), *others]
 
 
-def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
+def _agent(settings: TrainingSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
     """From the run's checkpoint, from another run's weights, or new."""
     if checkpoint is not None:
         return load_agent(checkpoint, settings.policy, spec, training=True)

@@ -64,7 +64,7 @@ class Kickstart(Settings):
     anneal_steps: Positive | None = None  # agent-steps until both coefficients reach 0; null: the whole run
 
 
-class Checkpoint(Settings):
+class CheckpointSettings(Settings):
     interval: Positive = 10  # epochs between two checkpoints
     keep: Positive = 3
 
@@ -98,7 +98,7 @@ class Trainer(Settings):
     prioritized: Prioritized = Prioritized()
     kickstart: Kickstart | None = None
     schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     tensorboard: bool = False  # write the metrics for TensorBoard too
     trace: Annotated[int, Field(ge=0)] = 0  # steps for which shape, dtype and RMS of every field are logged
     profile: bool = False  # write where the time of one epoch goes
