@@ -2,7 +2,7 @@
 
 # B rows
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ class ObservationRows:
             self._rows[...] = transform(self._rows)
         return Rows(self._rows, single)
 
-    def show_actions(self, actions: np.ndarray, starts: np.ndarray) -> None:
+    def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
         """Write the actions of the step before, as the environment takes them, where the policy sees them as a part."""
         if not self._shows_action:
             return
