@@ -14,7 +14,7 @@ from engram.agent.observations import torch_dtype, with_parts
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.core import Core
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.agent.transfer import (
     FeatureMap,
     Features,
@@ -41,7 +41,7 @@ class MettaAgent(nn.Module):
     >>> agent = MettaAgent(env, Fast(env))
     """
 
-    def __init__(self, env: object, policy: Policy | PyAgent | Agent) -> None:
+    def __init__(self, env: object, policy: Policy | PyAgent | YamlAgent) -> None:
         super().__init__()
         self.env_spec = EnvSpec.of(env)
         self.settings = None if isinstance(policy, Policy) else policy

@@ -48,7 +48,7 @@ class Agent:
         self.observation_space, self.action_space = spaces.observation, spaces.action
         self.policy = agent
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
-        self._to_rows = ObservationRows(spaces, agent.env_spec).convert
+        self._observations = ObservationRows(spaces, agent.env_spec)
         self._read_actions = reader(spaces.action)
         self._device = next(agent.parameters()).device
         self._generator = torch.Generator(self._device)
@@ -80,7 +80,7 @@ class Agent:
         are those of the environment's infos, if it has them there. `rewards` are those of the actions before, for
         policies with `py_agent.previous=[reward]`.
         """
-        rows, single = self._to_rows(observations, action_masks)
+        rows, single = self._observations.convert(observations, action_masks)
         if self._rows not in (None, len(rows)):
             raise UserError(
                 f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
@@ -104,7 +104,7 @@ class Agent:
 
         `state` is None before the first step. `episode_start` is true where an observation begins an episode.
         """
-        rows, single = self._to_rows(observation, action_masks)
+        rows, single = self._observations.convert(observation, action_masks)
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
@@ -146,6 +146,7 @@ class Agent:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
             before = np.zeros((count, *space.shape), space.dtype)
+        self._observations.show_actions(self._read_actions(before), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)

@@ -9,7 +9,7 @@ from torch import nn
 
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.target import AuditTarget, find_object, target_from
@@ -58,7 +58,7 @@ def _sizes(settings: RunSettings) -> AuditSizes:
     return usual._replace(rows=max(rows, 2), horizon=max(min(settings.trainer.bptt_horizon, LARGEST), 2))
 
 
-def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget:
+def _of_policy(policy: PyAgent | YamlAgent, spec: EnvSpec, name: str) -> AuditTarget:
     def make(**options: Any) -> Policy:
         return make_policy(spec, type(policy)(**(policy.model_dump() | options)))
 

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.checkpoint.files import Checkpoint
@@ -31,7 +31,7 @@ ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 
 def make_agent(
-    policy: PyAgent | Agent, spec: EnvSpec, trainer: Trainer, checkpoint: Checkpoint | None, init_from: str | None
+    policy: PyAgent | YamlAgent, spec: EnvSpec, trainer: Trainer, checkpoint: Checkpoint | None, init_from: str | None
 ) -> MettaAgent:
     """From the run's checkpoint, from the weights of the run or checkpoint `init_from`, or new."""
     if checkpoint is not None:

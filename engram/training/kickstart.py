@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError
@@ -101,12 +101,12 @@ def imitation(
     return Imitation((cross_entropy_BT * weights_BT).sum() / size, (error_BT * weights_BT).sum() / size)
 
 
-def _policy_of(run: Path, trust: bool) -> PyAgent | Agent:
+def _policy_of(run: Path, trust: bool) -> PyAgent | YamlAgent:
     """The policy settings stored with a run."""
     path = run / "settings.yaml"
     try:
         stored = read_yaml(path, inside=run)
-        policy = Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
+        policy = YamlAgent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
     except (UnreadableError, TypeError, KeyError, ValidationError) as error:
         raise UserError(f"trainer.kickstart.teacher: {path} does not describe the teacher's policy: {error}") from error
     require_trust(run, stored, trust, unused=("env", "trainer"))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
@@ -55,7 +55,7 @@ class TrainingSettings(Protocol):
     def device(self) -> str: ...
 
     @property
-    def policy(self) -> PyAgent | Agent: ...
+    def policy(self) -> PyAgent | YamlAgent: ...
 
     @property
     def directory(self) -> Path: ...

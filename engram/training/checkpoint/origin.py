@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, require_inside
@@ -58,7 +58,7 @@ def find_checkpoint(path: Path, option: str) -> Checkpoint:
     return checkpoint
 
 
-def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, training: bool) -> MettaAgent:
+def load_agent(checkpoint: Checkpoint, policy: PyAgent | YamlAgent, spec: EnvSpec, training: bool) -> MettaAgent:
     """The agent of a checkpoint, bound to the environment of `spec`.
 
     In training the policy grows inputs for features it does not know; in evaluation they are masked.
@@ -70,7 +70,7 @@ def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, t
     return agent
 
 
-def begin_from(path: Path, policy: PyAgent | Agent, spec: EnvSpec) -> MettaAgent:
+def begin_from(path: Path, policy: PyAgent | YamlAgent, spec: EnvSpec) -> MettaAgent:
     """A new agent with the weights of another run, and none of its other state."""
     checkpoint = find_checkpoint(path, "init_from")
     weights = checkpoint.groups["weights"]
