@@ -67,7 +67,7 @@ class EnvSpec:
 
     @classmethod
     def of_parts(cls, name: str, parts: list[Part], action: spaces.Space, **others: Any) -> "EnvSpec":
-        """The spec of an environment whose observation has these parts, or is the only one if that has no name."""
+        """The spec of an environment whose observation has these parts, or is the only one, if it has no name."""
         if [part.name for part in parts] == [OBSERVATION]:
             (part,) = parts
             return cls(name, part.space, action, part.kind, symbols=part.symbols, **others)
@@ -147,7 +147,7 @@ class EnvSpec:
         return part.shape, part.dtype
 
     def with_action_mask(self) -> "EnvSpec":
-        """The spec with action masks, which are no part of the observation then."""
+        """The spec with action masks, which are then not part of the observation."""
         if not self.mask_size:
             return self
         if self.observation_kind != "parts":

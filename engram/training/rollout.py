@@ -56,8 +56,8 @@ class Rollout:
         experience.begin()
         if self.memory == "reset":
             self.agent.reset_memory()
-        # Noise is drawn for all rows at once: so an action depends neither on the order in which batches arrive nor on
-        # the rank that has the row.
+        # Noise is sampled for all rows at once, so that an action depends neither on the order in which batches arrive
+        # nor on the rank that has the row.
         shape = (experience.steps_per_row, self._all_rows, self.agent.action_space.noise)
         noise = torch.rand(shape, generator=self.generator, device=self.device)
         if self.noise_correlation:
@@ -78,7 +78,7 @@ class Rollout:
         return experience
 
     def change_environment(self, env: VectorEnv) -> None:
-        """Continue in another environment, which has been reset, with empty memory."""
+        """Continue in a different environment, which has been reset, with empty memory."""
         self.env = env
         self._held.clear()
         self._tds.clear()

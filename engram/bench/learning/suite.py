@@ -1,4 +1,4 @@
-"""Which runs a benchmark of learning consists of: tasks x variants x seeds. Does not import torch."""
+"""The runs of a learning benchmark: tasks x variants x seeds. Does not import torch."""
 
 import hashlib
 import re
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def commands(self) -> list[str]:
-        """What to type to make this run again."""
+        """The commands that repeat this run."""
         verbs = [["train", *self.train_words], *(["eval", *self.eval_words(greedy)] for greedy in (True, False))]
         return [f"OMP_NUM_THREADS=1 engram {shlex.join(words)}" for words in verbs]
 
@@ -99,7 +99,7 @@ class Job:
 def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = None) -> list[Job]:
     """All runs, ordered so that every task has its first seed before any has its second.
 
-    Raises `UserError` if a task or setting does not exist, or if a stored run was made with other settings.
+    Raises `UserError` if a task or setting does not exist, or if a stored run has different settings.
     """
     jobs = []
     for task in options.tasks or tasks_of(options.suite):
@@ -139,14 +139,14 @@ def _evaluate_interval(words: Iterable[str], points: int) -> int:
 
 
 def _check_stored(job: Job) -> None:
-    """Raise if a run of this name was made with other settings, for example with other defaults."""
+    """Raise if a run of this name has different settings, for example older defaults."""
     if not (job.directory / SETTINGS_FILE).exists():
         return
     words = [word for word in job.train_words if word not in job.location]
     now = load(words).model_copy(update={"run": job.name})
     if changed := differences(describe_run(job.directory), now):
         raise SettingsError(
-            [*changed, f"{job.directory} was run with other settings: give another --out, or remove it"]
+            [*changed, f"{job.directory} was run with different settings: give a different --out, or remove it"]
         )
 
 
