@@ -22,8 +22,8 @@ from engram.stored.metrics import read_metrics
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
-DEAD_SECONDS = 600.0  # a trial of another machine without a sign for so long is taken over
-MAX_FAILURES = 3  # trials that fail one after the other, with no success, stop the sweep
+DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
+MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
 
 class SweepResult(NamedTuple):
@@ -86,7 +86,7 @@ class Sweep:
         trial.set_user_attr(OWNER, owner)
 
     def _values(self, trial: Trial) -> dict[str, Any]:
-        """The trial's values. Those of a trial that was taken up are the ones it had."""
+        """The trial's values; a resumed trial keeps its own."""
         return {name: suggest(trial, name, space) for name, space in self.settings.search.items()}
 
     def _report(self, pool: RunPool) -> None:
@@ -191,7 +191,7 @@ def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
         "gp": optuna.samplers.GPSampler,
         "qmc": optuna.samplers.QMCSampler,
     }
-    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # processes of one study draw apart
+    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # so that processes sample different values
 
 
 def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from engram.env.check import check_environment
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -20,7 +21,20 @@ from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
 from engram.training.threads import number_of_batches
 
+CHECK_STEPS = 50  # of random play before a run
+
 log = logging.getLogger("engram")
+
+
+def check_before_run(env: EnvSettings, on_hang: Callable[[str], None]) -> None:
+    """Play a short while with random actions, unless `env.check` is off, so that mistakes show before the run."""
+    if getattr(env, "check", "off") == "off":
+        return
+    check = check_environment(env, CHECK_STEPS, on_hang)
+    if check.errors:
+        raise UserError(check.errors[0])
+    for warning in check.warnings:
+        log.warning("environment: %s", warning)
 
 
 def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | None) -> tuple[EnvSettings, int]:
@@ -67,7 +81,7 @@ def change_environment(
     step_timeout: float,
     on_hang: Callable[[str], None],
 ) -> None:
-    """Let all rows begin new episodes in another environment with the same spaces."""
+    """Start new episodes in all rows, in a different environment with the same spaces."""
     if env == training.env.settings:
         return
     _check_same_spaces(training.agent.env_spec, make_spec(env))
