@@ -109,11 +109,11 @@ def test_a_tuple_arrives_as_parts():
         (Gym(id="CartPole-v1"), False),
     ],
 )
-def test_the_action_before_is_shown_where_observations_are_only_symbols(settings, expected):
+def test_the_previous_action_is_shown_where_observations_are_only_symbols(settings, expected):
     assert ("previous_action" in [part.name for part in adapter.spec(settings).parts]) == expected
 
 
-def test_the_part_of_the_action_before_holds_it_and_is_zero_at_starts():
+def test_the_part_of_the_previous_action_is_zero_at_starts():
     block, buffers = start(Gym(id="FrozenLake-v1"), range(3))
     for _ in range(30):
         buffers.actions[:] = [1, 2, 3]
@@ -248,7 +248,7 @@ def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
             assert_same({name: array[i : i + 1] for name, array in save_buffers(buffers).items()}, save_buffers(alone))
 
 
-def test_another_seed_gives_another_stream():
+def test_a_different_seed_gives_a_different_stream():
     assert not np.array_equal(start(Gym(), seed=7)[1].observations, start(Gym(), seed=8)[1].observations)
 
 
@@ -292,7 +292,7 @@ def test_a_replay_that_differs_is_noticed(change):
     assert not (other.restore(block.state()) and restore_buffers(save_buffers(buffers), other_buffers))
 
 
-def test_a_replay_with_another_return_is_noticed():
+def test_a_replay_with_a_different_return_is_noticed():
     block, buffers = start(walk(length=9))
     play(block, buffers, lambda: 1, 5)
     state = block.state()

@@ -34,7 +34,7 @@ def test_rows_never_written_are_zero_and_not_known() -> None:
     assert store.known_ids() == []
 
 
-def test_what_is_written_is_read_by_its_id_in_any_order() -> None:
+def test_memory_is_read_by_id_in_any_order() -> None:
     store = MemoryStore(1, 2)
     memory = torch.arange(6.0).view(3, 1, 2)
     store.write(ids(5, 1, 3), memory)
@@ -50,13 +50,13 @@ def test_reading_gives_a_copy() -> None:
     assert before.item() == 1
 
 
-def test_what_is_written_loses_its_graph() -> None:
+def test_written_memory_is_detached() -> None:
     store = MemoryStore(1, 2)
     store.write(ids(0), torch.ones(1, 1, 2, requires_grad=True) * 3)
     assert not store.memory_NLS.requires_grad
 
 
-def test_room_grows_by_doubling_and_what_was_there_stays() -> None:
+def test_the_store_grows_by_doubling_and_keeps_its_memory() -> None:
     store = MemoryStore(1, 1)
     sizes = set()
     for i in range(100):
@@ -119,7 +119,7 @@ def made(core: str = "lstm") -> Policy:
     return make_policy(token_spec(), PyAgent(core=core, hidden_size=16))
 
 
-def test_a_copy_of_a_policy_has_a_memory_of_its_own() -> None:
+def test_a_copy_of_a_policy_has_its_own_memory() -> None:
     policy = made()
     act(policy)
     other = copy.deepcopy(policy)
