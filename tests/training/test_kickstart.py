@@ -32,9 +32,7 @@ def test_the_distance_from_the_teacher_equals_a_hand_computation() -> None:
 
 
 @pytest.mark.parametrize("memory", ["carry", "reset"])
-def test_a_teacher_with_the_same_weights_and_memory_has_distance_zero(
-    tmp_path, taught, memory: str
-) -> None:
+def test_a_teacher_with_the_same_weights_and_memory_has_distance_zero(tmp_path, taught, memory: str) -> None:
     still = ("trainer.optimizer.learning_rate=1e-12", f"trainer.memory={memory}", "trainer.norm_obs=false")
     run(tmp_path, *TASK, *still, f"init_from={taught}", f"trainer.kickstart.teacher={taught}", epochs=4)
     for record in metrics(tmp_path)[1:]:
