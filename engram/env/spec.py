@@ -11,6 +11,7 @@ from gymnasium import spaces
 from engram.env.parts import (
     ACTION_MASK,
     OBSERVATION,
+    PREVIOUS_ACTION,
     PackedRows,
     Part,
     leaves,
@@ -104,6 +105,12 @@ class EnvSpec:
     def default_layers(self) -> int:
         """Recurrent layers that suit the observations: all but tokens are learned faster with one."""
         return 2 if self.observation_kind == "tokens" else 1
+
+    @property
+    def only_symbols(self) -> bool:
+        """Whether observations are a few symbols without a place, as in games of cards, beside the action before."""
+        parts = [part for part in self.all_parts if part.name != PREVIOUS_ACTION]
+        return all(part.kind == "symbols" and len(part.shape) <= 1 for part in parts)
 
     @property
     def all_parts(self) -> tuple[Part, ...]:

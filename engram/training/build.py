@@ -19,15 +19,13 @@ from engram.training.metrics import ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.progress import Progress
 from engram.training.rollout import Rollout
-from engram.training.schedule import Ramp, Schedules
+from engram.training.schedule import Schedules
 from engram.training.seeding import generator
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
 from engram.training.threads import Threads
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
-
-ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 
 def make_agent(
@@ -42,16 +40,6 @@ def make_agent(
     if trainer.chrono_init:
         agent.spread_time_scales(trainer.bptt_horizon)
     return agent
-
-
-def with_entropy(trainer: Trainer, spec: EnvSpec) -> Trainer:
-    """Fill in an entropy coefficient that suits the actions, unless the settings have one."""
-    if trainer.ppo.ent_coef is not None:
-        return trainer
-    continuous = isinstance(spec.single_action_space, spaces.Box)
-    ppo = trainer.ppo.model_copy(update={"ent_coef": 0.0 if continuous else ENTROPY})
-    schedule = {"ppo.ent_coef": Ramp(kind="linear", to=0.0), **trainer.schedule}
-    return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
 def build(

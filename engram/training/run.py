@@ -17,7 +17,7 @@ from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
-from engram.training.build import build, make_agent, with_entropy
+from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
@@ -27,6 +27,7 @@ from engram.training.device import choose_device, keep_freed_memory, require_pre
 from engram.training.distributed import ALONE, World
 from engram.training.environment import change_environment, check_before_run, current_environment, open_environment
 from engram.training.evaluate import evaluate
+from engram.training.exploration import with_exploration
 from engram.training.log import log_to
 from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record
@@ -139,7 +140,7 @@ def start(
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
     with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
-        trainer = with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
+        trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         _resume(training, directory, checkpoint)

@@ -30,6 +30,7 @@ class LearnOptions:
     suite: str = "standard"
     tasks: list[str] = field(default_factory=list)  # names or files; empty: those of the suite
     seeds: int | None = None  # None: 5, and 3 for long runs
+    first_seed: int = 1  # another one for seeds that settings were not tuned on
     words: list[str] = field(default_factory=list)  # settings of all runs, NAME=VALUE
     vary: list[str] = field(default_factory=list)  # NAME=A,B,…: one variant for each value
     out: Path = Path("bench-results/learn")
@@ -106,7 +107,7 @@ def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = Non
         seeds = options.seeds or (SEEDS_OF_LONG_RUNS if recipe_steps > LONG_RUN else SEEDS)
         for words in variants or variants_of(options):
             interval = _evaluate_interval([f"task={task}", *words, *ONE_THREAD], options.points)
-            for seed in range(1, seeds + 1):
+            for seed in range(options.first_seed, options.first_seed + seeds):
                 job = Job(task, " ".join(words), seed, words, interval, options.out, options)
                 _check_stored(job)
                 jobs.append(job)
