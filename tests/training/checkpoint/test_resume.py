@@ -52,7 +52,7 @@ def test_a_checkpoint_of_different_sizes_is_refused(tmp_path) -> None:
 
 def test_every_automatic_size_is_kept_on_resume() -> None:
     left_open = {name for name, field in Trainer.model_fields.items() if field.default is None} & {*Sizes._fields}
-    assert {*resume.CHOSEN} == left_open - {"num_workers"}
+    assert {*resume.AUTOMATIC} == left_open - {"num_workers"}
 
 
 def test_a_different_number_of_ranks_may_change_the_sizes(tmp_path) -> None:
