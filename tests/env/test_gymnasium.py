@@ -83,7 +83,7 @@ def test_gymnasiums_own_environments_run(name, size, action):
 
 
 def own_parts(spec):
-    """Those of the environment itself, without the action before."""
+    """Those of the environment itself, without the previous action."""
     return [part for part in spec.all_parts if part.name != "previous_action"]
 
 

@@ -32,7 +32,7 @@ def run(directory: Path, *words: str, name: str = "x", epochs: int = 4, display:
 
 
 def metrics(directory: Path, name: str = "x") -> list[dict]:
-    """Without what may differ between two equal runs."""
+    """The records without timings, which may differ between two equal runs."""
     lines = (directory / name / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "process/"))} for line in lines]
 
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_previous_one_gives_the_same_re
 
 
 class Interrupting(Silent):
-    """A person who has seen enough after so many epochs."""
+    """Interrupts the run after so many epochs, as Ctrl-C does."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from engram.training.storage import DiskError, LineFile, Storage
 
 
 class Meddler(running.Silent):
-    """A display that does something to the disk after some epochs."""
+    """A display that changes the disk after some epochs."""
 
     def __init__(self, by_epoch: dict[int, Callable[[], object]]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Meddler(running.Silent):
 
 
 class Disk:
-    """A small file system, or none of its own but a limit on the size of files."""
+    """A small file system, or a limit on the size of files."""
 
     def __init__(self, path: Path, mounted: bool) -> None:
         self.path, self.mounted = path, mounted
@@ -83,7 +83,7 @@ def disk(tmp_path) -> Iterator[Disk]:
 
 
 def run(directory: Path, display: running.Silent, epochs: int, *words: str):
-    """As the command line does it: locked, and able to make its directory again."""
+    """As the command line does it: locked, and able to recreate its directory."""
     settings = load(
         [
             *running.RECALL,

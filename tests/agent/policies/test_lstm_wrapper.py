@@ -30,7 +30,7 @@ class Small(LSTMWrapper):
 
 
 class OwnForward(Small):
-    """Writes its own forward out of the two building blocks, and flattens the td on the way."""
+    """Its own forward, with the two building blocks and a flattened td."""
 
     def forward(self, td, state=None, action=None):
         observations = td["env_obs"]
@@ -51,7 +51,7 @@ class OwnForward(Small):
 
 
 class OwnLSTM(OwnForward):
-    """Brings an nn.LSTM of its own, which knows nothing of episodes."""
+    """Uses its own nn.LSTM, which knows nothing of episodes."""
 
     def __init__(self, env, **kwargs):
         super().__init__(env, hidden_size=16, **kwargs)

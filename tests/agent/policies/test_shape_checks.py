@@ -28,7 +28,7 @@ def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class Sized(LSTMWrapper):
-    """Each of its parts is as large as it is told."""
+    """Each of its parts has the given size."""
 
     def __init__(self, env, features=64, logits=None, values=1, **kwargs) -> None:
         super().__init__(env, input_size=64, hidden_size=32, num_layers=1, **kwargs)
@@ -90,7 +90,7 @@ def test_features_of_the_wrong_width_are_named(features: int, core: str) -> None
 
 
 class Reshaped(Sized):
-    """Gives whatever is made of its features."""
+    """Returns its features after a change."""
 
     def encode_observations(self, observations):
         return self.change(self.encoder(observations))
@@ -167,7 +167,7 @@ def test_values_that_are_not_one_for_each_row_are_named(values: int, kind: type[
 
 
 class Decoding(Sized):
-    """Gives whatever is made of its logits and values."""
+    """Returns its logits and values after a change."""
 
     def decode_actions(self, hidden):
         return self.change(*super().decode_actions(hidden))

@@ -130,7 +130,7 @@ def test_a_copy_of_a_policy_has_its_own_memory() -> None:
 
 
 def future(policy: Policy) -> Tensor:
-    """What a policy says in three steps to come, with another episode starting in the second."""
+    """The outputs of the next three steps, with a new episode in the second."""
     starts = torch.tensor([False, True, False, False, False, False])
     with torch.no_grad():
         return torch.stack([act(policy, 7 + step, dones=starts & (step == 1))["full_log_probs"] for step in range(3)])
@@ -162,7 +162,7 @@ def test_memory_restores_the_same_future_in_a_new_process(tmp_path: Path) -> Non
     assert torch.equal(restored, future(policy))
 
 
-def restore_and_go_on(directory: Path) -> None:
+def restore_and_continue(directory: Path) -> None:
     """What the new process does."""
     spec = EnvSpec.from_json(json.loads((directory / "spec.json").read_text(encoding="utf-8")))
     policy = make_policy(spec, PyAgent(hidden_size=16))
@@ -176,7 +176,7 @@ def restore_and_go_on(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    restore_and_go_on(Path(sys.argv[1]))
+    restore_and_continue(Path(sys.argv[1]))
 
 
 def test_a_range_of_rows_is_a_copy_where_gradients_are_wanted_and_the_memory_itself_where_not():

@@ -63,7 +63,7 @@ def epoch_of(path) -> int:
 
 
 def seal(path) -> None:
-    """Make the checksums those of the files as they are now."""
+    """Update the checksums to the current files."""
     files = [file for file in path.iterdir() if file.name != "manifest.json"]
     manifest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (path / "manifest.json").write_text(json.dumps(manifest))

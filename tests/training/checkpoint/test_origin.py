@@ -30,7 +30,7 @@ def source(tmp_path_factory) -> Path:
 
 
 def first_weights(monkeypatch, directory: Path, *words: str) -> dict[str, torch.Tensor]:
-    """What a run has when it begins; it is stopped there."""
+    """The initial weights of a run, which is then stopped."""
 
     def stop(training, *_: object) -> None:
         seen.update(training.agent.state_dict())
