@@ -14,7 +14,7 @@ from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-OBSERVED = "observation"  # the environment's own observation, beside the action before
+OBSERVED = "observation"  # the environment's own observation, beside the previous action
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
 

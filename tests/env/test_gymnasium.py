@@ -322,7 +322,7 @@ def test_a_nan_raises_with_environment_and_step(bad, step, message):
 
 def test_a_nan_action_is_named_as_the_cause():
     block, buffers = start(Gym(id="Pendulum-v1"))
-    with pytest.raises(UserError, match="the action before it was not finite either"):
+    with pytest.raises(UserError, match="the previous action was not finite either"):
         play(block, buffers, lambda: np.nan, 1)
 
 

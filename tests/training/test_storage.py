@@ -118,7 +118,7 @@ def test_a_full_disk_loses_nothing_once_space_is_free_again(disk, tmp_path) -> N
     assert not list((disk.path / "x" / "checkpoints").glob(".*"))
     warnings = [message for message in display.messages if "cannot be written" in message]
     assert len(warnings) == 1  # not one for each epoch
-    assert "Training goes on" in warnings[0]
+    assert "Training continues" in warnings[0]
     log = running.log(disk.path)
     assert "cannot be written" in log
     assert "can be written again" in log
