@@ -48,6 +48,10 @@ class PlainDisplay:
         if not isinstance(error, BrokenPipeError):
             self._print_epoch()
 
+    def building(self, run: str, what: str) -> None:
+        """Say at once what is being built, until `start`."""
+        self.message(f"run {run}: building {what}")
+
     def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan, self._clock)
         sizes = plan.sizes
