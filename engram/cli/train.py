@@ -48,7 +48,7 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
     process = place()
     try:
         settings = load(words, trust)
-        display = stack.enter_context(_display(words, settings, process, stack))
+        display = stack.enter_context(_display(words, settings, process))
         display.building(settings.run, f"{settings.policy.name.rpartition(':')[2]} on {_env_name(settings)}")
         find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
@@ -96,13 +96,15 @@ def _exit_code(error: BaseException) -> int:
     return Stopped.exit_code if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _display(words: Sequence[str], settings: RunSettings, process: Place, stack: ExitStack) -> Any:
+def _display(words: Sequence[str], settings: RunSettings, process: Place) -> Any:
     """The display of rank 0; the others show nothing."""
+    from engram.display.silent import SilentDisplay
     from engram.display.terminal import make_display
 
-    null = None if process.rank == 0 else stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+    if process.rank:
+        return SilentDisplay()
     resumed = bool(list_checkpoints(settings.directory / "checkpoints"))
-    return make_display(null or sys.stdout, next_steps=partial(next_steps, words, settings, resumed))
+    return make_display(sys.stdout, next_steps=partial(next_steps, words, settings, resumed))
 
 
 def _env_name(settings: RunSettings) -> str:

@@ -1,4 +1,4 @@
-"""Runs that really have a fault, and runs that learn: small ones, diagnosed while they train and from what they stored."""
+"""Small runs that really have a fault, and runs that learn, diagnosed by training itself and from their files."""
 
 from pathlib import Path
 
