@@ -61,10 +61,10 @@ def measured_horizon(directory: Path, trust: bool) -> list[str]:
     from engram.analysis.horizon import memory_horizon
     from engram.analysis.recording import record
     from engram.cli.agent_of_run import agent_of_run
-    from engram.config.memory import load_memory
+    from engram.config.evaluation import MemorySettings, load_request
     from engram.display.memory_page import about_horizon
 
-    request = load_memory([f"run={directory.resolve()}", "device=cpu"], trust)
+    request = load_request([f"run={directory.resolve()}", "device=cpu"], MemorySettings, trust)
     agent, _ = agent_of_run(*request)
     recording = record(agent, request.run.env, episodes=1, num_envs=EPISODES, max_steps=1000, pictures=False)
     horizon = memory_horizon(agent, recording)

@@ -118,8 +118,12 @@ def test_what_is_being_built_is_shown_at_once_and_gone_when_training_starts(cons
 
 
 def test_a_run_that_cannot_be_built_restores_the_terminal(console):
-    with pytest.raises(ValueError, match="no such environment"), LiveDisplay(console) as display:
-        display.building("first", "fast on tmaze")
-        raise ValueError("no such environment")
+    def build() -> None:
+        with LiveDisplay(console) as display:
+            display.building("first", "fast on tmaze")
+            raise ValueError("no such environment")
+
+    with pytest.raises(ValueError, match="no such environment"):
+        build()
     output = console.file.getvalue()
     assert output.rindex(SHOW_CURSOR) > output.rindex(HIDE_CURSOR)
