@@ -23,7 +23,7 @@ class Course:
         self.epochs = columns.epochs
         self.steps = int(columns.last.get("steps", 0))
         counts = columns["episode/count"]
-        self.episodes = int((counts.mean * counts.count).sum())
+        self.episodes = int((counts.mean * counts.epochs).sum())
 
     @property
     def long_enough(self) -> bool:
@@ -93,4 +93,4 @@ def part(column: Column, start: float, end: float, steps: int) -> float:
     inside = (column.steps > start * steps) & (column.steps <= end * steps)
     if not inside.any():
         inside[0 if start == 0.0 else -1] = True
-    return float(np.average(column.mean[inside], weights=column.count[inside]))
+    return float(np.average(column.mean[inside], weights=column.epochs[inside]))

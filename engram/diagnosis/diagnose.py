@@ -10,11 +10,11 @@ from engram.stored.columns import Columns
 # The first cause explains the others and all symptoms, so it is the only one that is told.
 CAUSES: tuple[Rule, ...] = (
     rules.same_return,
+    rules.rate_ends_early,
     rules.still_policy,
     rules.exploding_kl,
     rules.clipped_updates,
     rules.large_entropy_bonus,
-    rules.rate_ends_early,
 )
 MEMORY: tuple[Rule, ...] = (rules.short_horizon, rules.memory_unused)
 SYMPTOMS: tuple[Rule, ...] = (rules.lost, rules.collapsed_entropy, rules.unexplained_returns)
@@ -34,6 +34,10 @@ def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
     if not course.long_enough:
         return Diagnosis("faults" if speed else "early", _too_early(course), speed)
     found = learning_faults(course, setup) + speed
+    if not found and setup.memory == "off" and rules.at_ceiling(course, setup):
+        return Diagnosis(
+            "healthy", f"The return is {course.last:.3g}: trainer.memory is off, and more needs memory.", []
+        )
     if found:
         return Diagnosis("faults", found[0].line, found)
     return _without_findings(course, setup)
@@ -44,7 +48,8 @@ def learning_faults(course: Course, setup: Setup) -> list[Finding]:
     learned = has_learned(course, setup)
     causes = [] if learned else _first(CAUSES, course, setup)
     causes = causes or _first(MEMORY, course, setup)
-    symptoms = () if learned else (rules.lost,) if causes else SYMPTOMS
+    expected = learned or (setup.memory == "off" and rules.at_ceiling(course, setup))
+    symptoms = () if expected else (rules.lost,) if causes else SYMPTOMS
     return causes + [finding for rule in symptoms if (finding := rule(course, setup))]
 
 

@@ -99,7 +99,7 @@ def rate_ends_early(course: Course, setup: Setup) -> Finding | None:
     rate = course.columns["schedule/optimizer.learning_rate"]
     if not len(rate.steps):
         return None
-    share = float(np.average(rate.mean <= 1e-4 * setup.learning_rate, weights=rate.count))
+    share = float(np.average(rate.mean <= 1e-4 * setup.learning_rate, weights=rate.epochs))
     if share < 0.5:
         return None
     return Finding(

@@ -1,6 +1,7 @@
 """The charts of a report: which metrics are shown, and their curves, one for each group of equal runs."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def charts(groups: Sequence[Sequence[Columns]]) -> list[Chart]:
         if section == "Throughput":
             for phase in PHASES:
                 metric, title = f"time/{phase}_seconds", f"Time in {phase}"
-                share = _chart(section, title, metric, groups, lambda columns, phase=phase: phase_share(columns, phase))
+                share = _chart(section, title, metric, groups, partial(phase_share, phase=phase))
                 found.append(share._replace(percent=True))
             found.append(_chart(section, "Process memory, MB", "process/megabytes", groups, _of("process/megabytes")))
     return [chart for chart in found if chart.curves]
@@ -81,10 +82,10 @@ def phase_share(columns: Columns, phase: str) -> Column:
         return own
     total = np.zeros_like(own.steps)
     for part in parts:
-        seconds = dict(zip(part.steps, part.mean * part.count, strict=True))
+        seconds = dict(zip(part.steps, part.mean * part.epochs, strict=True))
         total += [seconds.get(step, 0.0) for step in own.steps]
-    share = own.mean * own.count / np.maximum(total, 1e-12)
-    return Column(own.steps, share, share, share, own.count)
+    share = own.mean * own.epochs / np.maximum(total, 1e-12)
+    return Column(own.steps, share, share, share, own.epochs)
 
 
 def _others(section: str, groups: Sequence[Sequence[Columns]]) -> dict[str, str]:

@@ -24,7 +24,7 @@ class Column(NamedTuple):
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    count: np.ndarray  # records
+    epochs: np.ndarray  # in the bucket that have it
 
 
 class Columns:
@@ -44,7 +44,7 @@ class Columns:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        steps = record.get("steps")
+        steps: Any = record.get("steps")
         if not is_number(steps) or not math.isfinite(steps):
             return
         if not self._buckets or self._in_last == self._size:

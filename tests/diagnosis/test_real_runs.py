@@ -30,7 +30,7 @@ FAULTS = {
         ["env.delay=6", "trainer.bptt_horizon=16", "trainer.burn_in=14", "trainer.optimizer.learning_rate=0.002"],
     ),
     "noise": ("Values explain nothing", 40, [CORRIDOR, "env.kwargs.fault=noise"]),
-    "slow": ("The environment is the bottleneck", 5, [CORRIDOR, "env.kwargs.fault=slow"]),
+    "slow": ("The environment is the bottleneck", 2, [CORRIDOR, "env.kwargs.fault=slow", "trainer.batch_size=48"]),
     "drift": ("Learned, then lost", 60, [CORRIDOR, "env.kwargs.fault=drifts", "trainer.optimizer.learning_rate=0.003"]),
     "collapse": (
         "Entropy collapsed",

@@ -7,8 +7,8 @@ def test_a_long_run_keeps_its_extremes_and_means_in_few_buckets():
     columns = Columns(({"steps": 10 * n, "x": 100.0 if n == 777 else float(n % 2)} for n in range(1, 1001)), limit=16)
     column = columns["x"]
     assert len(column.steps) <= 16
-    assert (column.count.sum(), column.high.max(), column.low.min()) == (1000, 100.0, 0.0)
-    assert (column.mean * column.count).sum() == 500 - 1 + 100
+    assert (column.epochs.sum(), column.high.max(), column.low.min()) == (1000, 100.0, 0.0)
+    assert (column.mean * column.epochs).sum() == 500 - 1 + 100
     assert column.steps[-1] == 10_000
     assert columns.merged
 

@@ -43,7 +43,7 @@ class Corridor(gymnasium.Env):
 
     def _reward(self, ended: bool) -> float:
         if self.fault == "slow":
-            time.sleep(0.005)
+            time.sleep(0.02)
         if self.fault == "breaks" and Corridor.steps_of_all > 1200:
             return math.nan
         drifted = self.fault == "drifts" and Corridor.steps_of_all > 3000
