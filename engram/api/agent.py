@@ -28,7 +28,7 @@ from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 
-State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the actions of the step before
+State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the previous actions
 
 
 class Agent:
@@ -48,7 +48,7 @@ class Agent:
         self.observation_space, self.action_space = spaces.observation, spaces.action
         self.policy = agent
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
-        self._to_rows = ObservationRows(spaces, agent.env_spec).convert
+        self._observations = ObservationRows(spaces, agent.env_spec)
         self._read_actions = reader(spaces.action)
         self._device = next(agent.parameters()).device
         self._generator = torch.Generator(self._device)
@@ -57,7 +57,7 @@ class Agent:
         else:
             self._generator.manual_seed(seed)
         self._rows: int | None = None
-        self._before: np.ndarray | None = None  # the actions of the step before, as the policy chose them
+        self._before: np.ndarray | None = None  # the previous actions, as the policy chose them
 
     def reset(self) -> None:
         """Forget everything: the next observations are the first of their episodes."""
@@ -80,7 +80,7 @@ class Agent:
         are those of the environment's infos, if it has them there. `rewards` are those of the actions before, for
         policies with `py_agent.previous=[reward]`.
         """
-        rows, single = self._to_rows(observations, action_masks)
+        rows, single = self._observations.convert(observations, action_masks)
         if self._rows not in (None, len(rows)):
             raise UserError(
                 f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
@@ -104,7 +104,7 @@ class Agent:
 
         `state` is None before the first step. `episode_start` is true where an observation begins an episode.
         """
-        rows, single = self._to_rows(observation, action_masks)
+        rows, single = self._observations.convert(observation, action_masks)
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
@@ -140,12 +140,13 @@ class Agent:
         before: np.ndarray | None,
         rewards: Any,
     ) -> np.ndarray:
-        """Actions of the policy [B] or [B, n]; `before` are those of the step before, None at the start."""
+        """Actions of the policy [B] or [B, n]; `before` are the previous ones, None at the start."""
         count = len(rows)
         if before is None:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
             before = np.zeros((count, *space.shape), space.dtype)
+        self._observations.show_actions(self._read_actions(before), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
@@ -172,7 +173,7 @@ class Agent:
     def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
         previous = self.policy.policy.previous
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
-            raise UserError("rewards: this policy reads the reward before: use act(observation, rewards=reward)")
+            raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")

@@ -15,18 +15,18 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from engram.config.sweep import SearchRange, SweepSettings, command_line, trial_name
 from engram.env.registry import adapter_path
 from engram.runs.group import with_no_workers
-from engram.runs.pool import Finished, Pool, Train
+from engram.runs.pool import Finished, RunPool, Train
 from engram.settings import UserError
 from engram.stored.metrics import read_metrics
 
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
-DEAD_SECONDS = 600.0  # a trial of another machine without a sign for so long is taken over
-MAX_FAILURES = 3  # trials that fail one after the other, with no success, stop the sweep
+DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
+MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
 
-class Outcome(NamedTuple):
+class SweepResult(NamedTuple):
     complete: int
     pruned: int
     failed: int
@@ -46,9 +46,9 @@ class Sweep:
         self._heartbeat = time.monotonic()
         self._failures: list[str] = []
 
-    def work(self, train: Train, parallel: int, env_kind: str) -> Outcome:
+    def work(self, train: Train, parallel: int, env_kind: str) -> SweepResult:
         """Train trials until the study has as many as it should."""
-        with Pool(train, parallel, [adapter_path(env_kind)]) as pool:
+        with RunPool(train, parallel, [adapter_path(env_kind)]) as pool:
             while True:
                 while pool.free and (trial := self._next()) is not None:
                     run = trial_name(self.settings, trial.number)
@@ -86,10 +86,10 @@ class Sweep:
         trial.set_user_attr(OWNER, owner)
 
     def _values(self, trial: Trial) -> dict[str, Any]:
-        """The trial's values. Those of a trial that was taken up are the ones it had."""
+        """The trial's values; a resumed trial keeps its own."""
         return {name: suggest(trial, name, space) for name, space in self.settings.search.items()}
 
-    def _report(self, pool: Pool) -> None:
+    def _report(self, pool: RunPool) -> None:
         """Tell Optuna the metric so far, and stop runs that it prunes."""
         beat = time.monotonic() - self._heartbeat > HEARTBEAT_SECONDS
         for run in pool.running:
@@ -176,11 +176,11 @@ def is_abandoned(trial: FrozenTrial) -> bool:
     return True
 
 
-def outcome(study: optuna.Study) -> Outcome:
+def outcome(study: optuna.Study) -> SweepResult:
     states = [trial.state for trial in study.get_trials(deepcopy=False)]
     complete = states.count(TrialState.COMPLETE)
     best = study.best_trial if complete else None
-    return Outcome(complete, states.count(TrialState.PRUNED), states.count(TrialState.FAIL), best)
+    return SweepResult(complete, states.count(TrialState.PRUNED), states.count(TrialState.FAIL), best)
 
 
 def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
@@ -191,7 +191,7 @@ def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
         "gp": optuna.samplers.GPSampler,
         "qmc": optuna.samplers.QMCSampler,
     }
-    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # processes of one study draw apart
+    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # so that processes sample different values
 
 
 def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engram import MettaAgent
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, PyAgent
 
 # Every policy with one core, and one policy with every core: an encoder does not know its core.

@@ -15,6 +15,7 @@ from engram.agent.transfer import check_compatible
 from engram.audit.scenario import random_observations
 from engram.config.load import load
 from engram.env.parts import Part, describe_parts
+from engram.env.registry import make_spec
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -72,7 +73,7 @@ def play_and_replay(agent, steps, seed=0):
         acted = []
         for t in range(steps):
             acted.append(agent(fields[:, t].clone()))
-            if t + 1 < steps and agent.policy.previous is not None:
+            if t + 1 < steps and "previous_actions" in fields:
                 fields["previous_actions"][:, t + 1] = acted[t]["actions"]
         played = {name: torch.stack([td[name] for td in acted], 1) for name in ("actions", "act_log_prob", "values")}
         expanded = {name: value.unsqueeze(1).expand(-1, steps, -1, -1) for name, value in memory.items()}
@@ -284,3 +285,21 @@ def test_parts_that_are_not_there_cannot_be_the_critics():
         MettaAgent(spec_of(), PyAgent(critic_only=["camra"]))
     with pytest.raises(UserError, match="nothing is left for the actor"):
         MettaAgent(spec_of(), PyAgent(critic_only=[part.name for part in spec_of().parts]))
+
+
+def test_the_action_before_is_a_part_that_a_policy_may_leave_out():
+    spec = make_spec(load(["env=FrozenLake-v1"]).env)
+    read = {
+        str(previous): [part.name for part in MettaAgent(spec, PyAgent(previous=previous)).policy.actor_spec.parts]
+        for previous in (None, ["action"], [], ["reward"])
+    }
+    both, alone = ["observation", "previous_action"], ["observation"]
+    assert read == {"None": both, "['action']": both, "[]": alone, "['reward']": alone}
+
+
+@pytest.mark.parametrize("previous", [None, ["action"], [], ["reward"], ["action", "reward"]])
+def test_symbols_with_any_input_of_the_step_before_replay_exactly(previous):
+    spec = make_spec(load(["env=Blackjack-v1"]).env)
+    torch.manual_seed(0)
+    agent = MettaAgent(spec, PyAgent(hidden_size=16, previous=previous))
+    assert play_and_replay(agent, 7)[0] < 1e-5

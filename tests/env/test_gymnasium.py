@@ -73,25 +73,30 @@ def test_the_spec_names_the_id_and_the_flattened_spaces():
     ],
 )
 def test_gymnasiums_own_environments_run(name, size, action):
-    settings = Gym(id=name, action_masks=False, previous_action=False)
+    settings = Gym(id=name, action_masks=False)
     block, buffers = start(settings, range(3))
     assert adapter.spec(settings).single_action_space == action
-    assert buffers.observations.shape == (3, size)
+    assert sum(sum(part.symbols) or part.shape[0] for part in own_parts(buffers.spec)) == size
     shown, _ = play(block, buffers, random_policy(action, 3), 60)
     assert all(step["alive"].all() for step in shown)
     block.close()
 
 
+def own_parts(spec):
+    """Those of the environment itself, without the action before."""
+    return [part for part in spec.all_parts if part.name != "previous_action"]
+
+
 def test_a_tuple_arrives_as_parts():
-    block, buffers = start(Gym(id="Blackjack-v1", previous_action=False), range(3))
+    block, buffers = start(Gym(id="Blackjack-v1"), range(3))
     parts = buffers.parts(buffers.observations)
-    assert [(part.name, part.kind, part.symbols) for part in buffers.spec.parts] == [
-        ("0", "symbols", (32,)),
-        ("1", "symbols", (11,)),
-        ("2", "symbols", (2,)),
+    assert [(part.name, part.kind, part.symbols) for part in own_parts(buffers.spec)] == [
+        ("observation/0", "symbols", (32,)),
+        ("observation/1", "symbols", (11,)),
+        ("observation/2", "symbols", (2,)),
     ]
     player, dealer, ace = gymnasium.make("Blackjack-v1").reset(seed=episode_seed(7, 0, 0))[0]
-    assert [int(parts[name][0]) for name in "012"] == [player, dealer, ace]
+    assert [int(parts[f"observation/{index}"][0]) for index in range(3)] == [player, dealer, ace]
     play(block, buffers, lambda: 1, 20)
     block.close()
 
@@ -102,8 +107,6 @@ def test_a_tuple_arrives_as_parts():
         (Gym(id="FrozenLake-v1"), True),
         (Gym(id="Blackjack-v1"), True),
         (Gym(id="CartPole-v1"), False),
-        (Gym(id="CartPole-v1", previous_action=True), True),
-        (Gym(id="FrozenLake-v1", previous_action=False), False),
     ],
 )
 def test_the_action_before_is_shown_where_observations_are_only_symbols(settings, expected):
