@@ -123,13 +123,13 @@ def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> di
     rows = len(batch.buffers.starts)
     seen = {name: getattr(batch.buffers, name).copy() for name in ("observations", "starts", "alive")}
     seen["starts"] |= player.memory_off
-    judged = memory_step(
+    output = memory_step(
         torch.from_numpy(seen["observations"]), stored_memory(player.agent, rows), torch.from_numpy(seen["starts"])
     )
     return seen | {
         "actions": player.act(batch, step),
-        "distributions": judged.distributions.numpy(),
-        "entropies": entropy(player.agent.action_space, judged.distributions).numpy(),
-        "values": judged.values.numpy(),
+        "distributions": output.distributions.numpy(),
+        "entropies": entropy(player.agent.action_space, output.distributions).numpy(),
+        "values": output.values.numpy(),
         "memory": stored_memory(player.agent, rows).numpy(),
     }
