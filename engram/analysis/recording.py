@@ -67,10 +67,10 @@ def record(
     pictures: bool = True,
     change: Change | None = None,
 ) -> Recording:
-    """Play whole episodes: so many in each environment, or as many as it takes for FEW_STEPS; at most `max_steps`.
+    """Play `episodes` whole episodes in each environment, by default as many as it takes for FEW_STEPS steps.
 
-    They are those of `evaluate` with the same seed and number of environments. `change` is applied to all memory before
-    each step.
+    They are those of `evaluate` with the same seed and number of environments, and stop after `max_steps`. `change` is
+    applied to all memory before each step.
     """
     device = next(agent.parameters()).device
     player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
