@@ -184,8 +184,7 @@ class PettingZooBlock:
         returned = (observations, rewards, terminations, truncations, infos)
         self._fit(first, check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
-            missing = None if agent in acting and agent in env.agents else False  # only who leaves may be omitted
-            terminated, truncated = terminations.get(agent, missing), truncations.get(agent, missing)
+            terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
                 self._fit(row, check_flag, "terminated", terminated)
                 self._fit(row, check_flag, "truncated", truncated)
