@@ -47,7 +47,7 @@ class ObservationRows:
         return Rows(self._rows, single)
 
     def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
-        """Write the actions of the step before, as the environment takes them, where the policy sees them as a part."""
+        """Write the previous actions, as the environment takes them, where the policy sees them as a part."""
         if not self._shows_action:
             return
         assert self._spec.packing is not None

@@ -85,7 +85,7 @@ def train(
     `stop_after` may change the environment and scheduled settings after an epoch; if it returns true, training ends.
     """
     agent, progress, world = training.agent, training.progress, training.world
-    timers, averages, record, due = Timers(), Averages(), Record(), False
+    timers, averages, record, retry_save = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
         experience = training.rollout.collect(timers, now.teaching)
@@ -93,11 +93,7 @@ def train(
             advantages = learn(training, experience, now, averages)
 
         progress.advance(training.rollout.batch_size)
-        episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
-        record = progress.record() | training.returns.add(episodes) | averages.take()
-        record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
-        record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
-        record |= training.schedules.record(now) | weight_record(agent, progress.epoch)
+        record = epoch_record(training, experience, advantages, averages) | training.schedules.record(now)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
@@ -113,12 +109,22 @@ def train(
                 audit(agent)
         training.schedules.observe(record, settings)
         stop = stop_after(record)
-        if due or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
-            due = not save(record)
+        if retry_save or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+            retry_save = not save(record)
         if stop:
             break
     while not save(record):
         time.sleep(RETRY_SECONDS)
+
+
+def epoch_record(training: Training, experience: Experience, advantages: Advantages, averages: Averages) -> Record:
+    """The metrics of an epoch, over all ranks."""
+    agent, progress, world = training.agent, training.progress, training.world
+    episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
+    record = progress.record() | training.returns.add(episodes) | averages.take()
+    record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
+    record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
+    return record | weight_record(agent, progress.epoch)
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:

@@ -150,7 +150,7 @@ class Rollout:
                 "env_obs": torch.from_numpy(batch.buffers.final_observations[truncated]).to(self.device),
                 "dones": flags,
                 "truncateds": flags,
-                "starts": flags,  # it continues the episode that was cut
+                "starts": flags,  # it continues the truncated episode
                 "previous_actions": torch.from_numpy(batch.buffers.actions[truncated]).to(self.device),
                 "previous_rewards": torch.from_numpy(batch.buffers.rewards[truncated]).to(self.device),
             },

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +13,15 @@ import torch
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
+from engram.diagnosis.finding import Diagnosis
+from engram.diagnosis.live import LiveDiagnosis
+from engram.diagnosis.setup import Setup
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
+from engram.stored.metrics import read_metrics
+from engram.stored.plan import stored_plan, write_plan
 from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
@@ -105,6 +110,7 @@ class RunResult:
     steps: int
     seconds: float
     mean_return: float | None  # over the most recent episodes
+    diagnosis: Diagnosis | None = None
 
 
 def start(
@@ -148,13 +154,22 @@ def start(
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
+        diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch)
+        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, diagnosis)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
+    result = replace(result, diagnosis=diagnosis.result() if diagnosis else None)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
+
+
+def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, storage: Storage) -> LiveDiagnosis:
+    """Follows the run from its beginning; also stores the plan, for others who look at the run."""
+    stored = stored_plan(plan)
+    storage.attempt("plan.json", partial(write_plan, settings.directory, stored))
+    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), read_metrics(settings.directory))
 
 
 def _train(
@@ -166,15 +181,18 @@ def _train(
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
     on_epoch: Callable[[Record], HookResult] | None,
+    diagnosis: LiveDiagnosis | None,
 ) -> None:
-    """Run the loop with its metrics, checkpoints, display and hook."""
+    """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
     world = training.world
     sinks = _sinks(settings, training) if world.main else []
 
     def report(record: Record) -> None:
         for sink in sinks:
             storage.attempt(type(sink).__name__, partial(sink.write, record))
-        display.update(record)
+        display.update({**record, "checkpoint": checkpoints.epoch})
+        for finding in diagnosis.add(record) if diagnosis else ():
+            log.warning("%s. Try %s", finding.line, finding.advice)
 
     def save(record: Record) -> bool:
         return checkpoints.save(training, record)
