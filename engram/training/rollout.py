@@ -95,6 +95,8 @@ class Rollout:
         """Store one step of these rows and return their actions; None if they were full and this bootstraps them."""
         experience, rows = self.experience, batch.rows
         step = experience.step_of(rows)
+        if batch.interrupted.any():
+            experience.mask_unfinished(torch.from_numpy(batch.interrupted).to(self.device), rows)
         td = self._to_td(batch)
         if batch.buffers.truncations.any():
             td["final_values"] = self._final_values(batch)
