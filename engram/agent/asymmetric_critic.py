@@ -22,7 +22,7 @@ CRITIC_INPUTS = 128
 
 
 class AsymmetricCritic(nn.Module):
-    """Values from all parts: together with what the actor remembers, or with a memory of its own."""
+    """Values from all parts: with the memory of the actor, or with its own."""
 
     def __init__(self, spec: EnvSpec, hidden_size: int, core: Core | None) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def begin(self, mean: Tensor, mean_square: Tensor) -> None:
-        """Take over the first rollout's statistics: an untrained critic then says the mean return."""
+        """Initialise from the first rollout: an untrained critic then predicts the mean return."""
         self.updates.fill_(1)
         self.mean.copy_(mean)
         self.mean_square.copy_(mean_square)

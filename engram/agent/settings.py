@@ -31,7 +31,7 @@ class PyAgent(Settings):
     # Inputs beside the observation, 0 at episode starts; null: the action where observations are only symbols.
     previous: list[Literal["action", "reward"]] | None = None
     critic_only: list[str] | None = None  # parts of the observation that only the critic sees
-    critic_memory: bool | None = None  # with critic_only: whether the critic has a memory of its own
+    critic_memory: bool | None = None  # with critic_only: whether the critic has its own memory
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
 

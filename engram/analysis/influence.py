@@ -1,4 +1,4 @@
-"""What of the past matters: how an agent would have acted had it not seen some earlier steps.
+"""The influence of the past: how an agent would have acted had it not seen some earlier steps.
 
 A step is taken out by skipping it: memory stays as it was before, and all later observations are read as recorded.
 """
@@ -34,7 +34,7 @@ class Influence(NamedTuple):
 
 
 class _Branches(NamedTuple):
-    """Runs of the agent with another past, side by side."""
+    """Runs of the agent with different pasts, side by side."""
 
     rows: Tensor  # [B] the agent
     groups: Tensor  # [B] the group that was taken out

@@ -144,7 +144,7 @@ def _facts_by_step(
 
 
 def _past(recording: Recording, episodes: AgentEpisodes) -> list[PastScore]:
-    """How much of the observation some steps ago memory still tells."""
+    """How well memory still predicts the observation some steps ago."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []

@@ -1,4 +1,4 @@
-"""One step of an agent as a function: memory goes in and comes out as a value, so that it can be changed in between."""
+"""One step of an agent as a function. Memory is an argument and a result, so that it can be changed in between."""
 
 # N rows, W numbers per action distribution, U numbers of memory per row
 
@@ -13,7 +13,7 @@ from engram.agent.recurrent.core import Core
 from engram.analysis.distributions import MEAN_NOISE, distributions
 from engram.training.evaluate import copy_with_own_memory
 
-MAX_ROWS = 2048  # in one call: encoders need much room per row
+MAX_ROWS = 2048  # in one call: encoders need much memory per row
 
 
 class StepOutput(NamedTuple):

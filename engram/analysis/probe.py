@@ -68,7 +68,7 @@ def _folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each group gets the values of another one."""
+    """Each group gets the values of a different one."""
     names, first, index = np.unique(groups, return_index=True, return_inverse=True)
     if len(names) == len(y):
         return rng.permutation(y)

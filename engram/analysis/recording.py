@@ -44,7 +44,7 @@ class Recording:
     rewards: np.ndarray  # [T, R]
     memory: np.ndarray  # [T, R, U] after the observation
     episode_starts: np.ndarray  # [E]: the first step of each episode of the first environment
-    scenes: list[Scene]  # T of them, of the first environment, or none if it cannot be drawn
+    scenes: list[Scene]  # T of them, of the first environment, or none if it cannot be rendered
     episodes: Episodes  # that ended
     complete: bool  # whether all episodes that were asked for ended
 

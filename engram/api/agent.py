@@ -28,7 +28,7 @@ from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 
-State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the actions of the step before
+State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the previous actions
 
 
 class Agent:
@@ -57,7 +57,7 @@ class Agent:
         else:
             self._generator.manual_seed(seed)
         self._rows: int | None = None
-        self._before: np.ndarray | None = None  # the actions of the step before, as the policy chose them
+        self._before: np.ndarray | None = None  # the previous actions, as the policy chose them
 
     def reset(self) -> None:
         """Forget everything: the next observations are the first of their episodes."""
@@ -140,7 +140,7 @@ class Agent:
         before: np.ndarray | None,
         rewards: Any,
     ) -> np.ndarray:
-        """Actions of the policy [B] or [B, n]; `before` are those of the step before, None at the start."""
+        """Actions of the policy [B] or [B, n]; `before` are the previous ones, None at the start."""
         count = len(rows)
         if before is None:
             starts = np.ones(count, bool)
@@ -173,7 +173,7 @@ class Agent:
     def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
         previous = self.policy.policy.previous
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
-            raise UserError("rewards: this policy reads the reward before: use act(observation, rewards=reward)")
+            raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")

@@ -10,7 +10,7 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.settings import UserError
 from engram.stored.metrics import read_metrics
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 
 if TYPE_CHECKING:
     from engram.api.agent import Agent

@@ -17,7 +17,7 @@ from engram.config.run import RunSettings
 from engram.config.run_directory import not_writable, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
-from engram.training.launch import place
+from engram.training.launch import rank_info
 from engram.training.stop_signals import request_stop
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def train(
 
     `trust=True` allows code that the stored settings of a run name, although you did not make the run here.
     """
-    if place().size > 1:
+    if rank_info().size > 1:
         raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
     resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
     find_hook(resolved)
@@ -114,7 +114,7 @@ def train_run(
 
 
 def _display(settings: RunSettings, stream: TextIO | None) -> Any:
-    from engram.display.silent import SilentDisplay
+    from engram.display.plain import SilentDisplay
     from engram.display.terminal import make_display
 
     def next_steps(_steps: int) -> list[str]:

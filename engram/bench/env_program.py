@@ -20,7 +20,7 @@ from engram.env.settings import EnvSettings, Gym, MettagridWorld
 from engram.env.vector import VectorEnv
 
 StepRows = Callable[[], int]  # returns the number of rows stepped
-TABLE = 64  # steps of random actions, drawn beforehand
+TABLE = 64  # steps of random actions, sampled beforehand
 
 
 @contextmanager

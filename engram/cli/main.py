@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception:
         if not received:
             raise
-        print("stopped", file=sys.stderr)  # an interrupted import may fail with an error of its own
+        print("stopped", file=sys.stderr)  # an interrupted import may raise a different error
         return received[0].exit_code
 
 
@@ -67,7 +67,7 @@ def _run(words: Sequence[str]) -> int:
         command = parser.parse_args(["--help"] if [*words] in ([], ["help"]) else words)
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
-        if command.verb != "bench":  # it measures by itself how busy the machine is
+        if command.verb != "bench":  # it measures how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
         return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))

@@ -20,8 +20,8 @@ from engram.config.run_directory import differences, prepare_directory, restore_
 from engram.config.several import expand
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
-from engram.training.checkpoint.listing import list_checkpoints
-from engram.training.launch import Place, place
+from engram.training.checkpoint import list_checkpoints
+from engram.training.launch import RankInfo, rank_info
 from engram.training.stop_signals import Stopped, request_stop
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
-    process = place()
+    process = rank_info()
     try:
         settings = load(words, trust)
         find_hook(settings)
@@ -65,7 +65,7 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
     return train()
 
 
-def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], int]") -> int:
+def _run_distributed(process: RankInfo, settings: RunSettings, train: "Callable[[World], int]") -> int:
     """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
     from engram.training.device import choose_device
     from engram.training.distributed import connect
@@ -139,7 +139,7 @@ def _eval_command(settings: RunSettings) -> str:
 
 
 def _train_command(words: Sequence[str], changes: dict[str, object]) -> str:
-    process, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
+    process, script = rank_info(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
     program = script or f"{_program()} train"
     if process.size > 1:
         # On several machines only the user knows the arguments of torchrun.

@@ -28,7 +28,7 @@ class RunSettings(Settings):
     env: EnvSettings
     trainer: Trainer = Trainer()
     wandb: Wandb = Wandb()
-    task: str | None = None  # the recipe that the settings began with
+    task: str | None = None  # the recipe that the settings are based on
     run: str = Field(default_factory=lambda given: _default_name(given))  # last: its default is made from the others
 
     @property

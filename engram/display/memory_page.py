@@ -20,8 +20,8 @@ class MemoryFacts(NamedTuple):
     env: str
     policy: str
     epoch: int
-    steps: int  # it was trained for
-    bptt: int  # steps that training sees at a time
+    steps: int  # of training
+    bptt: int  # trainer.bptt_horizon
     greedy: bool
     seed: int
     ceiling: float | None  # the best return without memory, if known
@@ -72,7 +72,7 @@ def _about_horizon(report: Report, bptt: int) -> list[str]:
 
 
 def _about_facts(report: Report) -> list[str]:
-    """What is remembered: read from memory, and not from the observation at hand."""
+    """What is remembered: readable from memory, but not from the current observation."""
     found = []
     for fact in report["facts"]:
         if fact["name"].startswith("first saw"):

@@ -101,3 +101,20 @@ def epoch_line(progress: RunProgress) -> str:
     words |= {word: number(progress.value(name)) for word, name in METRICS.items()}
     words["megabytes"] = count(progress.value("process/megabytes"))
     return " ".join(f"{word} {value}" for word, value in words.items())
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def __enter__(self) -> "SilentDisplay":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def start(self, plan: "RunPlan") -> None: ...
+
+    def update(self, record: Record) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def finish(self, result: "RunResult") -> None: ...

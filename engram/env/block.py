@@ -155,7 +155,7 @@ class Block(Protocol):
         """Returns to a state and writes at least `observations` and `alive`; False if a replay differs from it."""
 
     def scene(self) -> "Scene | None":
-        """What the block's first environment looks like now; None if it cannot be drawn."""
+        """What the block's first environment looks like now; None if it cannot be rendered."""
 
     def close(self) -> None: ...
 

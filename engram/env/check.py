@@ -1,4 +1,4 @@
-"""The environment check: plays a little, exactly as training does, and says what is wrong and where."""
+"""The environment check: plays a short while, exactly as training does, and reports what is wrong and where."""
 
 import time
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class EnvCheck:
 
 @dataclass
 class _Play:
-    """What a little random play showed, step by step."""
+    """The results of a short random play, by step."""
 
     shown: list[dict[str, np.ndarray]] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
@@ -91,7 +91,7 @@ def _check_strictly(settings: Any, steps: int, check: EnvCheck) -> None:
 
 
 def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
-    """Whether the same seeds and actions show the same again, and other seeds something else."""
+    """Whether equal seeds and actions reproduce the observations, and different seeds change them."""
     with VectorEnv(settings, ENVS, seed=0) as env:
         again = _play(env, len(play.shown), play.actions)
     for step, (first, second) in enumerate(zip(play.shown, again.shown, strict=True)):

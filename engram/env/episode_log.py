@@ -44,7 +44,7 @@ class EpisodeLog:
         return episode_seed(self._seed, self._env_ids[env], self.episodes[env])
 
     def begin(self, env: int) -> int:
-        """Turns to an environment's next episode and returns its seed."""
+        """Starts an environment's next episode and returns its seed."""
         self.episodes[env] += 1
         self._first_ticks[env] = self._tick
         return self.seed(env)
@@ -169,7 +169,7 @@ class EpisodeLog:
         agent = f", agent {row % self._agents}" if self._agents > 1 else ""
         cause = "fix or wrap the environment"
         if step and not np.isfinite(self._buffers.actions[row]).all():
-            cause = "the action before it was not finite either, so look for the cause in the policy"
+            cause = "the previous action was not finite either, so look for the cause in the policy"
         raise UserError(
             f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
             f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)}: {cause}"

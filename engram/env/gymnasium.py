@@ -49,7 +49,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
 
 
 def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
-    """The largest value of each of these parts of the observation, in a little random play."""
+    """The largest value of each of these parts of the observation, in a short random play."""
     largest = dict.fromkeys((leaf.name for leaf in parts), 0)
     for shown in random_play(env, PROBE_STEPS):
         for leaf in parts:

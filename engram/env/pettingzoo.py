@@ -184,7 +184,7 @@ class PettingZooBlock:
                 self._fit(row, check_flag, "truncated", truncated)
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
-                # An agent that left may be omitted everywhere; one that is shown must be paid.
+                # An agent that left may be omitted everywhere; one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
                     self._fit(row, check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
@@ -207,7 +207,7 @@ class PettingZooBlock:
         buffers = self._buffers
         if truncated:
             buffers.truncations[row] = True
-            if observation is None:  # the best guess is the observation before
+            if observation is None:  # the previous observation is the best guess
                 buffers.final_observations[row] = buffers.observations[row]
             else:
                 self._fit(row, self._final_writer.write, row, observation)

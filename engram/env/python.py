@@ -1,4 +1,4 @@
-"""Your own environments: a class or a function of a file, a package or this program, which makes one environment."""
+"""Your own environments: a class, or a function that makes one, from a file, a package or this program."""
 
 from typing import Any
 

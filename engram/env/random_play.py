@@ -1,4 +1,4 @@
-"""Random play of one Gymnasium environment, to see what it shows before it is used."""
+"""Random play of one Gymnasium environment, to inspect what it returns before it is used."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = Tru
 
 
 def random_action(space: gymnasium.Space, mask: Any, draw: np.random.Generator) -> np.ndarray:
-    """An action of a policy's action space, drawn from those that the mask allows."""
+    """An action of a policy's action space, sampled from those that the mask allows."""
     if isinstance(space, gymnasium.spaces.Box):
         low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
         return draw.uniform(low, high).astype(np.float32)

@@ -223,7 +223,7 @@ class Recall(Settings):
     kind: Literal["recall"] = "recall"
     cues: Annotated[int, Field(ge=2, le=64)] = 4
     delay: Annotated[int, Field(ge=0)] = 8
-    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is drawn from delay ± jitter
+    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is sampled from delay ± jitter
     distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of a cue that must be ignored
     truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of truncation
 

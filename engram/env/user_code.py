@@ -74,7 +74,7 @@ def pickled(name: str, option: str) -> bytes | None:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(
             f"{option}: {name.rpartition(':')[2]} cannot be sent to worker processes ({reason}): "
-            "step environments in this process (trainer.num_workers=0), or define it in a file of its own"
+            "step environments in this process (trainer.num_workers=0), or define it in its own file"
         ) from error
 
 

@@ -148,7 +148,7 @@ class VectorEnv:
         )
 
     def restore(self, state: dict[str, np.ndarray]) -> bool:
-        """Resumes from a state. False if it belongs to another environment or a replay differs: then `reset()`."""
+        """Resumes from a state. False if it does not fit the environment or its replay differs: then `reset()`."""
         self._wait_for_all()
         buffers, blocks = snapshot.with_prefix("buffers", state), snapshot.with_prefix("blocks", state)
         if not snapshot.fits_buffers(buffers, self._buffers) or state["seed"][0] != self.seed & 0xFFFFFFFFFFFFFFFF:
@@ -169,7 +169,7 @@ class VectorEnv:
         return True
 
     def scene(self) -> "Scene | None":
-        """What the first environment looks like now, in a batch that the caller has received; None: nobody can tell."""
+        """The first environment's scene; its batch must have been received. None if it cannot be rendered."""
         self._check_open()
         if 0 not in self._held:
             raise RuntimeError("a scene belongs to an observation: recv() the first batch before")
@@ -219,7 +219,7 @@ class VectorEnv:
         if index is None:
             batches = ", ".join(f"{batch.start}:{batch.stop}" for batch in self.batches)
             raise ValueError(
-                f"rows {rows.start}:{rows.stop} are no batch of this environment; its batches are {batches}"
+                f"rows {rows.start}:{rows.stop} are not a batch of this environment; its batches are {batches}"
             )
         if index not in self._held:
             raise RuntimeError(

@@ -63,7 +63,7 @@ class MaskVelocity(gymnasium.ObservationWrapper):
 
 
 def answers_actions(space: spaces.Space) -> bool:
-    """Whether observations are only symbols, as in games of cards: they mean little without the action before."""
+    """Whether observations are only symbols, as in games of cards: they mean little without the previous action."""
     if isinstance(space, spaces.Tuple):
         return all(map(answers_actions, space.spaces))
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete)

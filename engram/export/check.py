@@ -69,7 +69,7 @@ class Original:
         self.continuous = isinstance(agent.action_space, GaussianActions)
 
     def act(self, batch: Batch, starts: np.ndarray) -> TensorDict:
-        """A td with sampled actions; continuous ones are the mean, from which the greedy action can be told."""
+        """A td with sampled actions; continuous ones are the mean, from which the greedy action follows."""
         rows = len(starts)
         noise = torch.rand(rows, self.agent.action_space.noise)
         fields = {

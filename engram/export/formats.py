@@ -109,7 +109,7 @@ def require_packages(name: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters log every step of theirs and warn about their own future."""
+    """Silences exporters, which log every step and warn about future versions."""
     names = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export")
     levels = {name: logging.getLogger(name).level for name in names}
     try:

@@ -54,7 +54,7 @@ def export_agent(
         agreement = compare(agent, step, form.load(temporary), env_settings, steps)
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"--out: {path} cannot be written ({error.strerror or error}): give another path") from None
+        raise UserError(f"--out: {path} cannot be written ({error.strerror or error}): give a different path") from None
     finally:
         temporary.unlink(missing_ok=True)
     return Export(path, about, agreement)

@@ -55,7 +55,7 @@ def train_group(members: Sequence[Member], train: Train, parallel: int, say: Cal
 
 
 def with_no_workers(words: Sequence[str]) -> list[str]:
-    """A command line for one of several runs on a machine: the cores are taken by the other runs already."""
+    """A command line for one of several runs on a machine: the other runs use the remaining cores."""
     given = any(word.startswith("trainer.num_workers=") for word in words)
     return [*words] if given else [*words, "trainer.num_workers=0"]
 

@@ -22,10 +22,10 @@ from engram.stored.metrics import read_metrics
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
-DEAD_SECONDS = 600.0  # a trial of another machine without a sign for so long is taken over
 OPENING_ATTEMPTS = 10
 BEING_CREATED = ("already exists", "database is locked")  # by another process that began at the same time
-MAX_FAILURES = 3  # trials that fail one after the other, with no success, stop the sweep
+DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
+MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
 
 class SweepResult(NamedTuple):
@@ -99,7 +99,7 @@ class Sweep:
         return {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()}
 
     def _values(self, trial: Trial) -> dict[str, Any]:
-        """The trial's values. Those of a trial that was taken up are the ones it had."""
+        """The trial's values; a resumed trial keeps its own."""
         return {name: suggest(trial, name, space) for name, space in self.settings.search.items()}
 
     def _report(self, pool: RunPool) -> None:
@@ -216,7 +216,7 @@ def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
         "gp": optuna.samplers.GPSampler,
         "qmc": optuna.samplers.QMCSampler,
     }
-    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # processes of one study draw apart
+    return samplers[settings.sampler](seed=settings.seed + os.getpid())  # so that processes sample different values
 
 
 def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:

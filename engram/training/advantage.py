@@ -88,7 +88,7 @@ def reverse_scan(x_RT: Tensor, discount_RT: Tensor) -> Tensor:
 def normalize(advantages: Tensor, mask: Tensor, world: World = ALONE, minimum: Tensor | float = 0.0) -> Tensor:
     """Zero mean and unit variance over the masked steps of all ranks. A spread below `minimum` is not scaled up to 1.
 
-    On a solved task, advantages are only the error of the values. Scaled up, they would drive the policy on.
+    On a solved task, advantages are only errors of the critic. Scaled up, they would keep changing the policy.
     """
     count = world.sum(mask.sum()).clamp(min=2)
     mean = world.sum((advantages * mask).sum()) / count

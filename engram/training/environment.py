@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from engram.env.check import check_environment
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -18,7 +19,20 @@ from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
 from engram.training.threads import number_of_batches
 
+CHECK_STEPS = 50  # of random play before a run
+
 log = logging.getLogger("engram")
+
+
+def check_before_run(env: EnvSettings) -> None:
+    """Play a short while with random actions, unless `env.check` is off, so that mistakes show before the run."""
+    if getattr(env, "check", "off") == "off":
+        return
+    check = check_environment(env, CHECK_STEPS)
+    if check.errors:
+        raise UserError(check.errors[0])
+    for warning in check.warnings:
+        log.warning("environment: %s", warning)
 
 
 def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | None) -> tuple[EnvSettings, int]:
@@ -49,7 +63,7 @@ def open_environment(env: EnvSettings, seed: int, sizes: Sizes, timeout: float, 
 
 
 def change_environment(training: Training, env: EnvSettings, seed: int, sizes: Sizes, timeout: float) -> None:
-    """Let all rows begin new episodes in another environment with the same spaces."""
+    """Start new episodes in all rows, in a different environment with the same spaces."""
     if env == training.env.settings:
         return
     _check_same_spaces(training.agent.env_spec, make_spec(env))

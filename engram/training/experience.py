@@ -61,7 +61,7 @@ class Experience:
     >>> experience = Experience(4, batch_size=256, bptt_horizon=64, minibatch_size=128, experience_spec=spec)
 
     Fields are those of the policy (`experience_spec`) and of the loss. Step t holds what arrived with the observation
-    at t: the reward of the action before, and whether that action ended the episode.
+    at t: the reward of the previous action, and whether that action ended the episode.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Experience:
         self._has_bootstrap[env_id] = True
 
     def store_returns(self, returns_RT: Tensor) -> Tensor:
-        """Store the returns of all steps, [R, steps per row]; gives them back as [S, T]."""
+        """Store the returns of all steps, [R, steps per row], and return them as [S, T]."""
         self.buffer["returns"] = self.by_segment(returns_RT)
         return self.buffer["returns"]
 
@@ -159,7 +159,7 @@ class Experience:
     def minibatches(
         self, advantages: "Advantages", generator: torch.Generator, prio_alpha: float = 0.0, prio_beta: float = 1.0
     ) -> Iterator[Minibatch]:
-        """Segments in random order, each once. With `prio_alpha` > 0, drawn in proportion to their advantages."""
+        """Segments in random order, each once. With `prio_alpha` > 0, sampled in proportion to their advantages."""
         count = self.segments // self.minibatch_segments
         if prio_alpha == 0:
             order = torch.randperm(self.segments, generator=generator, device=self.device)

@@ -46,7 +46,7 @@ class Teacher:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
         seen = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
-        seen = self.agent(seen.set("action_noise", noise))  # its actions are not taken: no random numbers are drawn
+        seen = self.agent(seen.set("action_noise", noise))  # its actions are not used, so nothing is sampled
         return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}
 
 

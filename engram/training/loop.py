@@ -53,7 +53,7 @@ class Training:
     env: VectorEnv
     rollout: Rollout
     optimizer: torch.optim.Optimizer
-    generator: torch.Generator  # draws the order of minibatches
+    generator: torch.Generator  # shuffles minibatches
     returns: ReturnTracker
     progress: Progress
     schedules: Schedules
@@ -62,11 +62,11 @@ class Training:
     world: World = ALONE
 
 
-class Orders(NamedTuple):
-    """What a hook wants to be different after an epoch."""
+class HookResult(NamedTuple):
+    """What a hook asks for after an epoch."""
 
     stop: bool = False
-    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, as `ppo.ent_coef`
+    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, by name (`ppo.ent_coef`)
     env: EnvSettings | None = None  # the environment from now on
 
 
@@ -122,7 +122,7 @@ def train(
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
-    """Learn from one rollout, then let the normalisers follow it."""
+    """Update the policy from one rollout, then the normalisers."""
     agent, world, prioritized = training.agent, training.world, settings.prioritized
     set_options(training.optimizer, settings.optimizer)
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)

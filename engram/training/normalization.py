@@ -29,10 +29,10 @@ def is_first_update(agent: MettaAgent) -> bool:
 
 @torch.no_grad()
 def begin_value_normalization(agent: MettaAgent, experience: Experience, settings: PPO, world: World = ALONE) -> None:
-    """Take over the statistics of the first rollout's returns, also for the values that are stored with it.
+    """Initialise the value statistics from the first rollout's returns, and rescale the values stored with it.
 
-    An untrained critic's output means nothing: with them it says the mean return instead of 0. Segments end long before
-    rewards stop counting, so returns are bootstrapped from that mean until it no longer changes.
+    An untrained critic then predicts the mean return instead of 0. Segments end long before discounted rewards fade,
+    so returns are bootstrapped from that mean until it no longer changes.
     """
     normalizer, alive = agent.policy.value_normalizer, experience.buffer["alive"]
     stored = [
@@ -51,7 +51,7 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
 def update_normalizers(
     agent: MettaAgent, experience: Experience, advantages: Advantages, observations: bool, values: bool, world: World
 ) -> None:
-    """Follow the observations and returns of a rollout that has been learned from."""
+    """Update the statistics with the observations and returns of a rollout, after learning from it."""
     alive = experience.buffer["alive"]
     if values:
         _, mean, mean_square = masked_moments(advantages.returns, alive, world)

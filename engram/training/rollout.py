@@ -7,12 +7,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.device import autocast
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
+from engram.training.exploration import correlate
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.settings import Trainer
@@ -56,11 +56,11 @@ class Rollout:
         experience.begin()
         if self.memory == "reset":
             self.agent.reset_memory()
-        # Noise is drawn for all rows at once: so an action depends neither on the order in which batches arrive nor on
-        # the rank that has the row.
+        # Noise is sampled for all rows at once, so that an action depends neither on the order in which batches arrive
+        # nor on the rank that has the row.
         shape = (experience.steps_per_row, self._all_rows, self.agent.action_space.noise)
         noise = torch.rand(shape, generator=self.generator, device=self.device)
-        if isinstance(self.agent.action_space, GaussianActions) and self.noise_correlation:
+        if self.noise_correlation:
             noise, self.last_noise = correlate(noise, self.last_noise, self.noise_correlation)
         noise = noise[:, self._own_rows]
         with self.threads.while_acting(), autocast(self.precision, self.device):
@@ -78,7 +78,7 @@ class Rollout:
         return experience
 
     def change_environment(self, env: VectorEnv) -> None:
-        """Continue in another environment, which has been reset, with empty memory."""
+        """Continue in a different environment, which has been reset, with empty memory."""
         self.env = env
         self._held.clear()
         self._tds.clear()
@@ -165,16 +165,3 @@ class Rollout:
 
     def _ids(self, rows: slice) -> Tensor:
         return torch.arange(rows.start, rows.stop, device=self.device)
-
-
-def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: float) -> tuple[Tensor, Tensor]:
-    """Uniform noise whose normal quantiles are an AR(1) process, and its last state.
-
-    Each step's distribution is unchanged, so log-probabilities are exact; only exploration is smoother in time.
-    """
-    normal = torch.special.ndtri(noise_TRD.clamp(1e-6, 1 - 1e-6))
-    steps = []
-    for z_RD in normal:
-        last_RD = z_RD if last_RD is None else correlation * last_RD + (1 - correlation**2) ** 0.5 * z_RD
-        steps.append(last_RD)
-    return torch.special.ndtr(torch.stack(steps)), steps[-1]

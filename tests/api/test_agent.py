@@ -61,7 +61,7 @@ def test_an_agent_that_reads_the_step_before_gets_it(tmp_path):
     run = engram.train("CartPole-v1", total_timesteps=64, run="x", runs_dir=tmp_path, **SMALL, **previous)
     agent, observation = engram.load(run), np.zeros(4)
     agent.act(observation)
-    with pytest.raises(engram.UserError, match="rewards: this policy reads the reward before"):
+    with pytest.raises(engram.UserError, match="rewards: this policy reads the previous reward"):
         agent.act(observation)
     agent.act(observation, rewards=1.0)
 

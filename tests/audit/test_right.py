@@ -15,7 +15,7 @@ from torch import nn
 
 from engram import ComponentPolicy, Fast, LSTMWrapper
 from engram.agent.policy_factory import find_class
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, YamlAgent
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS

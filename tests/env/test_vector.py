@@ -196,7 +196,7 @@ def test_misuse_raises_with_the_remedy():
     with pytest.raises(RuntimeError, match="rows 0:2 were not received"):
         env.send(slice(0, 2), [0, 0])
     batch = env.recv()
-    with pytest.raises(ValueError, match=r"rows 1:3 are no batch .* its batches are 0:2, 2:4"):
+    with pytest.raises(ValueError, match=r"rows 1:3 are not a batch .* its batches are 0:2, 2:4"):
         env.send(slice(1, 3), [0, 0])
     with pytest.raises(ValueError, match=r"shape \(3,\) were sent; this batch takes shape \(2,\)"):
         env.send(batch, [0, 0, 0])

@@ -16,7 +16,7 @@ def test_its_worlds_say_what_to_install(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "env: tmaze, small, arena, navigation and mettagrid need the package mettagrid, which is not installed: "
-        "pip install 'engram-rl[mettagrid]', or choose another one, such as env=recall or env=CartPole-v1\n"
+        "pip install 'engram-rl[mettagrid]', or choose a different one, such as env=recall or env=CartPole-v1\n"
     )
     assert not [*tmp_path.iterdir()]
 

@@ -14,8 +14,8 @@ from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
 from engram.agent.previous import PreviousStep, split_previous
+from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
 from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore
@@ -65,8 +65,8 @@ class LSTMWrapper(Policy):
         **kwargs: Any,
     ) -> None:
         """`previous`: the inputs "action" and "reward"; None: the action, if the environment shows it as a part.
-        `critic_only`: parts of the observation for the critic alone, which has a memory of its own with
-        `critic_memory`. Encode `self.actor_spec`, which has neither."""
+        `critic_only`: parts of the observation for the critic alone, which has its own memory with `critic_memory`.
+        Encode `self.actor_spec`, which has neither."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -139,7 +139,7 @@ class LSTMWrapper(Policy):
         fields = {} if self.previous is None else self.previous.fields()
         return super().get_agent_experience_spec().update(fields)
 
-    # For policies with a forward of their own: `self.lstm(inputs, (h, c))` between these two calls.
+    # For policies that override `forward`: `self.lstm(inputs, (h, c))` between these two calls.
 
     def _manage_lstm_state(
         self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
@@ -214,7 +214,7 @@ class TorchStyleCore:
         return h, c  # c has size 0 for a core without a cell
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_core":  # not there yet while a copy is made
+        if name == "_core":  # not set yet while a copy is being made
             raise AttributeError(name)
         return getattr(self._core, name)
 

@@ -1,4 +1,4 @@
-"""What the runs of a benchmark of learning reached: one row per task and variant, over its seeds."""
+"""The results of a learning benchmark: one row per task and variant, over its seeds."""
 
 import statistics
 from collections.abc import Sequence
@@ -87,8 +87,10 @@ def result_to_json(rows: Sequence[Row], failures: dict[str, str]) -> dict[str, A
 def _row(jobs: Sequence[Job]) -> Row:
     first, recipe = jobs[0], jobs[0].recipe
     published = recipe.published.model_dump() if recipe.published else None
-    command = " ".join(["engram bench learn --tasks", first.task, "--seeds", str(len(jobs)), *first.words])
-    runs = [_read_run(job, recipe.goal) for job in sorted(jobs, key=lambda job: job.seed)]
+    jobs = sorted(jobs, key=lambda job: job.seed)
+    seeds = ["--seeds", str(len(jobs))] + (["--first-seed", str(jobs[0].seed)] if jobs[0].seed > 1 else [])
+    command = " ".join(["engram bench learn --tasks", first.task, *seeds, *first.words])
+    runs = [_read_run(job, recipe.goal) for job in jobs]
     return Row(first.task, recipe.title, first.variant, recipe.goal, published, runs, command)
 
 

@@ -45,7 +45,7 @@ def sizes_of_run(
     given = {name: stored[name] for name in CHOSEN if getattr(trainer, name) is None}
     sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
     if changed := _differences(sizes, stored, KEPT):
-        raise UserError(f"{checkpoint.path} belongs to a run with other sizes ({', '.join(changed)}): start a new run")
+        raise UserError(f"{checkpoint.path} is of a run with different sizes ({', '.join(changed)}): start a new run")
     if changed := _differences(here, stored, CHOSEN):
         log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
     return sizes

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from engram import LSTMWrapper
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 
 
 class Small(LSTMWrapper):

@@ -17,7 +17,7 @@ from support.properties import (
 from engram import EnvSpec
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, PyAgent
 
 OTHERS = [(name, core) for name in POLICIES for core in CORES if (name, core) != ("fast", "lstm")]

@@ -5,9 +5,9 @@ import torch
 from support.plain_loop import ROWS, STARTS, STEPS, reference, starts_at
 from torch import Tensor, nn
 
+from engram.agent.recurrent import CORES, make_core
 from engram.agent.recurrent.attention import Attention
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import CORES, make_core
 from engram.agent.recurrent.lru import LRU
 from engram.agent.recurrent.lstm import LSTM
 from engram.settings import UserError

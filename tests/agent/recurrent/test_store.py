@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engram import EnvSpec, LSTMWrapper
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.settings import PyAgent
 

@@ -7,8 +7,8 @@ from support import running
 
 from engram.training import run
 from engram.training.checkpoint import checkpoints as archive
+from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import load_checkpoint
-from engram.training.checkpoint.listing import list_checkpoints
 from engram.training.evaluate import evaluate
 
 

@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError
 
 from engram.training.checkpoint import files as checkpoints
+from engram.training.checkpoint import list_checkpoints
+from engram.training.checkpoint.checkpoints import Retention
 from engram.training.checkpoint.files import (
     BadCheckpointError,
     load_checkpoint,
@@ -18,8 +20,6 @@ from engram.training.checkpoint.files import (
     save_best,
     save_checkpoint,
 )
-from engram.training.checkpoint.listing import list_checkpoints
-from engram.training.checkpoint.retention import Retention
 
 GROUPS = {"weights": {"a": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([True])}, "memory": {}}
 

@@ -46,7 +46,7 @@ def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> Non
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"run with other sizes \(rows 32, not 64\): start a new run"):
+    with pytest.raises(UserError, match=r"run with different sizes \(rows 32, not 64\): start a new run"):
         sizes_with(2, stored(tmp_path, cores=2, batch_size=8192), agents=2, batch_size=8192)
 
 
