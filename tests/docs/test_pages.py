@@ -111,7 +111,7 @@ def test_the_settings_reference_comes_from_the_models(monkeypatch):
     import settings_tables
 
     rows = {name: row for model in settings_tables.MODELS.values() for name, *row in settings_tables.rows(*model)}
-    assert rows["trainer.ppo.gamma"] == ["number ≥ 0 ≤ 1", "`0.99`", ""]
+    assert rows["trainer.ppo.gamma"] == ["number ≥ 0 ≤ 1", "`0.99`", "discount factor"]
     assert rows["trainer.memory"][0] == "`carry`, `reset`, `off`"
     assert rows["env.delay_jitter"][2] == "the delay of each episode is drawn from delay ± jitter"
     assert rows["py_agent.previous"][2].startswith("Inputs beside the observation")

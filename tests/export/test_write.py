@@ -145,5 +145,9 @@ def test_the_suffix_says_the_format():
     assert write.choose_format(None, None) == "onnx"
     assert write.choose_format(Path("a.pt2"), None) == "torch"
     assert write.choose_format(Path("a.bin"), "torch") == "torch"
+    with pytest.raises(UserError, match=r"a\.bin does not say its format"):
+        write.choose_format(Path("a.bin"), None)
+    with pytest.raises(UserError, match="format: 'onx' is not one of onnx, torch"):
+        write.choose_format(Path("a.onnx"), "onx")
     with pytest.raises(UserError, match=r"looks like --format onnx.*name it a\.pt2"):
         write.choose_format(Path("a.onnx"), "torch")
