@@ -57,7 +57,7 @@ class ObservationRows:
                 raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
 
     def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
-        """Write the actions of the step before, as the environment takes them, where the policy sees them as a part."""
+        """Write the previous actions, as the environment takes them, where the policy sees them as a part."""
         if not self._shows_action:
             return
         assert self._spec.packing is not None

@@ -48,6 +48,10 @@ class PlainDisplay:
         if not isinstance(error, BrokenPipeError):
             self._print_epoch()
 
+    def building(self, run: str, what: str) -> None:
+        """Say at once what is being built, until `start`."""
+        self.message(f"run {run}: building {what}")
+
     def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan, self._clock)
         sizes = plan.sizes
@@ -110,6 +114,8 @@ class SilentDisplay:
         return self
 
     def __exit__(self, *error: object) -> None: ...
+
+    def building(self, run: str, what: str) -> None: ...
 
     def start(self, plan: "RunPlan") -> None: ...
 

@@ -1,6 +1,7 @@
 """The environment check: plays a short while, exactly as training does, and reports what is wrong and where."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +40,11 @@ class _Play:
     seconds: float = 0.0
 
 
-def check_environment(settings: Any, steps: int = 200) -> EnvCheck:
+def check_environment(settings: Any, steps: int = 200, on_hang: Callable[[str], None] | None = None) -> EnvCheck:
     """Checks spaces, observations, rewards, flags, agents, masks, seeds, and measures the time and size of a step."""
     check = EnvCheck()
     try:
-        with VectorEnv(settings, ENVS, seed=0) as env:
+        with VectorEnv(settings, ENVS, seed=0, on_hang=on_hang) as env:
             check.spec = env.spec
             play = _play(env, steps)
     except UserError as error:

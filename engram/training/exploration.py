@@ -15,10 +15,10 @@ CORRELATION = 0.7  # of the noise of actions from step to step
 
 
 def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
-    """The trainer with an entropy coefficient and a noise correlation, if the settings leave them open.
+    """Fill in an entropy coefficient and a noise correlation, unless the settings have them.
 
     Correlated noise keeps a direction for several steps, which reaches more of a world with inertia or distances. Where
-    observations are only symbols, as in games of cards, every action answers a new question, so noise is independent.
+    observations are only symbols, as in games of cards, every step is a new question, so noise is independent.
     """
     if trainer.noise_correlation is None:
         trainer = trainer.model_copy(update={"noise_correlation": 0.0 if spec.only_symbols else CORRELATION})

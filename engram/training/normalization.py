@@ -7,7 +7,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.observations import unpack
 from engram.training.advantage import Advantages, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience
+from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
 
 FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
@@ -34,13 +34,13 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
     An untrained critic then predicts the mean return instead of 0. Segments end long before discounted rewards fade,
     so returns are bootstrapped from that mean until it no longer changes.
     """
-    normalizer, alive = agent.policy.value_normalizer, experience.buffer["alive"]
+    normalizer, counted = agent.policy.value_normalizer, learnable(experience.buffer)
     stored = [
         (fields, fields["values"].clone(), fields["final_values"].clone())
         for fields in (experience.buffer, experience.bootstrap)
     ]
     for _ in range(FIRST_SWEEPS):
-        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, alive, world)
+        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, counted, world)
         normalizer.begin(mean.float(), mean_square.float())
         for fields, values, final_values in stored:
             fields["values"].copy_(normalizer(values))
@@ -52,13 +52,13 @@ def update_normalizers(
     agent: MettaAgent, experience: Experience, advantages: Advantages, observations: bool, values: bool, world: World
 ) -> None:
     """Update the statistics with the observations and returns of a rollout, after learning from it."""
-    alive = experience.buffer["alive"]
+    counted = learnable(experience.buffer)
     if values:
-        _, mean, mean_square = masked_moments(advantages.returns, alive, world)
+        _, mean, mean_square = masked_moments(advantages.returns, counted, world)
         agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_output())
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
-        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), alive, world)
+        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), counted, world)
         variance = (mean_square - mean.square()).clamp(min=0)
         normalizer.update(count.float(), mean.float(), variance.float())

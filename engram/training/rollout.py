@@ -92,6 +92,8 @@ class Rollout:
         """Store one step of these rows and return their actions; None if they were full and this bootstraps them."""
         experience, rows = self.experience, batch.rows
         step = experience.step_of(rows)
+        if batch.interrupted.any():
+            experience.mask_unfinished(torch.from_numpy(batch.interrupted).to(self.device), rows)
         td = self._to_td(batch)
         if batch.buffers.truncations.any():
             td["final_values"] = self._final_values(batch)
@@ -147,7 +149,7 @@ class Rollout:
                 "env_obs": torch.from_numpy(batch.buffers.final_observations[truncated]).to(self.device),
                 "dones": flags,
                 "truncateds": flags,
-                "starts": flags,  # it continues the episode that was cut
+                "starts": flags,  # it continues the truncated episode
                 "previous_actions": torch.from_numpy(batch.buffers.actions[truncated]).to(self.device),
                 "previous_rewards": torch.from_numpy(batch.buffers.rewards[truncated]).to(self.device),
             },

@@ -141,7 +141,7 @@ def test_other_mistakes_in_acting(cartpole):
         (lambda: agent.act(np.full((2, 4), np.nan)), "observation: has NaN or infinity"),
         (
             lambda: agent.act(np.zeros((2, 4)), action_masks=[[1, 0]] * 2),
-            "action_masks: CartPole-v1 had no action masks",
+            "action_masks: CartPole-v1 had no",
         ),
     ):
         with pytest.raises(engram.UserError, match=message):

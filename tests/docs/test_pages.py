@@ -114,7 +114,7 @@ def test_the_settings_reference_comes_from_the_models(monkeypatch):
     assert rows["trainer.ppo.gamma"] == ["number ≥ 0 ≤ 1", "`0.99`", "discount factor"]
     assert rows["trainer.memory"][0] == "`carry`, `reset`, `off`"
     assert rows["env.delay_jitter"][2] == "the delay of each episode is drawn from delay ± jitter"
-    assert rows["py_agent.previous"][2].startswith("Inputs beside the observation")
+    assert rows["py_agent.previous"][2].startswith("`[action]`, `[reward]` or")
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\{settings\} (\w+)", page)) == {*settings_tables.MODELS}
 

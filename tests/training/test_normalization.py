@@ -27,7 +27,7 @@ def rollout_of_equal_rewards(reward: float) -> Experience:
 
 
 @pytest.mark.parametrize("reward", [1.0, -6.0])
-def test_a_new_critic_says_the_return_of_a_task_that_is_longer_than_its_first_rollout(reward: float) -> None:
+def test_a_new_critic_predicts_the_return_of_a_task_that_is_longer_than_its_first_rollout(reward: float) -> None:
     torch.manual_seed(0)
     agent = SimpleNamespace(policy=SimpleNamespace(value_normalizer=ValueNormalizer()))
     experience = rollout_of_equal_rewards(reward)

@@ -112,7 +112,7 @@ def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
         ("world.json", "[]", "must hold the fields of a MettaGridConfig, not list"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path, name, text, complaint):
+def test_a_file_that_is_not_a_configuration_is_refused(tmp_path, name, text, complaint):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=complaint):
         spec(MettagridFile(path=str(tmp_path / name)))
