@@ -41,7 +41,8 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         off = max(off, difference)
         if difference > bound:
             findings[name] = _explain(seen, carried, fresh, starting, bound)
-    short = _one_step_episodes(audit, scenario, bound) if not findings else ""
+    special = (_one_step_episodes, _first_observation_ignored)
+    short = "" if findings else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = _joined(findings) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
     notes = (f"a start brings in the learned initial state {audit.learned_start}",) if audit.learned_start else ()
     return Verdict(off <= bound and not short, off, bound, text, fix=_fix_for(findings), notes=notes)
@@ -67,6 +68,24 @@ def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) ->
     return (
         f"the second of two starts in a row is ignored, or cleared differently; off by {off:.2g}" if off > bound else ""
     )
+
+
+def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: float) -> str:
+    """The first observation of an episode must count, then and later, as any other does."""
+    after = scenario.part(BEFORE)
+    flags = torch.zeros_like(after.dones)
+    flags[:, 0] = True
+    other = after.with_other_past(slice(None), 1, audit.generator(57), audit.spec)
+    usual, at_start = (
+        abs_difference(*(play(audit.adapter(), each.with_starts(starts)).numbers for each in (after, other)))
+        for starts in (None, flags)
+    )
+    lost = [step for step in range(AFTER) if usual[:, step].max() > bound and at_start[:, step].max() <= bound]
+    if not lost:
+        return ""
+    if lost[0] == 0:
+        return "the first observation of an episode is ignored"
+    return "the first observation of an episode is forgotten: memory is cleared again after it, or not stored"
 
 
 def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> str:

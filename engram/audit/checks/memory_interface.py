@@ -20,6 +20,7 @@ METHODS = ("has_memory", "get_memory", "set_memory", "reset_memory", "reset_env_
 
 @torch.no_grad()
 def memory_interface(audit: AuditContext) -> Verdict:
+    audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
     asked = 1
@@ -69,7 +70,7 @@ def _copies(audit: AuditContext) -> Iterator[str]:
     _future(audit, adapter)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
-    elif audit.memory_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
+    elif audit.past_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
         yield "get_memory() gives the same for two different pasts, though outputs differ"
     elif audit.memory_effect > EXACT and all(
         _same(*_memories_of_two_pasts(audit, steps, one_policy=True))
