@@ -245,6 +245,26 @@ def test_a_module_whose_state_is_unknown_says_how_to_tell(policy, said: str) -> 
         AuditContext(lambda: policy(ENV), ENV)
 
 
+class Unheard(nn.Module):
+    """Its call is none that an adapter knows."""
+
+    def __init__(self, width, depth=1):
+        super().__init__()
+        self.cell = nn.GRUCell(5, width)
+
+    def forward(self, batch, carry, *, mask):
+        return {"carry": self.cell(batch["x"], carry * mask)}
+
+
+def test_the_lines_to_write_are_filled_in_for_the_class() -> None:
+    with pytest.raises(UserError) as error:
+        AuditContext(lambda: Unheard(width=24), ENV)
+    lines = str(error.value)
+    assert "self.policy = Unheard(width=...)" in lines
+    assert "torch.zeros(rows, 24)" in lines
+    assert "self.policy(obs, state, mask=...)" in lines
+
+
 class Sequences(nn.Module):
     """Takes [B, T, …]."""
 

@@ -84,6 +84,13 @@ class ByRowInADict(Alone):
         self.lstm_c.pop(env_id, None)
 
 
+class ClearedToOnes(Alone):
+    """The same at every start, so nothing of the past passes."""
+
+    def clear(self, h, c, start):
+        return h.masked_fill(start, 1), c.masked_fill(start, 1)
+
+
 class AddedOverChoices(AveragedOverChoices):
     def whole_batches(self, parts, actions):
         return 2 * super().whole_batches(parts, actions)
@@ -118,6 +125,12 @@ def test_no_alarm_for_what_is_right(name: str) -> None:
 def test_what_is_kept_with_a_graph_fails_though_nothing_uses_it_again() -> None:
     (result,) = run_audit(*vector(KeepsItsFeaturesToLookAt), only=["detachment"]).failures
     assert "kept with a graph: last_features" in result.finding
+
+
+def test_a_constant_initial_state_is_noted_and_no_fault() -> None:
+    report = run_audit(*vector(ClearedToOnes), only=["boundary_acting", "boundary_learning", "nan_at_start"])
+    assert report.passed
+    assert "from a constant state" in report.results[0].notes[0]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

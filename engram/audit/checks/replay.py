@@ -7,7 +7,7 @@ import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
-from engram.audit.context import AuditContext, describe
+from engram.audit.context import AuditContext, abs_difference, describe, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.root_cause import EXPLAINS
 from engram.audit.scenario import play
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
     way: Rehearsal  # the smallest that fails
     outcome: Outcome | None
     error: str = ""
-    stored: str = ""  # what is seen of the memory that acting stores
+    seen: str = ""  # which outputs and steps are off, and what is seen of the memory that acting stores
 
     @property
     def text(self) -> str:
@@ -61,8 +61,8 @@ class Fault(NamedTuple):
         step = int(off.any(0).nonzero()[0])
         row = int(off[:, step].nonzero()[0])
         apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
-        stored = f"; {self.stored}" if self.stored else ""
-        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}{stored}"
+        seen = f"; {self.seen}" if self.seen else ""
+        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}{seen}"
 
 
 def replay(audit: AuditContext) -> Verdict:
@@ -130,7 +130,30 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
             return False
 
     least = smallest(way, fails)
-    return Fault(kind, least, rehearse(audit, least), stored=_stored(audit) if kind == "learning" else "")
+    seen = [text for text in (_where_off(audit), _stored(audit)) if text] if kind == "learning" else []
+    return Fault(kind, least, rehearse(audit, least), seen="; ".join(seen))
+
+
+@torch.no_grad()
+def _where_off(audit: AuditContext) -> str:
+    """Which outputs and which steps of a simple segment differ from acting: it begins with no memory, and none ends."""
+    scenario = audit.scenario(76, steps=6)
+    played = play(audit.adapter(own_mode=True), scenario)
+    learned = audit.adapter(own_mode=True).learn(scenario.segment(played.actions))
+    bound = tolerance(played.value, played.log_prob)
+    value, log_prob = (
+        abs_difference(getattr(learned, name), getattr(played, name)).amax(0) > bound for name in ("value", "log_prob")
+    )
+    off = value | log_prob
+    if not bool(off.any()):
+        return ""
+    kinds = [name for name, wrong in (("values", value), ("log-probabilities", log_prob)) if not bool(wrong.any())]
+    text = f"{kinds[0]} agree; " if kinds else ""
+    if bool(off[0]):
+        return text + "the first step of a segment is off, before memory matters: features, heads or actions differ"
+    if not bool(off[:-1].any()):
+        return text + "only the last step of a segment is off"
+    return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
 
 
 @torch.no_grad()
@@ -192,7 +215,7 @@ def _fix(fault: Fault) -> str:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
     if way.far_ids or way.slices or (acting and way.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if way.memory != 1.0 or fault.stored:
+    if way.memory != 1.0 or "when stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
     if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."
