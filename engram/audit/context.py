@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.registry import adapt
 from engram.audit.adapters.td import TdAdapter
+from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.result import CannotAuditError, DoesNotApplyError
 from engram.audit.retained import copy_policy
 from engram.audit.scenario import Scenario, play, random_actions, random_scenario
@@ -20,7 +21,6 @@ from engram.audit.source_location import error_location
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-EXACT = 1e-5  # largest difference between float32 numbers of size 1 that should be equal
 VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
 PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
 
@@ -301,21 +301,6 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-
-
-def abs_difference(one: Tensor, other: Tensor) -> Tensor:
-    """Infinite where only one is infinite, or either is NaN."""
-    return torch.where(one == other, 0.0, (one - other).abs().nan_to_num(nan=torch.inf))
-
-
-def max_difference(one: Tensor, other: Tensor) -> float:
-    return float(abs_difference(one, other).max()) if one.numel() else 0.0
-
-
-def tolerance(*numbers: Tensor, exact: float = EXACT) -> float:
-    """Largest difference between numbers of this size that should be equal."""
-    finite = [part[part.isfinite()].abs() for part in numbers]
-    return exact * max(1.0, *(float(part.max()) if part.numel() else 0.0 for part in finite))
 
 
 @torch.no_grad()

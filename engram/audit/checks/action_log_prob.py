@@ -10,7 +10,8 @@ from torch import Tensor
 
 from engram.agent.actions import CategoricalActions, MultiCategoricalActions, make_actions
 from engram.audit.adapters.base import PolicyOutput
-from engram.audit.context import AuditContext, max_difference, scale_weights, tolerance
+from engram.audit.context import AuditContext, scale_weights
+from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import random_actions
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
-from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
+from engram.audit.context import AuditContext
+from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import Scenario, play
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.checks.boundary import AFTER
-from engram.audit.context import AuditContext, max_difference, tolerance
+from engram.audit.context import AuditContext
+from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 

@@ -7,7 +7,8 @@ import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
-from engram.audit.context import AuditContext, abs_difference, describe, tolerance
+from engram.audit.context import AuditContext, describe
+from engram.audit.difference import abs_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.root_cause import EXPLAINS
 from engram.audit.scenario import play

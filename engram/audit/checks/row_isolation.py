@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import EXACT, PASTS, AuditContext, abs_difference, max_difference, tolerance
+from engram.audit.context import PASTS, AuditContext
+from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
