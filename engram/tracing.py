@@ -4,12 +4,12 @@ import torch
 
 
 def is_traced() -> bool:
-    """Whether a graph is recorded, by `torch.compile` or for another program: shapes and branches become part of it."""
+    """Whether a graph is being recorded, by `torch.compile` or for export: shapes and branches become part of it."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_exported() -> bool:
-    """Whether a graph is recorded for another program, by `torch.export`, `torch.onnx` or `torch.jit.trace`.
+    """Whether a graph is being recorded for export, by `torch.export`, `torch.onnx` or `torch.jit.trace`.
 
     It must hold PyTorch's own operators only. What a kernel computes would be a constant in it.
     """

@@ -1,6 +1,6 @@
 """From logits to actions: sampling, log-probabilities and entropy for every kind of action space.
 
-Sampling is a function of the logits and of uniform noise drawn by the caller. The same noise gives a row the same
+Sampling is a function of the logits and of uniform noise from the caller. The same noise gives a row the same
 action in any batch.
 """
 
@@ -14,7 +14,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from engram.agent.categorical import evaluate_categorical, sample_categorical
 from engram.env.spec import EnvSpec
 
 
@@ -180,6 +179,27 @@ class GaussianActions:
         """Means and log standard deviations [N, D]."""
         mean, log_std = at_least_float32(logits).chunk(2, -1)
         return mean, log_std.clamp(-5, 2)
+
+
+def sample_categorical(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices [N] sampled with uniform noise [N, 1], their log-probabilities [N], and all log-probabilities [N, W]."""
+    log_probs = logits.log_softmax(-1)
+    index = inverse_cdf(log_probs, noise)
+    return index.squeeze(-1), log_probs.gather(-1, index).squeeze(-1), log_probs
+
+
+def evaluate_categorical(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The log-probabilities [N] of the indices [N, 1], the entropy [N], and all log-probabilities [N, W]."""
+    log_probs = logits.log_softmax(-1)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    return log_probs.gather(-1, index).squeeze(-1), entropy, log_probs
+
+
+def inverse_cdf(log_probs: Tensor, noise: Tensor) -> Tensor:
+    """The index [N, 1] at which the cumulative probability exceeds the noise [N, 1] in [0, 1)."""
+    cumulative = log_probs.exp().cumsum(-1)
+    index = (cumulative <= noise * cumulative[..., -1:]).sum(-1, keepdim=True)
+    return index.clamp_(max=log_probs.shape[-1] - 1)
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 # B rows, T steps, N = B * T, H hidden size
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -22,7 +22,7 @@ CRITIC_INPUTS = 128
 
 
 class AsymmetricCritic(nn.Module):
-    """Values from all parts: together with what the actor remembers, or with a memory of its own."""
+    """Values from all parts: with the memory of the actor, or with its own."""
 
     def __init__(self, spec: EnvSpec, hidden_size: int, core: Core | None) -> None:
         super().__init__()
@@ -47,7 +47,10 @@ def actor_spec(spec: EnvSpec, critic_only: Sequence[str]) -> EnvSpec:
         if name not in names:
             hint = suggestion(name, names, otherwise=f"; it has {', '.join(names) or 'one observation without parts'}")
             raise UserError(f"py_agent.critic_only: {spec.name} has no part {name!r}{hint}")
-    seen = [name for name in names if name not in critic_only]
-    if critic_only and not seen:
+    if critic_only and not set(names) - {*critic_only}:
         raise UserError(f"py_agent.critic_only: nothing is left for the actor; {spec.name} has only {', '.join(names)}")
-    return spec.with_parts(seen) if critic_only else spec
+    return without_parts(spec, critic_only)
+
+
+def without_parts(spec: EnvSpec, names: Collection[str]) -> EnvSpec:
+    return spec.with_parts([part.name for part in spec.parts if part.name not in names]) if names else spec

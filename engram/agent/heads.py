@@ -106,7 +106,7 @@ class BilinearActor(nn.Module):
 
 
 class LinearActor(nn.Module):
-    """Features [N, I] to logits [N, A], by a hidden layer. Fresh logits are near 0."""
+    """Features [N, I] to logits [N, A], by a hidden layer. Initial logits are near 0."""
 
     def __init__(self, input_size: int, num_actions: int, hidden_size: int = NARROW) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class GaussianOutput(nn.Module):
 
     def __init__(self, input_size: int, dimensions: int) -> None:
         super().__init__()
-        # Small, so that a fresh policy has means near 0 for any input.
+        # Small, so that a new policy has means near 0 for any input.
         self.mean = initialise(nn.Linear(input_size, dimensions), initialisation="max_0_01")
         self.log_std = nn.Parameter(torch.zeros(dimensions))
 

@@ -14,7 +14,7 @@ from engram.agent.observations import torch_dtype, with_parts
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent.core import Core
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.agent.transfer import (
     FeatureMap,
     Features,
@@ -33,7 +33,7 @@ from engram.settings import UserError
 class MettaAgent(nn.Module):
     """The policy that training, evaluation and audit use, bound to one environment.
 
-    `env_spec` is the environment it acts in now, `policy.env_spec` the one the policy was made for.
+    `env_spec` is the environment it acts in now, `policy.env_spec` the one the policy was built for.
 
     >>> import gymnasium
     >>> from engram import Fast
@@ -41,7 +41,7 @@ class MettaAgent(nn.Module):
     >>> agent = MettaAgent(env, Fast(env))
     """
 
-    def __init__(self, env: object, policy: Policy | PyAgent | Agent) -> None:
+    def __init__(self, env: object, policy: Policy | PyAgent | YamlAgent) -> None:
         super().__init__()
         self.env_spec = EnvSpec.of(env)
         self.settings = None if isinstance(policy, Policy) else policy
@@ -66,7 +66,7 @@ class MettaAgent(nn.Module):
     # Binding.
 
     def bind(self, env: object) -> None:
-        """Move to another environment, with empty memory.
+        """Move to a different environment, with empty memory.
 
         Features are matched by name, whatever their ids. In training mode the policy grows for features it does not
         know (bind before making the optimiser, since the parameters are replaced); in evaluation mode they are masked.
@@ -105,7 +105,7 @@ class MettaAgent(nn.Module):
             self.feature_map.to(next(self.policy.parameters()).device)
 
     def _grow(self, features: Sequence[Feature]) -> None:
-        """Replace the policy by one with room for these features, and the old weights."""
+        """Replace the policy by a larger one that has these features too, and copy the weights."""
         if self.settings is None:
             names = ", ".join(feature.name for feature in features)
             raise UserError(

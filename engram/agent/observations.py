@@ -1,4 +1,4 @@
-"""Observations as a policy receives them: named parts, unpacked from rows of bytes, and the action mask apart."""
+"""Observations as a policy receives them: named parts, unpacked from rows of bytes, and the action mask."""
 
 import numpy as np
 import torch

@@ -3,7 +3,7 @@
 import inspect
 
 from engram.agent.policies.base import Policy, warn_of_unused
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.env import user_code
 from engram.env.errors import explained
 from engram.env.spec import EnvSpec
@@ -11,9 +11,9 @@ from engram.nearest import suggestion
 from engram.settings import UserError
 
 
-def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
+def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     """The policy described by these settings, sized for this environment."""
-    if isinstance(settings, Agent):
+    if isinstance(settings, YamlAgent):
         from engram.agent.components.policy import ComponentPolicy
 
         with explained(f"agent: {settings.name} could not be made"):
@@ -21,8 +21,8 @@ def make_policy(spec: EnvSpec, settings: PyAgent | Agent) -> Policy:
     policy_class = find_class(settings.name)
     with explained(f"py_agent: {settings.name} could not be made"):
         policy = _construct(policy_class, spec, settings)
-    for option in ("previous", "critic_only"):
-        if getattr(settings, option) and not getattr(policy, option, None):
+    for option, handed_on in {"previous": "previous_inputs", "critic_only": "critic_only"}.items():
+        if getattr(settings, option) and not getattr(policy, handed_on, None):
             raise UserError(
                 f"py_agent.{option}: {policy_class.__name__} does not hand it on to LSTMWrapper: let __init__ take "
                 "**kwargs and give them to super().__init__"

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from engram.agent.actions import ActionSpace, GaussianActions
+from engram.env.parts import PREVIOUS_ACTION
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -44,6 +45,16 @@ class PreviousStep:
             flat = value.flatten(0, td.batch_dims - 1)
             inputs.append(self.actions.encode(flat) if name == "action" else _compressed(flat).unsqueeze(-1))
         return torch.cat(inputs, -1).masked_fill(starts_N.unsqueeze(-1), 0)
+
+
+def split_previous(names: Sequence[str] | None, spec: EnvSpec) -> tuple[list[str], list[str]]:
+    """The inputs that a policy reads beside its observation, and the parts of the observation that it must not read.
+
+    An environment whose observations are only symbols shows the previous action as a part already.
+    """
+    shown = any(part.name == PREVIOUS_ACTION for part in spec.parts)
+    read = [name for name in names or () if not (shown and name == "action")]
+    return read, [PREVIOUS_ACTION] if shown and names is not None and "action" not in names else []
 
 
 def _compressed(rewards_N: Tensor) -> Tensor:

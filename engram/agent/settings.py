@@ -28,9 +28,10 @@ class PyAgent(Settings):
     window: Annotated[int, Field(ge=1)] | None = None  # past steps that core=attention sees; null: 64
     hidden_size: Annotated[int, Field(ge=1)] | None = None  # null: the policy's default
     num_layers: Annotated[int, Field(ge=1)] | None = None
-    previous: list[Literal["action", "reward"]] | None = None  # inputs beside the observation; 0 at episode starts
+    # Inputs beside the observation, 0 at episode starts; null: the action where observations are only symbols.
+    previous: list[Literal["action", "reward"]] | None = None
     critic_only: list[str] | None = None  # parts of the observation that only the critic sees
-    critic_memory: bool | None = None  # with critic_only: whether the critic has a memory of its own
+    critic_memory: bool | None = None  # with critic_only: whether the critic has its own memory
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
 
@@ -40,7 +41,7 @@ class PyAgent(Settings):
         return {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
 
 
-class Agent(Settings):
+class YamlAgent(Settings):
     """A policy assembled from YAML: named components, each with a `kind`, its `sources` and the kind's options.
 
     They are plain data here; `components.graph` reads and checks them.

@@ -1,4 +1,4 @@
-"""Transfer to another environment: compatibility checks, features mapped by name, and weights for new features.
+"""Transfer to a different environment: compatibility checks, features mapped by name, and weights for new features.
 
 A trained policy that meets new features gets a larger network and keeps what it has learned:
 

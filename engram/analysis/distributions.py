@@ -18,12 +18,12 @@ def distributions(action_space: ActionSpace, td: TensorDictBase) -> Tensor:
     if not isinstance(action_space, GaussianActions):
         return td["full_log_probs"].exp()
     means_ND = td["actions"].reshape(len(td["actions"]), -1)
-    stds_ND = (-td["full_log_probs"] - 0.5 * math.log(2 * math.pi)).exp()  # the density at the mean tells the width
+    stds_ND = (-td["full_log_probs"] - 0.5 * math.log(2 * math.pi)).exp()  # from the density at the mean
     return torch.cat([means_ND, stds_ND], -1)
 
 
 def difference(action_space: ActionSpace, first: Tensor, second: Tensor) -> Tensor:
-    """Total variation distance [N]: the share of actions that would be others; 0 is no change, 1 a certain one.
+    """Total variation distance [N]: the probability that moves to other actions; 0: none, 1: all of it.
 
     Several independent actions: the largest of their distances. Continuous actions: exact for equal deviations.
     """

@@ -10,7 +10,7 @@ from engram.analysis.recording import Recording
 from engram.env.spec import EMPTY_LOCATION, EnvSpec
 
 MOST_FACTS = 12
-RARE = 0.1  # a fact must differ in at least this share of the episodes
+RARE = 0.1  # a fact must differ in at least this fraction of the episodes
 IMAGE_CELLS = 4  # an image is described by the mean brightness of as many cells a side
 
 
@@ -46,7 +46,7 @@ def agent_episodes(recording: Recording, episode_starts_TR: np.ndarray) -> Agent
 
 
 def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Observations [..., *shape] as features [..., F] with names: what a person would call what is seen."""
+    """Observations [..., *shape] as features [..., F], with names that a person understands."""
     if spec.observation_kind == "tokens":
         return _token_features(spec, observations)
     parts = {"": observations} if spec.packing is None else spec.packing.views(np.ascontiguousarray(observations))
@@ -112,7 +112,7 @@ def _differs(fact: Fact) -> bool:
 
 
 def _distinct(found: list[Fact]) -> list[Fact]:
-    """Without facts that another one tells already, such as the second of two cues."""
+    """Without facts that follow from a different one, such as the second of two cues."""
     kept: list[Fact] = []
     for fact in found:
         if not any(_tells(other.values, fact.values) for other in kept):

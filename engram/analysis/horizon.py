@@ -26,7 +26,7 @@ class Horizon(NamedTuple):
 
     lags: list[int]  # k: the agent has seen only the last k observations, the current one included
     change: list[Estimate]  # the mean over steps; its interval is over episodes
-    strong: list[float]  # what a tenth of the steps exceeds
+    strong: list[float]  # the 90% quantile over steps
     largest: float
 
     def to_json(self) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
         inside = now < recording.steps
         active, now = active[inside], now[inside]
         if lag:
-            goes_on = ~recording.starts[now, rows[active]] & recording.alive[now, rows[active]]
-            active, now = active[goes_on], now[goes_on]
+            running = ~recording.starts[now, rows[active]] & recording.alive[now, rows[active]]
+            active, now = active[running], now[running]
         if not len(active):
             break
         observed = torch.from_numpy(recording.observations[now, rows[active]])
@@ -91,7 +91,7 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
 
 
 def _lags(longest: int) -> list[int]:
-    """All of them if they are few, else ever wider apart."""
+    """All lags if there are few, else spaced geometrically."""
     return (
         np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()
         if longest > 16

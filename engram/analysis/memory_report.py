@@ -11,7 +11,7 @@ from engram.analysis.facts import AgentEpisodes, agent_episodes, facts, observat
 from engram.analysis.horizon import Horizon, memory_horizon
 from engram.analysis.influence import episode_step
 from engram.analysis.interventions import interventions, returns
-from engram.analysis.probe import Score, explained, scores
+from engram.analysis.probe import ProbeScore, explained, scores
 from engram.analysis.recording import Recording, record
 from engram.env.settings import EnvSettings
 from engram.training.estimate import Estimate
@@ -28,7 +28,7 @@ PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 class FactScores(NamedTuple):
     name: str
     measure: str  # accuracy (balanced: 0.5 is chance) or explained variance (0 is chance)
-    scores: list[Score | None]  # by step
+    scores: list[ProbeScore | None]  # by step
 
 
 class PastScore(NamedTuple):
@@ -144,7 +144,7 @@ def _facts_by_step(
 
 
 def _past(recording: Recording, episodes: AgentEpisodes) -> list[PastScore]:
-    """How much of the observation some steps ago memory still tells."""
+    """How well memory still predicts the observation some steps ago."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []

@@ -1,4 +1,4 @@
-"""One step of an agent as a function: memory goes in and comes out as a value, so that it can be changed in between."""
+"""One step of an agent as a function. Memory is an argument and a result, so that it can be changed in between."""
 
 # N rows, W numbers per action distribution, U numbers of memory per row
 
@@ -13,10 +13,10 @@ from engram.agent.recurrent.core import Core
 from engram.analysis.distributions import MEAN_NOISE, distributions
 from engram.training.evaluate import copy_with_own_memory
 
-MAX_ROWS = 2048  # in one call: encoders need much room per row
+MAX_ROWS = 2048  # in one call: encoders need much memory per row
 
 
-class Step(NamedTuple):
+class StepOutput(NamedTuple):
     """All on the CPU."""
 
     distributions: Tensor  # [N, W]
@@ -35,12 +35,12 @@ class MemoryStep:
         self.units = sum(layers * size for layers, size in self.agent.memory_shapes().values())
 
     @torch.no_grad()
-    def __call__(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
+    def __call__(self, observations: Tensor, memory: Tensor, starts: Tensor) -> StepOutput:
         """Observations [N, …], memory [N, U] and starts [N]: memory is cleared where an episode starts."""
         parts = zip(*(rows.split(MAX_ROWS) for rows in (observations, memory, starts)), strict=True)
-        return Step(*(torch.cat(fields) for fields in zip(*(self._step(*part) for part in parts), strict=True)))
+        return StepOutput(*(torch.cat(fields) for fields in zip(*(self._step(*part) for part in parts), strict=True)))
 
-    def _step(self, observations: Tensor, memory: Tensor, starts: Tensor) -> Step:
+    def _step(self, observations: Tensor, memory: Tensor, starts: Tensor) -> StepOutput:
         rows = len(observations)
         self.agent.reserve_memory(rows)
         store_memory(self.agent, memory)
@@ -54,7 +54,7 @@ class MemoryStep:
             "action_noise": torch.full((rows, self.action_space.noise), MEAN_NOISE, device=self.device),
         }
         td = self.agent(TensorDict(fields, batch_size=[rows]))
-        return Step(
+        return StepOutput(
             distributions(self.action_space, td).cpu(), td["values"].float().cpu(), stored_memory(self.agent, rows)
         )
 

@@ -13,7 +13,7 @@ FEWEST = 4 * FOLDS  # samples
 FEWEST_OF_A_KIND = FOLDS
 
 
-class Score(NamedTuple):
+class ProbeScore(NamedTuple):
     """Balanced accuracy of a fact with two values, else the explained variance (R²)."""
 
     memory: float  # read from memory
@@ -23,13 +23,13 @@ class Score(NamedTuple):
 
 def scores(
     memory: np.ndarray, observation: np.ndarray, targets: list[np.ndarray], groups: np.ndarray, seed: int = 0
-) -> list[Score | None]:
+) -> list[ProbeScore | None]:
     """A score for each target [N]; None where it is known for too few samples or hardly varies.
 
     Samples of one group (an episode) are never both learned from and tested on.
     """
     rng = np.random.default_rng(seed)
-    found: list[Score | None] = []
+    found: list[ProbeScore | None] = []
     for values in targets:
         known = ~np.isnan(values)
         y, own = values[known].astype(np.float64), groups[known]
@@ -40,7 +40,7 @@ def scores(
         shuffled = np.stack([y, *(_shuffled(y, own, rng) for _ in range(SHUFFLES))], axis=1)
         from_memory = _score(memory[known], shuffled, folds)
         from_observation = _score(observation[known], y[:, None], folds)
-        found.append(Score(from_memory[0], from_observation[0], float(np.mean(from_memory[1:]))))
+        found.append(ProbeScore(from_memory[0], from_observation[0], float(np.mean(from_memory[1:]))))
     return found
 
 
@@ -68,7 +68,7 @@ def _folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each group gets the values of another one."""
+    """Each group gets the values of a different one."""
     names, first, index = np.unique(groups, return_index=True, return_inverse=True)
     if len(names) == len(y):
         return rng.permutation(y)

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from engram.config.run import RunSettings
 from engram.env.action_reader import reader
 from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
+from engram.nearest import suggestion
 from engram.settings import UserError
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 
-State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the actions of the step before
+DEVICES = get_args(RunSettings.model_fields["device"].annotation)
+State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the previous actions
 
 
 class Agent:
@@ -48,16 +50,16 @@ class Agent:
         self.observation_space, self.action_space = spaces.observation, spaces.action
         self.policy = agent
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
-        self._to_rows = ObservationRows(spaces, agent.env_spec).convert
+        self._observations = ObservationRows(spaces, agent.env_spec)
         self._read_actions = reader(spaces.action)
         self._device = next(agent.parameters()).device
         self._generator = torch.Generator(self._device)
         if seed is None:
             self._generator.seed()
         else:
-            self._generator.manual_seed(seed)
+            self._generator.manual_seed(int(seed))
         self._rows: int | None = None
-        self._before: np.ndarray | None = None  # the actions of the step before, as the policy chose them
+        self._before: np.ndarray | None = None  # the previous actions, as the policy chose them
 
     def reset(self) -> None:
         """Forget everything: the next observations are the first of their episodes."""
@@ -80,7 +82,7 @@ class Agent:
         are those of the environment's infos, if it has them there. `rewards` are those of the actions before, for
         policies with `py_agent.previous=[reward]`.
         """
-        rows, single = self._to_rows(observations, action_masks)
+        rows, single = self._observations.convert(observations, action_masks)
         if self._rows not in (None, len(rows)):
             raise UserError(
                 f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
@@ -104,7 +106,7 @@ class Agent:
 
         `state` is None before the first step. `episode_start` is true where an observation begins an episode.
         """
-        rows, single = self._to_rows(observation, action_masks)
+        rows, single = self._observations.convert(observation, action_masks)
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
@@ -140,12 +142,13 @@ class Agent:
         before: np.ndarray | None,
         rewards: Any,
     ) -> np.ndarray:
-        """Actions of the policy [B] or [B, n]; `before` are those of the step before, None at the start."""
+        """Actions of the policy [B] or [B, n]; `before` are the previous ones, None at the start."""
         count = len(rows)
         if before is None:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
             before = np.zeros((count, *space.shape), space.dtype)
+        self._observations.show_actions(self._read_actions(before), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
@@ -172,7 +175,7 @@ class Agent:
     def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
         previous = self.policy.policy.previous
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
-            raise UserError("rewards: this policy reads the reward before: use act(observation, rewards=reward)")
+            raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")
@@ -217,6 +220,10 @@ def load(
     sampled actions reproducible. `trust=True` allows code that the run names, although you did not make the run here.
     """
     directory = directory_of(run)
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+        raise UserError(f"seed: {seed!r} is not a whole number from 0")
+    if device not in DEVICES:
+        raise UserError(f"device: {device!r} is not one of {', '.join(DEVICES)}{suggestion(str(device), DEVICES)}")
     given = {"env": env, "py_agent": policy}
     unused = ["trainer", "hooks", *(name for name, choice in given.items() if choice is not None)]
     settings = _changed(load_run(directory, trust, unused), env, policy)

@@ -9,7 +9,7 @@ from torch import nn
 
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.target import AuditTarget, find_object, target_from
@@ -21,7 +21,7 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 
-LARGEST = 128  # rows and steps that are rehearsed of larger runs
+LARGEST = 128  # rows and steps: larger runs are rehearsed at this size
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),
@@ -58,7 +58,7 @@ def _sizes(settings: RunSettings) -> AuditSizes:
     return usual._replace(rows=max(rows, 2), horizon=max(min(settings.trainer.bptt_horizon, LARGEST), 2))
 
 
-def _of_policy(policy: PyAgent | Agent, spec: EnvSpec, name: str) -> AuditTarget:
+def _of_policy(policy: PyAgent | YamlAgent, spec: EnvSpec, name: str) -> AuditTarget:
     def make(**options: Any) -> Policy:
         return make_policy(spec, type(policy)(**(policy.model_dump() | options)))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from engram.agent.transfer import unknown_features
 from engram.api.arguments import Env, env_choice
 from engram.api.run import Run, directory_of
-from engram.config.evaluation import EvalRequest, load_evaluation
+from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.env.registry import make_spec
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
@@ -16,7 +16,7 @@ from engram.training.evaluate import evaluate as play_episodes
 from engram.training.evaluation import Evaluation
 
 
-class Played(NamedTuple):
+class RunEvaluation(NamedTuple):
     evaluation: Evaluation
     about: dict[str, Any]  # what was played, as plain data
 
@@ -40,10 +40,10 @@ def evaluate(
     given = {"run": str(directory_of(run)), "episodes": episodes, "greedy": greedy, **settings}
     if env is not None:
         given["env"] = env if isinstance(env, dict) else env_choice(env)
-    return play(load_evaluation([], trust, given)).evaluation
+    return play(load_request([], EvalSettings, trust, given)).evaluation
 
 
-def play(request: EvalRequest) -> Played:
+def play(request: RunRequest[EvalSettings]) -> RunEvaluation:
     """Evaluate as requested."""
     directory, settings, run = request
     with warnings.catch_warnings():
@@ -78,4 +78,4 @@ def play(request: EvalRequest) -> Played:
         "mean_return_goal": spec.mean_return_goal,
         "masked_features": [f.name for f in unknown_features(agent.policy.env_spec.features, spec.features)],
     }
-    return Played(evaluation, about)
+    return RunEvaluation(evaluation, about)

@@ -1,4 +1,4 @@
-"""Hooks: a function `on_epoch(run, record)` of the user's that follows a run and may change it between epochs."""
+"""Hooks: a user's function `on_epoch(run, record)`, called after every epoch, which may change the run."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from engram.settings import SettingsError, UserError
 from engram.training.schedule import SCHEDULABLE
 
 if TYPE_CHECKING:
-    from engram.training.loop import Orders
+    from engram.training.loop import HookResult
 
 Hook = Callable[..., Any]
 
@@ -78,18 +78,18 @@ def check_hook(hook: Any) -> Hook:
     return hook
 
 
-def follow(settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]) -> "Callable[[Any], Orders]":
-    """A function for training: calls the hook with the record of an epoch and returns what it wants."""
-    from engram.training.loop import Orders
+def follow(settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]) -> "Callable[[Any], HookResult]":
+    """A function for training: calls the hook with the record of an epoch and returns what it asks for."""
+    from engram.training.loop import HookResult
 
     run = LiveRun(settings)
 
-    def on_epoch(record: Any) -> Orders:
+    def on_epoch(record: Any) -> HookResult:
         env = None
         if hook is not None:
             with explained(f"hooks: {_name(hook)} failed"):
                 env = _environment(settings, hook, hook(run, dict(record)))
-        return Orders(run.stopping or interrupted(), run.values, env)
+        return HookResult(run.stopping or interrupted(), run.values, env)
 
     return on_epoch
 

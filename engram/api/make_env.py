@@ -1,4 +1,4 @@
-"""Environments as training makes them, for a loop of the user's own."""
+"""Environments as training makes them, for a user's own loop."""
 
 from typing import Any, overload
 

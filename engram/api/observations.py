@@ -2,17 +2,18 @@
 
 # B rows
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from engram.env.block import Buffers
-from engram.env.parts import ACTION_MASK
+from engram.env.parts import ACTION_MASK, PREVIOUS_ACTION
 from engram.env.row_writer import MisfitError, RowWriter
 from engram.env.single import RowSpaces
 from engram.env.spec import EnvSpec
+from engram.env.wrappers import OBSERVED
 from engram.settings import UserError
 
 
@@ -26,21 +27,43 @@ class ObservationRows:
 
     def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
         self._own, self._spec = own, spec
-        self._rows, self._writer = np.zeros(0), RowWriter(own.observation, spec, Buffers.allocate(spec, 0).observations)
+        self._shows_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
+        self._space = spaces.Dict({OBSERVED: own.observation}) if self._shows_action else own.observation
+        self._rows, self._writer = np.zeros(0), RowWriter(self._space, spec, Buffers.allocate(spec, 0).observations)
 
     def convert(self, observation: Any, action_masks: Any = None) -> Rows:
         """The rows are valid until the next call."""
+        if action_masks is not None and not self._spec.action_mask:
+            raise UserError(f"action_masks: {self._spec.name} had no action masks in training: leave them out")
         singles, single = _split(observation, self._own.observation)
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations
-            self._writer = RowWriter(self._own.observation, self._spec, self._rows)
+            self._writer = RowWriter(self._space, self._spec, self._rows)
+        shown = [{OBSERVED: each} for each in singles] if self._shows_action else singles
         try:
-            self._writer.write_all(singles, _infos(action_masks, len(singles), single))
+            self._writer.write_all(shown, _infos(action_masks, len(singles), single))
         except MisfitError as error:
             raise UserError(f"observation: {error}") from None
         for transform in self._own.transforms:
             self._rows[...] = transform(self._rows)
+        self._refuse_nan()
         return Rows(self._rows, single)
+
+    def _refuse_nan(self) -> None:
+        """NaN and infinity would stay in the agent's memory."""
+        packing = self._spec.packing
+        for name, part in ({"": self._rows} if packing is None else packing.views(self._rows)).items():
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
+
+    def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
+        """Write the previous actions, as the environment takes them, where the policy sees them as a part."""
+        if not self._shows_action:
+            return
+        assert self._spec.packing is not None
+        part = self._spec.packing.views(self._rows)[PREVIOUS_ACTION]
+        for row, action in enumerate(actions):
+            part[row] = 0 if starts[row] else spaces.flatten(self._own.action, action)
 
 
 def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:

@@ -9,11 +9,13 @@ from engram.config.evaluation import find_run
 from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.settings import UserError
+from engram.stored.files import file_in_run
 from engram.stored.metrics import read_metrics
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 
 if TYPE_CHECKING:
     from engram.api.agent import Agent
+    from engram.diagnosis.finding import Diagnosis
     from engram.training.evaluation import Evaluation
 
 
@@ -78,6 +80,20 @@ class Run:
         from engram.api.evaluate import evaluate
 
         return evaluate(self, episodes, **settings)
+
+    def report(self, path: str | os.PathLike[str] | None = None, *others: "Run") -> Path:
+        """Write a page of charts about this run, and others beside it; by default report.html in its directory."""
+        from engram.runs.report import read_report, write_report
+
+        out = Path(path) if path is not None else file_in_run(self.directory, "report.html", "path")
+        write_report(read_report([self.directory, *(other.directory for other in others)]), out)
+        return out
+
+    def diagnose(self) -> "Diagnosis":
+        """Why the run does not learn, if it does not: `engram diagnose` of this run, from its metrics alone."""
+        from engram.runs.report import read_report_run
+
+        return read_report_run(self.directory).diagnosis
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"

@@ -17,7 +17,7 @@ from engram.config.run import RunSettings
 from engram.config.run_directory import not_writable, prepare_directory, restore_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
-from engram.training.launch import place
+from engram.training.launch import rank_info
 from engram.training.stop_signals import request_stop
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def train(
 
     `trust=True` allows code that the stored settings of a run name, although you did not make the run here.
     """
-    if place().size > 1:
+    if rank_info().size > 1:
         raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
     resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
     find_hook(resolved)
@@ -82,6 +82,7 @@ def train_run(
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    end_hung: Callable[[], None] = lambda: None,
 ) -> None:
     """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
     # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
@@ -97,7 +98,7 @@ def train_run(
     hook = find_hook(settings) if world is None or world.main else None
     on_epoch = follow(settings, hook, interrupted)
     try:
-        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch)
+        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung)
     except OSError as error:
         if not _is_about(error, settings.directory):
             raise
@@ -114,7 +115,7 @@ def train_run(
 
 
 def _display(settings: RunSettings, stream: TextIO | None) -> Any:
-    from engram.display.silent import SilentDisplay
+    from engram.display.plain import SilentDisplay
     from engram.display.terminal import make_display
 
     def next_steps(_steps: int) -> list[str]:

@@ -173,7 +173,7 @@ class AuditContext:
                     else:
                         played = play(copy, scenario).numbers
                         copy.reset()
-                        copy.fixed_sampling = False  # so that noise is seen, whichever function draws it
+                        copy.fixed_sampling = False  # so that noise is seen, whichever function samples it
                         seed_everything(seed)
                         first = copy.act(scenario.batch(slice(0, scenario.rows), 0)).numbers()
                         outputs.append(torch.cat([played, first.unsqueeze(1)], 1))

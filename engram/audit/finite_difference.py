@@ -117,7 +117,7 @@ class LearningCall:
             size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
             given = sum(float((gradients[n] * d).sum()) for n, d in direction.items())
             error = self._relative(given, float(self.derivative(loss, direction)), size)
-            if self.precision is DOUBLE and error > DOUBLE.error:  # a kink of a ReLU within the step is no fault
+            if self.precision is DOUBLE and error > DOUBLE.error:  # a kink of a ReLU within the step is not a fault
                 error = min(error, self._relative(given, float(self.derivative(loss, direction, KINK)), size))
             worst = max(worst, error)
         return worst

@@ -19,12 +19,12 @@ from engram.env.mettagrid.worlds import world
 from engram.env.settings import EnvSettings, Gym, MettagridWorld
 from engram.env.vector import VectorEnv
 
-Step = Callable[[], int]  # returns the number of rows stepped
-TABLE = 64  # steps of random actions, drawn beforehand
+StepRows = Callable[[], int]  # returns the number of rows stepped
+TABLE = 64  # steps of random actions, sampled beforehand
 
 
 @contextmanager
-def vector_env(settings: Any, num_envs: int, num_workers: int) -> Iterator[Step]:
+def vector_env(settings: Any, num_envs: int, num_workers: int) -> Iterator[StepRows]:
     with VectorEnv(settings, num_envs, num_workers) as env:
         space = env.spec.single_action_space
         assert isinstance(space, gymnasium.spaces.Discrete)
@@ -45,14 +45,14 @@ def vector_env(settings: Any, num_envs: int, num_workers: int) -> Iterator[Step]
 
 
 @contextmanager
-def bare_loop(settings: Any, num_envs: int) -> Iterator[Step]:
+def bare_loop(settings: Any, num_envs: int) -> Iterator[StepRows]:
     make = _gymnasium if isinstance(settings, Gym) else _mettagrid
     with make(settings, num_envs) as step:
         yield step
 
 
 @contextmanager
-def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
+def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[StepRows]:
     """Steps one simulator after the other, and replaces those whose episode ended, by a flag or a game statistic."""
     config = world(settings)
     factory, agents, tokens = SimulatorFactory(config), config.game.num_agents, config.game.obs.num_tokens
@@ -93,7 +93,7 @@ def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[Step]:
 
 
 @contextmanager
-def _gymnasium(settings: Gym, num_envs: int) -> Iterator[Step]:
+def _gymnasium(settings: Gym, num_envs: int) -> Iterator[StepRows]:
     envs = gymnasium.make_vec(settings.id, num_envs, vectorization_mode="sync")
     table = _random_actions(envs.single_action_space.n, num_envs)
     envs.reset(seed=0)

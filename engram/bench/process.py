@@ -1,4 +1,4 @@
-"""Contestants in processes of their own: measured on command, and suspended between their turns."""
+"""Contestants as separate processes: measured on command, and suspended between their turns."""
 
 import json
 import os

@@ -63,6 +63,7 @@ def learning_parser(program: str, description: str) -> ArgumentParser:
     parser.add_argument("--suite", choices=SUITES, default=defaults.suite, help=f"tasks by budget ({limits} steps)")
     parser.add_argument("--tasks", type=_names, default=[], metavar="NAME,…", help="recipes or YAML files instead")
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="default: 5, or 3 above 2 million steps")
+    parser.add_argument("--first-seed", type=positive_int, default=defaults.first_seed, metavar="N", help="default: 1")
     parser.add_argument("--jobs", type=positive_int, default=available_cores(), help="runs at once (default: cores)")
     parser.add_argument("--out", type=Path, default=defaults.out, metavar="DIR", help=f"default: {defaults.out}")
     parser.add_argument("--episodes", type=positive_int, default=defaults.episodes, help="of the final evaluations")

@@ -1,4 +1,4 @@
-"""`engram check-env env=… [env.SETTING=VALUE …]`: play an environment a little, and say what is wrong with it."""
+"""`engram check-env env=… [env.SETTING=VALUE …]`: play an environment for a short while and report what is wrong."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,8 @@ from engram.env.spec import EnvSpec
 
 
 def main(words: Sequence[str]) -> int:
-    _, words = settings_parser("check-env", "Plays an environment a little and says what is wrong.").parse_settings(
-        words
-    )
+    parser = settings_parser("check-env", "Plays an environment for a short while and reports what is wrong.")
+    _, words = parser.parse_settings(words)
     settings = load(words)
     check = check_environment(settings.env)
     if check.spec is not None:

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import EvalRequest, EvalSettings, read_request
+from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.display.formatting import MISSING, number, plural
 from engram.settings import UserError
 
-DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has an environment of its own,
+DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has its own environment,
 with the same seed for every policy. Prints returns, and for each pair of policies the mean difference with its 95%
 interval and the p-value of a paired test (random sign flips, adjusted for the number of pairs by Holm's method)."""
 
@@ -25,7 +25,7 @@ SETTINGS = """settings and their defaults:
   greedy=false         true: the most likely action; false: sampled
   seed=…               of the episodes, as in `engram eval`
   device=auto          auto, cpu, cuda or mps
-  env=CHOICE           another environment for all of them; env.SETTING=VALUE likewise
+  env=CHOICE           a different environment for all of them; env.SETTING=VALUE likewise
 
 examples:
   engram compare fast_tmaze_seed-1 fast_tmaze_seed-2
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _requests(words: Sequence[str], trust: bool) -> dict[str, EvalRequest]:
+def _requests(words: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSettings]]:
     runs = [word for word in words if "=" not in word]
     runs += [text for word in words if word.startswith("run=") for text in word.removeprefix("run=").split(",")]
     others = [word for word in words if "=" in word and not word.startswith("run=")]
@@ -57,32 +57,29 @@ def _requests(words: Sequence[str], trust: bool) -> dict[str, EvalRequest]:
         raise UserError("compare: give the names of two runs or more: engram compare RUN RUN")
     requests = {}
     for run in dict.fromkeys(runs):
-        requests[run] = EvalRequest(*read_request([*others, f"run={run}"], EvalSettings, trust))
+        requests[run] = load_request([*others, f"run={run}"], EvalSettings, trust)
     first = next(iter(requests.values())).run
     for name, request in requests.items():
         if request.run.env != first.env:
             raise UserError(
-                f"compare: {name} was trained in another environment than {first.run}: say where they play with "
+                f"compare: {name} was trained in a different environment than {first.run}: choose one for all with "
                 "env=CHOICE (and env.SETTING=VALUE)"
             )
     return requests
 
 
-def _play(requests: dict[str, EvalRequest]) -> dict[str, Any]:
+def _play(requests: dict[str, RunRequest[EvalSettings]]) -> dict[str, Any]:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.env.registry import make_spec
+    from engram.cli.agent_of_run import agent_of_run
     from engram.runs.compare import compare_pairs
-    from engram.training.checkpoint.origin import checkpoint_of, load_agent
-    from engram.training.device import choose_device
     from engram.training.evaluate import evaluate
 
     evaluations = {}
     for name, (directory, settings, run) in requests.items():
         print(f"playing {plural(settings.episodes, 'episode')} with {name}", file=sys.stderr)
-        checkpoint = checkpoint_of(directory, settings.checkpoint)
-        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+        agent, _ = agent_of_run(directory, settings, run)
         evaluations[name] = evaluate(
-            agent.to(choose_device(settings.device)),
+            agent,
             run.env,
             settings.episodes,
             greedy=settings.greedy,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import load_evaluation
+from engram.config.evaluation import EvalSettings, load_request
 from engram.training.settings import EVALUATION_SEED
 
 DESCRIPTION = """Plays whole episodes with the policy of a run. Prints return, length and the environment's statistics,
@@ -24,7 +24,7 @@ SETTINGS = f"""settings and their defaults:
   num_workers=0        worker processes that step them; 0: step them in this process
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment: features are matched by name, unknown ones are masked
+  env=CHOICE           a different environment: features are matched by name, unknown ones are masked
 
 examples:
   engram eval run=fast_tmaze
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     )
     add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_evaluation(words, options.trust)
+    request = load_request(words, EvalSettings, options.trust)
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.api.evaluate import play
     from engram.display.evaluation import show

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import PolicyOfRun, read_request
-from engram.config.run import RunSettings
+from engram.config.evaluation import PolicyOfRun, RunRequest, load_request
 from engram.stored.files import file_in_run
 
 DESCRIPTION = """Writes the policy of a run as one file that runs without Engram, in onnxruntime or PyTorch: a step
@@ -16,7 +15,7 @@ SETTINGS = """settings and their defaults:
   run=NAME             the run, or the path of its directory
   runs_dir=runs        the directory that holds the runs
   checkpoint=latest    or best, or the path of a checkpoint
-  env=CHOICE           export for another environment, as `engram eval` plays it; env.SETTING=VALUE likewise
+  env=CHOICE           export for a different environment, as `engram eval` plays it; env.SETTING=VALUE likewise
 
 examples:
   engram export run=fast_tmaze
@@ -30,19 +29,18 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
     add_trust(parser)
     options, words = parser.parse_settings(words)
-    _export(*read_request(words, PolicyOfRun, options.trust), options.format, options.out)
+    _export(load_request(words, PolicyOfRun, options.trust), options.format, options.out)
     return 0
 
 
-def _export(
-    directory: Path, settings: PolicyOfRun, run: RunSettings, format_name: str | None, out: Path | None
-) -> None:
+def _export(request: RunRequest[PolicyOfRun], format_name: str | None, out: Path | None) -> None:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.env.registry import make_spec
     from engram.export.formats import FORMATS, require_packages
     from engram.export.write import choose_format, export_agent
     from engram.training.checkpoint.origin import checkpoint_of, load_agent
 
+    directory, settings, run = request
     name = choose_format(out, format_name)
     require_packages(name)
     checkpoint = checkpoint_of(directory, settings.checkpoint)

@@ -10,14 +10,14 @@ from engram.config.several import Member
 from engram.cores import available_cores
 from engram.display.formatting import MISSING, count, number, plural
 from engram.env.registry import make_spec
-from engram.runs.group import Row, summarise, train_group
+from engram.runs.group import GroupRow, summarise, train_group
 from engram.settings import UserError
-from engram.training.launch import place
+from engram.training.launch import rank_info
 
 
 def train_members(members: Sequence[Member], trust: bool) -> int:
     """Train the runs of a group, as many at a time as there are cores, and print their table."""
-    if place().size > 1:
+    if rank_info().size > 1:
         raise UserError("train: several values cannot be trained under torchrun: give one value of each setting")
     for env in {repr(member.settings.env): member.settings.env for member in members}.values():
         make_spec(env)  # an environment that cannot be made leaves no directory behind
@@ -31,13 +31,13 @@ def train_members(members: Sequence[Member], trust: bool) -> int:
 
 
 def train_one(trust: bool, words: list[str]) -> int:
-    """One run, in a process of its own."""
+    """One run, in its own process."""
     from engram.cli.main import main
 
     return main(["train", *words, *(["--trust"] if trust else [])])
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[GroupRow]) -> Table:
     names = [*dict.fromkeys(name for row in rows for name in row.values)]
     grid = Table(box=None, pad_edge=False)
     for name in [*names, "runs", "steps", "return", "95% interval", "std"]:
@@ -47,7 +47,7 @@ def table(rows: Sequence[Row]) -> Table:
     return grid
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: GroupRow) -> list[str]:
     value = row.returns
     if value is None:
         return [MISSING] * 3

@@ -19,20 +19,30 @@ from engram.settings import UserError
 from engram.training.stop_signals import STOPS, Stopped, handle_signals
 
 # Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
-VERBS = {
-    "train": "train a policy",
-    "sweep": "search settings with Optuna",
-    "runs": "list runs with their state and return",
-    "compare": "test policies on the same episodes",
-    "eval": "play whole episodes with a trained policy",
-    "replay": "record an episode and show what of its past the agent remembers",
-    "memory": "measure what an agent remembers, and for how long",
-    "export": "write a policy as ONNX or a PyTorch program",
-    "audit": "check that a policy handles its memory correctly",
-    "bench": "measure speed",
-    "check-env": "play an environment a little, and say what is wrong with it",
-    "validate": "check settings and print them in full, without training",
+GROUPS = {
+    "train": {
+        "train": "train a policy",
+        "sweep": "search settings with Optuna",
+        "validate": "check settings and print them in full, without training",
+        "check-env": "play an environment a little, and say what is wrong with it",
+    },
+    "look": {
+        "runs": "list runs with their state and return",
+        "watch": "show a run that trains in another process, or has ended",
+        "report": "one page of charts about one or several runs",
+        "diagnose": "say why a run does not learn",
+        "replay": "record an episode and show what of its past the agent remembers",
+        "memory": "measure what an agent remembers, and for how long",
+    },
+    "test": {
+        "eval": "play whole episodes with a trained policy",
+        "compare": "test policies on the same episodes",
+        "audit": "check that a policy handles its memory correctly",
+        "bench": "measure speed",
+    },
+    "use": {"export": "write a policy as ONNX or a PyTorch program"},
 }
+VERBS = {verb: summary for group in GROUPS.values() for verb, summary in group.items()}
 CPU_SAMPLE_SECONDS = 0.1
 BUSY_CORES = 0.3  # in use by other programs
 
@@ -57,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception:
         if not received:
             raise
-        print("stopped", file=sys.stderr)  # an interrupted import may fail with an error of its own
+        print("stopped", file=sys.stderr)  # an interrupted import may raise a different error
         return received[0].exit_code
 
 
@@ -67,7 +77,7 @@ def _run(words: Sequence[str]) -> int:
         command = parser.parse_args(["--help"] if [*words] in ([], ["help"]) else words)
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
-        if command.verb != "bench":  # it measures by itself how busy the machine is
+        if command.verb != "bench":  # it measures how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
         return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))
@@ -78,12 +88,16 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _parser() -> ArgumentParser:
-    verbs = [f"  {verb:<10} {summary}" for verb, summary in VERBS.items()]
+    verbs = [
+        line
+        for title, group in GROUPS.items()
+        for line in (f"{title}:", *(f"  {verb:<10} {summary}" for verb, summary in group.items()), "")
+    ]
     parser = ArgumentParser(
         prog="engram",
         usage="engram VERB …",
         description="Train reinforcement-learning agents with memory.",
-        epilog="\n".join(["verbs:", *verbs, "", "`engram VERB --help` describes a verb."]),
+        epilog="\n".join([*verbs, "`engram VERB --help` describes a verb."]),
     )
     parser.add_argument("--version", "-V", action="version", version=f"engram {__version__}")
     parser.add_argument("verb", help=SUPPRESS)

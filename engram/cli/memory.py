@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.memory import MemoryRequest, load_memory
+from engram.config.evaluation import MemorySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import file_in_run
 from engram.training.settings import EVALUATION_SEED
@@ -25,7 +25,7 @@ SETTINGS = f"""settings and their defaults:
   seed={EVALUATION_SEED}       of the episodes
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment
+  env=CHOICE           a different environment
 
 examples:
   engram memory run=fast_tmaze --open
@@ -42,7 +42,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
     add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_memory(words, options.trust)
+    request = load_request(words, MemorySettings, options.trust)
+    if request.run.trainer.memory == "off":
+        raise UserError(
+            f"run: {request.settings.run} was trained with trainer.memory=off, so it has no memory to examine"
+        )
     out = options.out or file_in_run(request.directory, "memory.html", "--out")
     if options.out is None:
         file_in_run(request.directory, "memory.json", "--out")
@@ -55,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def examine(request: MemoryRequest, out: Path) -> tuple[dict[str, Any], list[str]]:
+def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, Any], list[str]]:
     """Measure, and write the page and its JSON; returns the report and its verdict."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.memory_report import memory_report

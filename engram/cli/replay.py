@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.replay import ReplayRequest, load_replay
+from engram.config.evaluation import ReplaySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import file_in_run
 from engram.training.settings import EVALUATION_SEED
@@ -29,7 +29,7 @@ SETTINGS = f"""settings and their defaults:
   seed={EVALUATION_SEED}       of the episodes: the first ones of `engram eval` with this seed and num_envs=1
   device=auto          auto, cpu, cuda or mps
   env.SETTING=VALUE    change the run's environment
-  env=CHOICE           another environment
+  env=CHOICE           a different environment
 
 examples:
   engram replay run=fast_tmaze --open
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     )
     add_trust(parser)
     options, words = parser.parse_settings(words)
-    request = load_replay(words, options.trust)
+    request = load_request(words, ReplaySettings, options.trust)
     out = options.out or file_in_run(request.directory, "replay.html", "--out")
     _check_files(out, options.video, options.mettagrid)
     recording = play(request, out, options.video)
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def play(request: ReplayRequest, out: Path, video: Path | None) -> "Recording":
+def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> "Recording":
     """Record, and write the page and the video."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.influence import influence
@@ -96,7 +96,7 @@ def play(request: ReplayRequest, out: Path, video: Path | None) -> "Recording":
     return recording
 
 
-def _write_mettagrid(request: ReplayRequest, recording: "Recording", path: Path) -> None:
+def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording", path: Path) -> None:
     from engram.env.mettagrid.replay_file import write_replay
 
     ends = [*recording.episode_starts[1:], recording.steps]

@@ -16,7 +16,7 @@ from engram.env.registry import make_spec
 from engram.settings import UserError
 
 DESCRIPTION = """Searches settings with Optuna. Each trial is a run with one thread, one at a time for each core.
-The same command again goes on with the study, and takes up trials that were killed. Several machines can work on one
+The same command again continues the study and resumes trials that were killed. Several machines can work on one
 study if its storage is a database that all of them reach. See docs/many-runs.md."""
 
 EXAMPLE = """a sweep file:

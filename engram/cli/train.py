@@ -5,10 +5,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engram.api.hooks import find_hook
 from engram.api.train import train_run
@@ -20,8 +20,8 @@ from engram.config.run_directory import differences, prepare_directory, restore_
 from engram.config.several import expand
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
-from engram.training.checkpoint.listing import list_checkpoints
-from engram.training.launch import Place, place
+from engram.training.checkpoint import list_checkpoints
+from engram.training.launch import RankInfo, rank_info
 from engram.training.stop_signals import Stopped, request_stop
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
-    process = place()
+    process = rank_info()
     try:
         settings = load(words, trust)
+        display = stack.enter_context(_display(words, settings, process))
+        display.building(settings.run, f"{settings.policy.name.rpartition(':')[2]} on {_env_name(settings)}")
         find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
-        directory = prepare_directory(settings, stack) if process.rank == 0 else settings.directory
+        if process.rank == 0:
+            prepare_directory(settings, stack)
     except UserError as error:
         if process.local_rank == 0:  # all ranks find the same mistake; one of each machine reports it
             raise
@@ -58,14 +61,14 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
     restore = partial(restore_directory, settings, stack) if process.rank == 0 else None
 
     def train(world: "World | None" = None) -> int:
-        return _train(words, settings, directory, trust, restore, world)
+        return _train(settings, display, trust, restore, world)
 
     if process.size > 1:
         return _run_distributed(process, settings, train)
     return train()
 
 
-def _run_distributed(process: Place, settings: RunSettings, train: "Callable[[World], int]") -> int:
+def _run_distributed(process: RankInfo, settings: RunSettings, train: "Callable[[World], int]") -> int:
     """Join the other ranks, train, and return the exit code. One rank alone reports an error."""
     from engram.training.device import choose_device
     from engram.training.distributed import connect
@@ -93,32 +96,48 @@ def _exit_code(error: BaseException) -> int:
     return Stopped.exit_code if isinstance(error, KeyboardInterrupt) else 1
 
 
+def _display(words: Sequence[str], settings: RunSettings, process: RankInfo) -> Any:
+    """The display of rank 0; the others show nothing."""
+    from engram.display.plain import SilentDisplay
+    from engram.display.terminal import make_display
+
+    if process.rank:
+        return SilentDisplay()
+    resumed = bool(list_checkpoints(settings.directory / "checkpoints"))
+    return make_display(sys.stdout, next_steps=partial(next_steps, words, settings, resumed))
+
+
+def _env_name(settings: RunSettings) -> str:
+    own_names = {"gym": "id", "python": "title", "pettingzoo": "module"}
+    return str(getattr(settings.env, own_names.get(settings.env.kind, "kind")))
+
+
 def _train(
-    words: Sequence[str],
     settings: RunSettings,
-    directory: Path,
+    display: Any,
     trust: bool,
     restore: Callable[[], None] | None,
     world: "World | None" = None,
 ) -> int:
     """Train, and return the exit code: that of a signal if one stopped the run."""
-    from engram.display.terminal import make_display
-
     try:
-        resumed, main = bool(list_checkpoints(directory / "checkpoints")), world is None or world.main
-        with (
-            nullcontext(sys.stdout) if main else open(os.devnull, "w", encoding="utf-8") as stream,
-            make_display(stream, next_steps=partial(next_steps, words, settings, resumed)) as display,
-            request_stop(display.message) as request,
-        ):
-            train_run(settings, display, world, trust, restore, lambda: request.stop is not None)
+        with request_stop(display.message) as request:
+            end_hung = partial(_end_hung, display)
+            train_run(settings, display, world, trust, restore, lambda: request.stop is not None, end_hung)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     if request.stop is None:
         return 0
-    if main:
+    if world is None or world.main:
         print(SAVED, file=sys.stderr)
     return request.stop.exit_code
+
+
+def _end_hung(display: AbstractContextManager) -> None:
+    """Ends the program from another thread: the main thread is in an environment that does not return."""
+    display.__exit__(None, None, None)
+    print("an environment hangs (see above): " + STOPPED, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
@@ -139,7 +158,7 @@ def _eval_command(settings: RunSettings) -> str:
 
 
 def _train_command(words: Sequence[str], changes: dict[str, object]) -> str:
-    process, script = place(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
+    process, script = rank_info(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
     program = script or f"{_program()} train"
     if process.size > 1:
         # On several machines only the user knows the arguments of torchrun.

@@ -1,8 +1,11 @@
-"""Settings of `engram eval`: which run and checkpoint, and how to play. Checked before torch is imported."""
+"""Settings of `engram eval`, `replay`, `memory` and `export`, which use the policy of a run.
+
+They are checked before torch is imported.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
@@ -19,7 +22,7 @@ from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
 class PolicyOfRun(Settings):
-    """Which policy: that of a run at a checkpoint."""
+    """The policy of a run, at one of its checkpoints."""
 
     run: str
     runs_dir: str = "runs"
@@ -42,36 +45,42 @@ class EvalSettings(PlaySettings):
     num_workers: Workers = 0
 
 
-Request = TypeVar("Request", bound=PolicyOfRun)
+class ReplaySettings(PlaySettings):
+    """What to record."""
+
+    episodes: Positive | None = None  # null: as many as it takes for 64 steps
+    max_steps: Positive = 1000
 
 
-class EvalRequest(NamedTuple):
-    """What `engram eval` was asked for."""
+class MemorySettings(PlaySettings):
+    """What to measure."""
+
+    episodes: Positive = 128
+
+
+Chosen = TypeVar("Chosen", bound=PolicyOfRun)
+
+
+class RunRequest(NamedTuple, Generic[Chosen]):
+    """A run, and what to do with its policy."""
 
     directory: Path
-    settings: EvalSettings
+    settings: Chosen
     run: RunSettings  # as stored, with the environment that was asked for
 
 
-def load_evaluation(
-    words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
-) -> EvalRequest:
+def load_request(
+    words: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> RunRequest[Chosen]:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
-    return EvalRequest(*read_request(words, EvalSettings, trust, settings))
-
-
-def read_request(
-    words: Sequence[str], kind: type[Request], trust: bool = False, settings: Mapping[str, Any] | None = None
-) -> tuple[Path, Request, RunSettings]:
-    """The directory of a run, the settings of what to do with it, and its own with the environment asked for."""
     given = [*map(parse_override, words), *from_python(settings or {})]
     overrides = {override.name: override for override in given}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
     own = {name: override for name, override in overrides.items() if override not in of_env}
-    request = _checked({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
-    directory = find_run(request.run, Path(request.runs_dir))
+    chosen = _validate({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
+    directory = find_run(chosen.run, Path(chosen.runs_dir))
     unused = ("env", "trainer") if "env" in overrides else ("trainer",)
-    return directory, request, with_env(load_run(directory, trust, unused), of_env)
+    return RunRequest(directory, chosen, with_env(load_run(directory, trust, unused), of_env))
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -81,12 +90,12 @@ def find_run(name: str, runs_dir: Path) -> Path:
             return directory
     runs = sorted(file.parent.name for file in runs_dir.glob(f"*/{SETTINGS_FILE}"))
     if not runs:
-        raise UserError(f"run: there are no runs in {runs_dir}: train one, or say where they are with runs_dir=")
+        raise UserError(f"run: there are no runs in {runs_dir}: train one, or set runs_dir=")
     raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
 
 
 def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
-    """The settings of a run in another environment (`env=NAME`), or with some settings of its own one changed."""
+    """The settings of a run in a different environment (`env=NAME`), or with changes to its own environment."""
     if not overrides:
         return run
     content = run.model_dump(mode="json", exclude={"agent" if run.agent is None else "py_agent"})
@@ -111,7 +120,7 @@ def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _checked(given: dict[str, Any], kind: type[Request]) -> Request:
+def _validate(given: dict[str, Any], kind: type[Chosen]) -> Chosen:
     known = kind.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:

@@ -56,7 +56,7 @@ def _shipped(group: str, choice: str) -> dict[str, Any]:
 
 
 def _reference(choice: str) -> str:
-    """`file.py:NAME` or `module:NAME`. A name in `<>` is one of a function, which only its own program can find."""
+    """`file.py:NAME` or `module:NAME`. A name in `<>` was defined inside a function: only this process can find it."""
     module, _, name = choice.rpartition(":")
     if not module or not (name.replace(".", "_").isidentifier() or "<" in name):
         file = module if module.endswith(".py") else choice.rstrip(":")

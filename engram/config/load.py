@@ -20,8 +20,8 @@ from engram.env.settings import agents_of
 from engram.nearest import suggestion
 from engram.settings import SettingsError, UserError
 from engram.stored.trust import UntrustedCodeError, require_trust
-from engram.training.checkpoint.listing import list_checkpoints
-from engram.training.launch import place
+from engram.training.checkpoint import list_checkpoints
+from engram.training.launch import rank_info
 from engram.training.sizes import SIZE_NAMES, of_one_rank, resolve_sizes
 
 SETTINGS_FILE = "settings.yaml"
@@ -101,7 +101,7 @@ def validate_stored(content: dict[str, Any], path: Path) -> RunSettings:
         lines = [f"{path}: {line}" for line in describe_errors(error).values()]
     except UnicodeEncodeError as error:
         lines = [f"{path}: {error}"]
-    raise SettingsError([*lines, f"{path} does not fit this version of Engram: correct it, or start another run"])
+    raise SettingsError([*lines, f"{path} does not fit this version of Engram: correct it, or start a new run"])
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _with_recipe(tree: DictConfig, task: str, chosen: Sequence[str]) -> DictConf
     if "env" in chosen:
         raise UserError("a recipe has its environment: give task= or env=, not both (env.SETTING=VALUE changes it)")
     if "agent" in chosen and recipe.py_agent:
-        raise UserError(f"{task} has settings of py_agent ({', '.join(recipe.py_agent)}): it cannot go with agent=")
+        raise UserError(f"{task} sets py_agent ({', '.join(recipe.py_agent)}): it cannot be combined with agent=")
     given = OmegaConf.create(recipe.settings())
     return OmegaConf.merge({**tree, "env": {}}, given, {"task": task})  # type: ignore[return-value]
 
@@ -210,9 +210,9 @@ def _remove(part: dict[str, Any], path: list[str]) -> None:
 
 def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
     if any(problem.startswith(f"{name}:") for problem in problems for name in SIZE_NAMES):
-        return  # one size is already wrong: what follows from it is no help
+        return  # one size is wrong already: errors that follow from it would not help
     agents = agents_of(settings.env) or 1  # unknown until it is built: sizes must at least work for one agent
-    process = place()
+    process = rank_info()
     each = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
         trainer = of_one_rank(settings.trainer, process.size)

@@ -1,4 +1,4 @@
-"""Recipes, chosen with `task=NAME`: an environment, a budget, the settings that differ from the defaults, and a figure.
+"""Recipes, chosen with `task=NAME`: an environment, a budget, settings, and a published score.
 
 A recipe is a YAML file in `config/task`, or one of the user's own (`task=path/to/mine.yaml`).
 """
@@ -15,7 +15,7 @@ SECTIONS = ("py_agent", "trainer")  # may hold settings that differ from the def
 
 
 class Published(Settings):
-    """A figure to compare with."""
+    """A published score to compare with."""
 
     score: float
     steps: int | None = None  # after which it was reached
@@ -35,7 +35,7 @@ class Recipe(Settings):
 
     @property
     def goal(self) -> float | None:
-        """The return until which steps and seconds are counted."""
+        """The return to reach: steps and seconds are counted until then."""
         return self.published.score if self.solved is None and self.published else self.solved
 
     def settings(self) -> dict[str, dict[str, Any]]:

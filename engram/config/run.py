@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.env.settings import EnvSettings, Gym, MettagridFile, PettingZoo, PythonEnv
 from engram.nearest import suggestion
 from engram.settings import Settings
@@ -24,15 +24,15 @@ class RunSettings(Settings):
     init_from: str | None = None  # the directory of a run or checkpoint to take the initial weights from
     hooks: str | None = None  # file.py:function or package.module:function, called after every epoch
     py_agent: PyAgent | None = None
-    agent: Agent | None = None
+    agent: YamlAgent | None = None
     env: EnvSettings
     trainer: Trainer = Trainer()
     wandb: Wandb = Wandb()
-    task: str | None = None  # the recipe that the settings began with
+    task: str | None = None  # the recipe that the settings are based on
     run: str = Field(default_factory=lambda given: _default_name(given))  # last: its default is made from the others
 
     @property
-    def policy(self) -> PyAgent | Agent:
+    def policy(self) -> PyAgent | YamlAgent:
         policy = self.py_agent or self.agent
         assert policy is not None
         return policy

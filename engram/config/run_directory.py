@@ -12,7 +12,7 @@ from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
 from engram.stored.files import UnreadableError, require_inside
 from engram.stored.trust import record_own
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 
 try:
     import fcntl
@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "trainer.total_timesteps",
     "trainer.num_workers",
     "trainer.worker_timeout",
+    "trainer.worker_restarts",
     "trainer.disk_timeout",
     "trainer.peer_timeout",
     "trainer.checkpoint",
@@ -62,7 +63,7 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
         _write_settings(settings, directory)
         record_own(directory, read_settings(directory))
     except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{directory} is not a directory: give another run= or runs_dir=") from None
+        raise UserError(f"{directory} is not a directory: choose a different run= or runs_dir=") from None
     except OSError as error:
         raise UserError(not_writable(directory, error)) from None
     return directory
@@ -143,7 +144,7 @@ def _acquire(file: TextIO, directory: Path) -> None:
         file.seek(0)
         process = f"process {number}" if (number := file.read().strip()) else "another process"
         raise UserError(
-            f"{directory} is being trained by {process}: wait for it, stop it, or give another run="
+            f"{directory} is being trained by {process}: wait for it, stop it, or choose a different run="
         ) from None
     except OSError:
         pass  # a file system without locks
@@ -163,7 +164,7 @@ def _check_is_a_run(directory: Path) -> None:
     """Raise if the directory holds other files. A run that stopped very early may have left only its lock."""
     others = [file for file in directory.iterdir() if not file.name.startswith((f".{SETTINGS_FILE}", LOCK_FILE))]
     if others and not (directory / SETTINGS_FILE).exists():
-        raise UserError(f"{directory} exists and is not a run of Engram's: give another run=")
+        raise UserError(f"{directory} exists and is not a run of Engram's: choose a different run=")
 
 
 def _check_nothing_leads_out(directory: Path) -> None:
@@ -197,7 +198,8 @@ def _check_same_settings(settings: RunSettings, directory: Path) -> None:
     if not (directory / SETTINGS_FILE).exists() or not list_checkpoints(directory / "checkpoints"):
         return  # without a checkpoint there is nothing to resume, so the settings may be corrected
     if changed := differences(describe_run(directory), settings):
-        raise SettingsError([*changed, f"{directory} is another run: give another run=, or the settings it began with"])
+        fix = "choose a different run=, or give the settings it began with"
+        raise SettingsError([*changed, f"{directory} is a different run: {fix}"])
 
 
 def _may_change(name: str) -> bool:

@@ -23,7 +23,7 @@ def environments() -> dict[str, type[Settings]]:
 
 @cache
 def usable(kind: str | None, policy: str | None) -> frozenset[str]:
-    """The names that a run with this kind of environment and `py_agent` or `agent` can set. None stands for any."""
+    """The names that a run with this kind of environment and `py_agent` or `agent` can set. None: any of them."""
     of_env = {name for name, _ in _walk(environments()[kind], "env.")} if kind else {*known()}
     other = {"py_agent": "agent.", "agent": "py_agent.", None: "-"}[policy]
     return frozenset(

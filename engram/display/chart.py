@@ -35,7 +35,7 @@ class Scale(NamedTuple):
 
 
 def chart(curve: ReturnCurve, scale: Scale, width: int, rows: int) -> list[Text]:
-    """Lines of text from top to bottom; columns above the memory threshold have another colour."""
+    """Lines of text from top to bottom; columns above the memory threshold have a different colour."""
     values = _columns(curve, width)
     heights = _eighths(values, scale, rows)
     styles = [ABOVE if scale.threshold is not None and value > scale.threshold else BELOW for value in values]

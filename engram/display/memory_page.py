@@ -20,8 +20,8 @@ class MemoryFacts(NamedTuple):
     env: str
     policy: str
     epoch: int
-    steps: int  # it was trained for
-    bptt: int  # steps that training sees at a time
+    steps: int  # of training
+    bptt: int  # trainer.bptt_horizon
     greedy: bool
     seed: int
     ceiling: float | None  # the best return without memory, if known
@@ -33,7 +33,7 @@ def memory_page(facts: MemoryFacts, report: Report) -> str:
 
 def verdict(facts: MemoryFacts, report: Report) -> list[str]:
     """The results in a few sentences."""
-    return [*_about_returns(report["returns"]), *_about_horizon(report, facts.bptt), *_about_facts(report)]
+    return [*_about_returns(report["returns"]), *about_horizon(report["horizon"], facts.bptt), *_about_facts(report)]
 
 
 def _about_returns(returns: Mapping[str, Any]) -> list[str]:
@@ -50,8 +50,8 @@ def _about_returns(returns: Mapping[str, Any]) -> list[str]:
     return [f"The return does not measurably depend on memory: {figures}."]
 
 
-def _about_horizon(report: Report, bptt: int) -> list[str]:
-    horizon = report["horizon"]
+def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
+    """How long the agent's actions depend on what it has seen; None if no episode has two steps."""
     if horizon is None:
         return ["Episodes have a single step, so nothing can be remembered."]
     first, largest = horizon["change"][0]["mean"], horizon["largest"]
@@ -72,7 +72,7 @@ def _about_horizon(report: Report, bptt: int) -> list[str]:
 
 
 def _about_facts(report: Report) -> list[str]:
-    """What is remembered: read from memory, and not from the observation at hand."""
+    """What is remembered: readable from memory, but not from the current observation."""
     found = []
     for fact in report["facts"]:
         if fact["name"].startswith("first saw"):

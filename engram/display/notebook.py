@@ -56,7 +56,13 @@ class NotebookDisplay:
             self._progress.end("stopped")
             self._draw()
 
+    def building(self, run: str, what: str) -> None:
+        """Show at once what is being built, until `start`."""
+        self._messages = [f"{run}: building {what} …"]
+        self._draw()
+
     def start(self, plan: "RunPlan") -> None:
+        self._messages = []
         self._progress = RunProgress(plan)
         if explanation := last_batch(plan):
             self._messages.append(explanation)

@@ -21,6 +21,8 @@ WIDEST = 120
 CHART_ROWS = 5
 REPLAY_BOUND = 1e-5  # float32 rounding; a larger error means that acting and learning used different memory
 PHASE_STYLES = {"environment": "blue", "inference": "magenta", "learning": "cyan", "other": "bright_black"}
+CHECKPOINT = "checkpoint"  # the epoch of the last one, which training adds to the record
+LEAST_CHART_ROWS = 3  # where statistics of the environment need room
 METRICS = {  # label -> key of the record, most important first: a small terminal shows only the first ones
     "episode length": "episode/length",
     "policy loss": "loss/policy",
@@ -28,12 +30,14 @@ METRICS = {  # label -> key of the record, most important first: a small termina
     "entropy": "loss/entropy",
     "KL": "loss/kl",
     "clip fraction": "loss/clip_fraction",
-    "explained variance": "value/explained_variance",
+    "explained var.": "value/explained_variance",
+    "learning rate": "schedule/optimizer.learning_rate",
     "gradient norm": "gradient/norm",
     "replay error": "memory/replay_error",
-    "recurrent gradient": "gradient/norm_recurrent",
+    "core gradient": "gradient/norm_recurrent",
     "memory norm": "memory/norm",
     "process memory": "process/megabytes",
+    "checkpoint": CHECKPOINT,
 }
 METRIC_WIDTH = 24
 GAP = 2  # columns between two metrics
@@ -49,7 +53,9 @@ def run_panel(progress: RunProgress, width: int, height: int) -> Panel:
     frame_and_blanks = 7  # including the line of the cursor below the panel
     free_rows = height - frame_and_blanks - sum(map(len, (header, done, speed, returns)))
     columns = min(max((inner + GAP) // (METRIC_WIDTH + GAP), 1), 4)
-    metric_rows = max(min(ceil(len(METRICS) / columns), free_rows - 1), 0)
+    own_rows = ceil(len(METRICS) / columns)
+    all_rows = ceil((len(METRICS) + len(progress.statistics)) / columns)
+    metric_rows = max(min(all_rows, max(free_rows - LEAST_CHART_ROWS, own_rows), free_rows - 1), 0)
     chart_rows = min(max(free_rows - metric_rows, 1), CHART_ROWS)
     blank = Text()
     body = Group(
@@ -107,6 +113,8 @@ def _return(progress: RunProgress, width: int) -> list[Text]:
     value, env = progress.value("return"), progress.plan.env
     ceiling, threshold = env.memoryless_ceiling, memory_threshold(env)
     parts = [Text.assemble("return ", (score(value), "bold"))]
+    if progress.best is not None:
+        parts.append(Text(f"best {score(progress.best[0])} at {count(progress.best[1])} steps", "dim"))
     if value is None:
         parts = [Text("no episode has ended yet", "dim")]
     if ceiling is not None:
@@ -130,7 +138,8 @@ def _metrics(progress: RunProgress, width: int, columns: int, rows: int) -> list
     ends = [round((column + 1) * (width + GAP) / columns) for column in range(columns)]
     widths = [end - start - GAP for start, end in zip([0, *ends], ends, strict=False)]
     lines = [Text(no_wrap=True) for _ in range(rows)]
-    for position, (label, name) in enumerate([*METRICS.items()][: rows * columns]):
+    shown = {**METRICS, **progress.statistics}
+    for position, (label, name) in enumerate([*shown.items()][: rows * columns]):
         column, row = divmod(position, rows)
         lines[row].append(" " * GAP if column else "").append_text(_metric(progress, label, name, widths[column]))
     return lines
@@ -142,12 +151,16 @@ def _metric(progress: RunProgress, label: str, name: str, width: int) -> Text:
         shown = Text(MISSING, "dim")
     elif not isfinite(value):
         shown = Text(str(value), "bold red")
+    elif name == CHECKPOINT:
+        shown = Text(f"epoch {count(value)}" if value else "none yet")
     elif name == "memory/replay_error":
         shown = Text.assemble(f"{number(value)} ", ("✓", "green") if value < REPLAY_BOUND else ("✗", "bold red"))
     else:
         shown = Text(FORMATS.get(name, number)(value))
     label_width = max(width - shown.cell_len - 1, 0)
-    return Text.assemble((f"{label[:label_width]:<{label_width}} ", "dim"), shown)
+    if len(label) > label_width:
+        label = f"{label[: label_width - 1]}…" if label_width else ""
+    return Text.assemble((f"{label:<{label_width}} ", "dim"), shown)
 
 
 def _bar(parts: list[tuple[str, float]], width: int, label: str) -> Text:

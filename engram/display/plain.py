@@ -48,6 +48,10 @@ class PlainDisplay:
         if not isinstance(error, BrokenPipeError):
             self._print_epoch()
 
+    def building(self, run: str, what: str) -> None:
+        """Say at once what is being built, until `start`."""
+        self.message(f"run {run}: building {what}")
+
     def start(self, plan: "RunPlan") -> None:
         self._progress = RunProgress(plan, self._clock)
         sizes = plan.sizes
@@ -101,3 +105,22 @@ def epoch_line(progress: RunProgress) -> str:
     words |= {word: number(progress.value(name)) for word, name in METRICS.items()}
     words["megabytes"] = count(progress.value("process/megabytes"))
     return " ".join(f"{word} {value}" for word, value in words.items())
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def __enter__(self) -> "SilentDisplay":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def building(self, run: str, what: str) -> None: ...
+
+    def start(self, plan: "RunPlan") -> None: ...
+
+    def update(self, record: Record) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def finish(self, result: "RunResult") -> None: ...

@@ -13,6 +13,7 @@ Record = Mapping[str, Any]  # the metrics of an epoch
 Ending = Literal["done", "stopped"]
 
 PHASES = ("environment", "inference", "learning")
+EPISODE_FIGURES = ("episode/count", "episode/return", "episode/length")  # of every environment
 RECENT_EPOCHS = 30  # speeds are averaged over these
 CURVE_POINTS = 1024  # more than a terminal has columns
 
@@ -38,6 +39,7 @@ class RunProgress:
         self.plan = plan
         self.record: Record = {}
         self.curve = ReturnCurve()
+        self.best: tuple[float, int] | None = None  # the highest return, and the steps at which it was reached
         self.ending: Ending | None = None
         self._recent: deque[Record] = deque(maxlen=RECENT_EPOCHS)
         self._clock = clock
@@ -49,6 +51,8 @@ class RunProgress:
             self._recent.append(record)
         if (value := self.value("return")) is not None and math.isfinite(value):
             self.curve.add(self.steps, value)
+            if self.best is None or value > self.best[0]:
+                self.best = value, self.steps
 
     def end(self, ending: Ending) -> None:
         self.ending, self._record_time = self.ending or ending, self._clock()
@@ -57,6 +61,12 @@ class RunProgress:
         """A metric of the latest epoch, if it has it."""
         value = self.record.get(name)
         return None if value is None else float(value)
+
+    @property
+    def statistics(self) -> dict[str, str]:
+        """The environment's own statistics: label -> key of the record."""
+        own = [name for name in self.record if name.startswith("episode/") and name not in EPISODE_FIGURES]
+        return {name.removeprefix("episode/").replace("_", " "): name for name in own}
 
     @property
     def epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""The replay page: a recorded episode with its world, the agent's actions, its memory, and what of the past matters."""
+"""The replay page: a recorded episode with the agent's actions, its memory, and which earlier steps matter."""
 
 # T steps, R rows (agents), W numbers per action distribution, U units, G groups of steps
 
@@ -9,8 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.display.page import page
-from engram.display.replay_scenes import world
-from engram.display.unit_order import unit_order
+from engram.display.replay_scenes import page_scenes
 from engram.env.spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ class RunFacts(NamedTuple):
     run: str
     policy: str
     epoch: int
-    steps: int  # it was trained for
+    steps: int  # of training
     memory: bool  # false: cleared at every step
 
 
 def replay_page(facts: RunFacts, recording: "Recording", influence: "Influence", unit_names: Sequence[str]) -> str:
-    shown = world(recording)
+    shown = page_scenes(recording)
     units = _shown_units(recording)
     starts = recording.episode_starts
     content = {
@@ -127,3 +126,23 @@ def _notes(recording: "Recording", influence: "Influence") -> list[str]:
     if not recording.complete:
         notes.append(f"The recording stops after {recording.steps} steps, before the last episode ends.")
     return notes
+
+
+def unit_order(memory_NU: np.ndarray, count: int) -> np.ndarray:
+    """The indices of the `count` units that vary most, ordered by similarity.
+
+    Units are points in the plane of the first two principal components; those that rise and fall together have the
+    same direction. They are ordered by that angle, beginning at the widest gap.
+    """
+    bounded = np.tanh(memory_NU)  # cells of an LSTM have no bound; a few large ones must not hide the others
+    centred = bounded - bounded.mean(0)
+    spread = centred.std(0)
+    chosen = np.sort(np.argsort(-spread, kind="stable")[:count])
+    scaled = centred[:, chosen] / np.maximum(spread[chosen], 1e-8)
+    if len(scaled) < 2 or len(chosen) < 3:
+        return chosen
+    *_, directions = np.linalg.svd(scaled, full_matrices=False)
+    angles = np.arctan2(directions[1], directions[0])
+    order = np.argsort(angles, kind="stable")
+    gaps = np.diff(angles[order], append=angles[order[0]] + 2 * np.pi)
+    return chosen[np.roll(order, -int(np.argmax(gaps)) - 1)]

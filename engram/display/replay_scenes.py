@@ -19,15 +19,15 @@ PICTURE_BYTES = 6_000_000  # of all pictures; larger ones are halved until they 
 OBSERVATION_BYTES = 2_000_000
 
 
-class World(NamedTuple):
-    """What the page draws as the world."""
+class PageScenes(NamedTuple):
+    """The scenes of an episode, as the page draws them."""
 
     facts: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
     notes: list[str]  # for the reader
 
 
-def world(recording: "Recording") -> World:
+def page_scenes(recording: "Recording") -> PageScenes:
     scenes = recording.scenes
     if not scenes:
         return _observations(recording)
@@ -35,7 +35,7 @@ def world(recording: "Recording") -> World:
     return _grid(grids) if grids else _pictures([scene for scene in scenes if isinstance(scene, np.ndarray)])
 
 
-def _grid(scenes: Sequence[GridScene]) -> World:
+def _grid(scenes: Sequence[GridScene]) -> PageScenes:
     kinds: dict[str, int] = {}
     inventories: dict[tuple[tuple[str, int], ...], int] = {(): 0}
     rows, offsets = [], [0]
@@ -53,10 +53,10 @@ def _grid(scenes: Sequence[GridScene]) -> World:
         "kinds": list(kinds),
         "inventories": [dict(items) for items in inventories],
     }
-    return World(facts, {"objects": np.array(rows, np.int32), "objectOffsets": np.array(offsets, np.int32)}, [])
+    return PageScenes(facts, {"objects": np.array(rows, np.int32), "objectOffsets": np.array(offsets, np.int32)}, [])
 
 
-def _pictures(frames: Sequence[np.ndarray]) -> World:
+def _pictures(frames: Sequence[np.ndarray]) -> PageScenes:
     divisor = max(1, -(-max(max(frame.shape[:2]) for frame in frames) // LONGEST_SIDE))
     notes = []
     while True:
@@ -70,10 +70,10 @@ def _pictures(frames: Sequence[np.ndarray]) -> World:
         "pictures": np.frombuffer(b"".join(encoded), np.uint8),
         "pictureOffsets": offsets.astype(np.int32),
     }
-    return World({"form": "pictures"}, arrays, notes)
+    return PageScenes({"form": "pictures"}, arrays, notes)
 
 
-def _observations(recording: "Recording") -> World:
+def _observations(recording: "Recording") -> PageScenes:
     steps, rows = recording.observations.shape[:2]
     flat_TRD, names = observation_numbers(recording)
     shown = max(1, min(flat_TRD.shape[2], OBSERVATION_BYTES // (steps * rows)))
@@ -84,7 +84,7 @@ def _observations(recording: "Recording") -> World:
     low_D, high_D = flat_TRD.min((0, 1)), flat_TRD.max((0, 1))
     scaled = (flat_TRD - low_D) / np.where(high_D > low_D, high_D - low_D, 1)
     facts = {"form": "observations", "names": names, "low": low_D.tolist(), "high": high_D.tolist()}
-    return World(facts, {"observations": np.rint(scaled * 255).astype(np.uint8)}, notes)
+    return PageScenes(facts, {"observations": np.rint(scaled * 255).astype(np.uint8)}, notes)
 
 
 def observation_numbers(recording: "Recording") -> tuple[np.ndarray, list[str]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from engram.display.diagnosis_text import diagnosis_lines
 from engram.display.formatting import clock, count, plural, score
 from engram.env.spec import EnvSpec
 
@@ -18,7 +19,15 @@ NOISE = 0.2
 def summary(result: "RunResult", trained: bool) -> list[str]:
     """The lines about a result; `trained` is false if the run was complete before it was started."""
     lines = [_length(result, trained), verdict(result.mean_return, result.env)]
-    return lines if result.checkpoint is None else [*lines, f"Checkpoint: {result.checkpoint}"]
+    if result.checkpoint is not None:
+        lines.append(f"Checkpoint: {result.checkpoint}")
+    return [*lines, *_findings(result)]
+
+
+def _findings(result: "RunResult") -> list[str]:
+    if result.diagnosis is None or not result.diagnosis.findings:
+        return []
+    return ["", "Diagnosis:", *(f"  {line}" for line in diagnosis_lines(result.diagnosis))]
 
 
 def last_batch(plan: "RunPlan") -> str | None:

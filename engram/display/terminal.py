@@ -7,9 +7,11 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
+from rich.panel import Panel
 from rich.text import Text
 
 from engram.display.notebook import NotebookDisplay, in_notebook
@@ -56,6 +58,7 @@ class LiveDisplay:
         self._lock = RLock()  # Rich draws the panel in another thread
         self._progress: RunProgress | None = None
         self._live: Live | None = None
+        self._building: Live | None = None
         self._drawn_width = 0
 
     def __enter__(self) -> "LiveDisplay":
@@ -65,9 +68,18 @@ class LiveDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave the last panel on the screen and restore the cursor, however the run ended."""
+        self._stop_building()
         self._stop("stopped")
 
+    def building(self, run: str, what: str) -> None:
+        """Show at once what is being built, until `start`."""
+        text = Text(f"building {what} …", "dim")
+        panel = Panel(text, title=Text(f"engram {run}"), title_align="left", box=box.ROUNDED, border_style="dim")
+        self._building = Live(panel, console=self._console, refresh_per_second=REFRESHES_PER_SECOND, transient=True)
+        self._building.start(refresh=True)
+
     def start(self, plan: "RunPlan") -> None:
+        self._stop_building()
         self._progress = RunProgress(plan)
         if explanation := last_batch(plan):
             self._console.print(Text(explanation, "dim"))
@@ -89,6 +101,11 @@ class LiveDisplay:
             self._console.print(Text(line))
         for line in offer(self._next_steps(result.steps)):
             self._console.print(Text(line), soft_wrap=True)  # unbroken lines can be copied
+
+    def _stop_building(self) -> None:
+        if self._building is not None:
+            self._building.stop()
+            self._building = None
 
     def _stop(self, ending: Ending) -> None:
         if self._progress is None or self._live is None:

@@ -1,4 +1,4 @@
-"""Replays as GIF or MP4: the world, the action probabilities, and what of the past matters, one frame a step."""
+"""Replays as GIF or MP4: the world, the action probabilities, and which earlier steps matter, one frame a step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def write_video(path: Path, recording: "Recording", influence: "Influence") -> N
 
 
 def frames(recording: "Recording", influence: "Influence") -> Iterator[np.ndarray]:
-    """Pictures of all steps, with the numbers of agent 0. Their height and width are even, as codecs want."""
+    """Pictures of all steps, with the numbers of agent 0. Their height and width are even, as codecs require."""
     from PIL import Image, ImageDraw
 
     size = _world_size(recording.scenes[0] if recording.scenes else None)

@@ -21,6 +21,7 @@ class EpisodeLog:
     ) -> None:
         envs, rows = len(env_ids), len(buffers.rewards)
         self.episodes = [-1] * envs  # number of the running episode
+        self.stepping = 0  # the environment that is being stepped
         self.lengths = np.zeros(rows, np.int32)  # per agent: agents may join late or leave early
         self.returns = np.zeros(rows, return_dtype)
         self._name, self._env_ids, self._seed, self._buffers = name, env_ids, seed, buffers
@@ -44,10 +45,14 @@ class EpisodeLog:
         return episode_seed(self._seed, self._env_ids[env], self.episodes[env])
 
     def begin(self, env: int) -> int:
-        """Turns to an environment's next episode and returns its seed."""
+        """Starts an environment's next episode and returns its seed."""
         self.episodes[env] += 1
         self._first_ticks[env] = self._tick
         return self.seed(env)
+
+    def number_from(self, episode: int) -> None:
+        """Gives the episodes that begin next this number."""
+        self.episodes = [episode - 1] * len(self.episodes)
 
     def describe(self, env: int) -> str:
         """Which environment this is and where in its episode, for error messages."""
@@ -169,7 +174,7 @@ class EpisodeLog:
         agent = f", agent {row % self._agents}" if self._agents > 1 else ""
         cause = "fix or wrap the environment"
         if step and not np.isfinite(self._buffers.actions[row]).all():
-            cause = "the action before it was not finite either, so look for the cause in the policy"
+            cause = "the previous action was not finite either, so look for the cause in the policy"
         raise UserError(
             f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
             f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)}: {cause}"

@@ -19,7 +19,7 @@ from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space
-from engram.env.wrappers import PreviousAction, answers_actions, unwrap_rows, wrap
+from engram.env.wrappers import unwrap_rows, with_previous_action, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
@@ -37,6 +37,7 @@ def spec(settings: Gym) -> EnvSpec:
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
+    env = with_previous_action(env)
     action = policy_action_space(env.action_space, name)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
     spec = EnvSpec.of_parts(name, parts, action)
@@ -48,7 +49,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
 
 
 def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
-    """The largest value of each of these parts of the observation, in a little random play."""
+    """The largest value of each of these parts of the observation, in a short random play."""
     largest = dict.fromkeys((leaf.name for leaf in parts), 0)
     for shown in random_play(env, PROBE_STEPS):
         for leaf in parts:
@@ -78,13 +79,7 @@ def make(settings: Gym) -> gymnasium.Env:
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
-    return with_wrappers(env, settings)
-
-
-def with_wrappers(env: gymnasium.Env, settings: Gym | PythonEnv) -> gymnasium.Env:
-    env = wrap(env, settings.wrappers)
-    wanted = settings.previous_action
-    return PreviousAction(env) if wanted or (wanted is None and answers_actions(env.observation_space)) else env
+    return wrap(env, settings.wrappers)
 
 
 class GymBlock:
@@ -99,7 +94,7 @@ class GymBlock:
         seed: int,
         buffers: Buffers,
     ) -> None:
-        self._envs, transforms = zip(*map(unwrap_rows, envs), strict=True)
+        self._envs, transforms = zip(*map(unwrap_rows, map(with_previous_action, envs)), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         self._space = space = self._envs[0].observation_space
@@ -110,7 +105,9 @@ class GymBlock:
         self._buffers = buffers
         self._log = EpisodeLog(name, env_ids, seed, buffers)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._log.number_from(first_episode)
         buffers = self._buffers
         shown = [self._begin_episode(i) for i in range(len(self._envs))]
         self._write([observation for observation, _ in shown], [info for _, info in shown])
@@ -135,6 +132,7 @@ class GymBlock:
         strict = self._strict
         try:
             for i, step in enumerate(self._steps):
+                log.stepping = i
                 observation, reward, terminated, truncated, info = step(actions[i])
                 if terminated or truncated or strict:
                     self._check_outcome(i, observation, terminated, truncated)
@@ -147,7 +145,7 @@ class GymBlock:
         except UserError:
             raise
         except Exception as error:
-            error.add_note(log.describe(len(observations)))
+            error.add_note(log.describe(log.stepping))
             raise
         self._write(observations, infos)
         try:
@@ -173,6 +171,9 @@ class GymBlock:
 
     def scene(self) -> np.ndarray | None:
         return picture(self._envs[0].render()) if self._envs[0].render_mode == "rgb_array" else None
+
+    def where(self) -> str:
+        return self._log.describe(self._log.stepping)
 
     def close(self) -> None:
         for env in self._envs:

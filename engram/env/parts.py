@@ -19,9 +19,10 @@ PartKind = Literal["tokens", "image", "symbols", "vector"]
 
 OBSERVATION = ""  # the only part of a space without names
 ACTION_MASK = "action_mask"
-SYMBOLS = 16  # values of a symbol grid whose space does not say how many there are
+PREVIOUS_ACTION = "previous_action"  # beside observations that are only symbols
+SYMBOLS = 16  # values of a symbol grid whose space does not give their number
 MAX_SYMBOLS = 32  # an integer grid with a larger range is an image or a vector
-MAX_GRID = 32  # cells a side of a symbol grid that only its values give away
+MAX_GRID = 32  # cells a side of a symbol grid that is recognised by its values
 TEXT_SIZE = 64  # hashed words of a text
 CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: usual sizes of the last dimension of an image
 ALIGNMENT = 8  # bytes
@@ -154,7 +155,7 @@ def _symbols(name: str, shape: tuple[int, ...], dtype: np.dtype, symbols: tuple[
 
 
 def may_be_symbols(space: spaces.Space) -> bool:
-    """Whether a space is a small grid of bytes, of which only the values say whether they are pixels or symbols."""
+    """Whether a space is a small grid of bytes, whose values decide whether they are pixels or symbols."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
         return False
     shape = image_shape(space)
@@ -162,7 +163,7 @@ def may_be_symbols(space: spaces.Space) -> bool:
 
 
 def _declared_symbols(space: spaces.Box) -> int | None:
-    """The number of values of an integer grid, if its bounds say that there are few."""
+    """The number of values of an integer grid, if its bounds allow only a few."""
     if not np.issubdtype(space.dtype, np.integer) or len(space.shape) < 2 or math.prod(space.shape) == 0:
         return None
     largest = int(space.high.max())
@@ -170,8 +171,8 @@ def _declared_symbols(space: spaces.Box) -> int | None:
 
 
 def image_shape(space: spaces.Box) -> tuple[int, int, int] | None:
-    """`[H, W, C]` if a Box is an image: bytes, floats or flags in three dimensions, bytes in two that are no table, or
-    a stack of images, whose frames become channels."""
+    """`[H, W, C]` if a Box is an image: bytes, floats or flags in three dimensions, bytes in two with 8 or more a
+    side, or a stack of images, whose frames become channels."""
     shape, dtype = space.shape, np.dtype(space.dtype)
     if len(shape) == 2 and dtype == np.uint8 and min(shape) >= 8:
         return (*shape, 1)
@@ -185,7 +186,7 @@ def image_shape(space: spaces.Box) -> tuple[int, int, int] | None:
 
 
 def channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether an image is [C, H, W]: the first dimension is the smallest, and the last is no usual channel count."""
+    """Whether an image is [C, H, W]: the first dimension is the smallest, and the last is not a usual channel count."""
     return shape[0] < min(shape[1:]) and shape[2] not in CHANNELS
 
 
@@ -234,8 +235,8 @@ Probe = Callable[[list[Leaf]], Mapping[str, int]]  # the largest value seen of e
 def describe_parts(space: spaces.Space, where: str, symbols: int | bool | None, largest_seen: Probe) -> list[Part]:
     """The parts of a space.
 
-    A grid of bytes of at most MAX_GRID cells a side holds symbols if `symbols` says how many, or if it is None and no
-    value of SYMBOLS or more was seen; False: bytes are pixels.
+    A grid of bytes with at most MAX_GRID cells a side holds symbols if `symbols` gives their number, or if it is None
+    and no value of SYMBOLS or more was seen; False: bytes are pixels.
     """
     found = leaves(space)
     unclear = [leaf for leaf in found if may_be_symbols(leaf.space)]

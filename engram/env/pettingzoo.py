@@ -116,7 +116,9 @@ class PettingZooBlock:
         self._buffers = buffers
         self._log = EpisodeLog(name, env_ids, seed, buffers)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._log.number_from(first_episode)
         self._clear_step()
         for i in range(len(self._envs)):
             self._begin_episode(i, self._log.begin(i))
@@ -145,6 +147,9 @@ class PettingZooBlock:
         # A ParallelEnv need not have a render mode at all.
         return picture(self._envs[0].render()) if getattr(self._envs[0], "render_mode", None) == "rgb_array" else None
 
+    def where(self) -> str:
+        return self._log.describe(self._log.stepping)
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
@@ -169,6 +174,7 @@ class PettingZooBlock:
         """Steps environment i and writes its rows. Returns whether any agent is left."""
         env, first = self._envs[i], i * len(self._agents)
         alive = self._alive[first : first + len(self._agents)]
+        self._log.stepping = i
         acting = {agent: action for agent, action, acts in zip(self._agents, actions, alive, strict=True) if acts}
         try:
             observations, rewards, terminations, truncations, infos = env.step(acting)
@@ -184,7 +190,7 @@ class PettingZooBlock:
                 self._fit(row, check_flag, "truncated", truncated)
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
-                # An agent that left may be omitted everywhere; one that is shown must be paid.
+                # An agent that left may be omitted everywhere; one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
                     self._fit(row, check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
@@ -207,7 +213,7 @@ class PettingZooBlock:
         buffers = self._buffers
         if truncated:
             buffers.truncations[row] = True
-            if observation is None:  # the best guess is the observation before
+            if observation is None:  # the previous observation is the best guess
                 buffers.final_observations[row] = buffers.observations[row]
             else:
                 self._fit(row, self._final_writer.write, row, observation)

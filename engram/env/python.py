@@ -1,4 +1,4 @@
-"""Your own environments: a class or a function of a file, a package or this program, which makes one environment."""
+"""Your own environments: a class, or a function that makes one, from a file, a package or this program."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from engram.env.block import Block, Buffers
 from engram.env.errors import concerns_arguments, explained
 from engram.env.settings import PythonEnv
 from engram.env.spec import EnvSpec
+from engram.env.wrappers import wrap
 from engram.settings import UserError
 
 
@@ -56,4 +57,4 @@ def make(settings: PythonEnv) -> Any:
         raise UserError(f"env: {settings.title} made {env!r}, expected a gymnasium.Env or a pettingzoo.ParallelEnv")
     if settings.max_steps is not None:
         env = TimeLimit(env, settings.max_steps)
-    return gymnasium_adapter.with_wrappers(env, settings)
+    return wrap(env, settings.wrappers)

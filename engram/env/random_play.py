@@ -1,4 +1,4 @@
-"""Random play of one Gymnasium environment, to see what it shows before it is used."""
+"""Random play of one Gymnasium environment, to inspect what it returns before it is used."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ class Shown(NamedTuple):
 
 
 def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[Shown]:
-    """Plays whole episodes with seeds from `seed` on, for so many observations. Respects action masks."""
+    """Plays whole episodes with seeds from `seed` on, for `steps` observations. Respects action masks."""
     draw = np.random.default_rng(seed)
     actions, read = policy_action_space(env.action_space, "random play"), reader(env.action_space)
     episode, step, ended = seed, 0, True
@@ -41,7 +41,7 @@ def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = Tru
 
 
 def random_action(space: gymnasium.Space, mask: Any, draw: np.random.Generator) -> np.ndarray:
-    """An action of a policy's action space, drawn from those that the mask allows."""
+    """An action of a policy's action space, sampled from those that the mask allows."""
     if isinstance(space, gymnasium.spaces.Box):
         low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
         return draw.uniform(low, high).astype(np.float32)

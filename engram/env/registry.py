@@ -44,5 +44,5 @@ def load_adapter(path: str) -> Adapter:
             raise
         raise UserError(
             "env: tmaze, small, arena, navigation and mettagrid need the package mettagrid, which is not installed: "
-            "pip install 'engram-rl[mettagrid]', or choose another one, such as env=recall or env=CartPole-v1"
+            "pip install 'engram-rl[mettagrid]', or choose a different one, such as env=recall or env=CartPole-v1"
         ) from None

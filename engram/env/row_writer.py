@@ -1,4 +1,4 @@
-"""Writes observations of any space into rows, part by part. What does not fit its space is refused, never stored."""
+"""Writes observations of any space into rows, part by part. Raises for values that do not fit their space."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _shape_of = attrgetter("shape")
 
 
 class MisfitError(ValueError):
-    """An observation that does not fit its space. The text says which part, what was got and what was expected."""
+    """An observation that does not fit its space. The message names the part, what was got and what was expected."""
 
     row = 0  # among those written together
 
@@ -127,7 +127,7 @@ def _write_array(title: str, out: np.ndarray, symbols: int | None, value: Any) -
 
 
 def _converted(title: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The values in another dtype, if each of them has a place there."""
+    """The values in a different dtype, if it can represent each of them."""
     if array.dtype.kind not in "biuf":
         raise MisfitError(f"{title} has dtype {array.dtype}, expected {dtype}")
     if dtype.kind in "iub":
@@ -218,7 +218,7 @@ def flat_mask(mask: Any) -> np.ndarray:
 
 
 def _write_vectors(flat: np.ndarray, shape: tuple[int, ...] | None, observations: Sequence[Any]) -> bool:
-    """Writes vectors one after the other into a flat array; False if they do not fit, so that each is looked at."""
+    """Writes vectors one after the other into a flat array; False if they do not fit, so that each is checked."""
     try:
         if [*map(_shape_of, observations)].count(shape) != len(observations):
             return False

@@ -28,7 +28,7 @@ Scene = GridScene | np.ndarray  # a picture is uint8 [height, width, 3]
 
 
 def drawable(settings: EnvSettings) -> EnvSettings:
-    """The settings with pictures turned on, if this environment can make them."""
+    """The settings with rendering turned on, if the environment supports it."""
     if not isinstance(settings, Gym | PettingZoo):
         return settings
     rendering = settings.model_copy(update={"kwargs": {**settings.kwargs, "render_mode": "rgb_array"}})

@@ -182,7 +182,6 @@ class Gym(Settings):
     max_steps: Positive | None = None  # overrides the registered limit
     symbols: Symbols = None  # values of small grids of bytes; null: 16 if none larger is seen; false: they are pixels
     action_masks: bool = True  # use the masks in infos or in the part `action_mask` of observations
-    previous_action: bool | None = None  # add the action before as a part; null: if observations are only symbols
     check: Check = "shapes"  # strict: compare every observation with its space; off: no check before a run
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
 
@@ -198,7 +197,6 @@ class PythonEnv(Settings):
     reward_scale: Annotated[float, Field(gt=0)] = 1.0  # for learning; reported returns are not scaled
     symbols: Symbols = None  # as for gym
     action_masks: bool = True  # as for gym
-    previous_action: bool | None = None  # as for gym
     check: Check = "shapes"  # as for gym
 
     @property
@@ -225,7 +223,7 @@ class Recall(Settings):
     kind: Literal["recall"] = "recall"
     cues: Annotated[int, Field(ge=2, le=64)] = 4
     delay: Annotated[int, Field(ge=0)] = 8
-    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is drawn from delay ± jitter
+    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is sampled from delay ± jitter
     distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of a cue that must be ignored
     truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of truncation
 

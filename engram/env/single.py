@@ -1,4 +1,4 @@
-"""One environment, for a loop of the user's own: its spaces, and one that any kind with a single agent provides."""
+"""A single environment for a user's own loop: of any kind, as a `gymnasium.Env` or a `pettingzoo.ParallelEnv`."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from engram.settings import UserError
 
 
 class RowSpaces(NamedTuple):
-    """The environment's own spaces of one agent, and what training does to whole rows of observations."""
+    """The spaces of one agent, and the transforms that training applies to rows of observations."""
 
     observation: gymnasium.Space
     action: gymnasium.Space

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from engram.env.parts import (
     ACTION_MASK,
     OBSERVATION,
+    PREVIOUS_ACTION,
     PackedRows,
     Part,
     leaves,
@@ -66,7 +67,7 @@ class EnvSpec:
 
     @classmethod
     def of_parts(cls, name: str, parts: list[Part], action: spaces.Space, **others: Any) -> "EnvSpec":
-        """The spec of an environment whose observation has these parts, or is the only one if that has no name."""
+        """The spec of an environment whose observation has these parts, or is the only one, if it has no name."""
         if [part.name for part in parts] == [OBSERVATION]:
             (part,) = parts
             return cls(name, part.space, action, part.kind, symbols=part.symbols, **others)
@@ -106,6 +107,12 @@ class EnvSpec:
         return 2 if self.observation_kind == "tokens" else 1
 
     @property
+    def only_symbols(self) -> bool:
+        """Whether observations are a few symbols without a place, as in games of cards, and the previous action."""
+        parts = [part for part in self.all_parts if part.name != PREVIOUS_ACTION]
+        return all(part.kind == "symbols" and len(part.shape) <= 1 for part in parts)
+
+    @property
     def all_parts(self) -> tuple[Part, ...]:
         """The parts; of one Box, that Box as the only part, without a name."""
         if self.observation_kind == "parts":
@@ -140,7 +147,7 @@ class EnvSpec:
         return part.shape, part.dtype
 
     def with_action_mask(self) -> "EnvSpec":
-        """The spec with action masks, which are no part of the observation then."""
+        """The spec with action masks, which are then not part of the observation."""
         if not self.mask_size:
             return self
         if self.observation_kind != "parts":

@@ -32,7 +32,7 @@ def _nested_problem(space: spaces.Dict | spaces.Tuple, value: Any, path: str) ->
         return f"{path} is a {type(value).__name__}, expected a {expected.__name__}"
     unknown = [name for name in value if name not in space.spaces] if isinstance(space, spaces.Dict) else []
     if unknown or len(value) > len(space.spaces):
-        return f"{path} has parts that its space has not: {', '.join(map(str, unknown)) or len(value)}"
+        return f"{path} has parts that its space lacks: {', '.join(map(str, unknown)) or len(value)}"
     for name, part in items:
         if (name not in value) if isinstance(value, dict) else name >= len(value):
             return f"{path}[{name!r}] is missing"
@@ -80,7 +80,7 @@ def check_in_space(space: spaces.Space, value: Any) -> None:
 
 
 def check_known(what: str, given: Collection[Any], agents: Sequence[Any]) -> None:
-    """Only possible agents may be given something."""
+    """Raise if something is given for an agent that is not a possible one."""
     unknown = [agent for agent in given if agent not in agents]
     if unknown:
         names = ", ".join(map(str, agents))
@@ -103,7 +103,7 @@ def check_reward(value: Any) -> None:
 
 
 def as_rewards(rewards: Sequence[Any]) -> np.ndarray:
-    """The rewards of all rows. The check of each takes place only if together they are no row of numbers."""
+    """The rewards of all rows. Each is checked only if they do not form an array of numbers."""
     try:
         array = np.array(rewards)
         if array.ndim == 1 and array.dtype.kind in "fiub":

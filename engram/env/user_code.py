@@ -34,6 +34,8 @@ def find(name: str, option: str) -> Any:
     if name in _objects:
         return _objects[name]
     location, _, path = name.rpartition(":")
+    if not location or not path:
+        raise UserError(f"{option}: '{name}' is not the name of code: write file.py:NAME or package.module:NAME")
     if location == "__main__" and not _has(sys.modules["__main__"], path):
         raise UserError(
             f"{option}: {path} was defined in a script or notebook and is not in this program: define it first and "
@@ -72,7 +74,7 @@ def pickled(name: str, option: str) -> bytes | None:
         reason = f"{type(error).__name__}: {error}"
         raise UserError(
             f"{option}: {name.rpartition(':')[2]} cannot be sent to worker processes ({reason}): "
-            "step environments in this process (trainer.num_workers=0), or define it in a file of its own"
+            "step environments in this process (trainer.num_workers=0), or define it in its own file"
         ) from error
 
 

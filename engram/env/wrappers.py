@@ -10,9 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.env.errors import explained
+from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
+OBSERVED = "observation"  # the environment's own observation, beside the previous action
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
 
@@ -60,43 +62,40 @@ class MaskVelocity(gymnasium.ObservationWrapper):
         return observation * self._mask
 
 
-def answers_actions(space: spaces.Space) -> bool:
-    """Whether observations are only symbols, as in games of cards: they mean little without the action before."""
+def only_symbols(space: spaces.Space) -> bool:
+    """Whether observations are only symbols, as in games of cards: they mean little without the previous action."""
     if isinstance(space, spaces.Tuple):
-        return all(map(answers_actions, space.spaces))
+        return all(map(only_symbols, space.spaces))
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
 
 
+def with_previous_action(env: gymnasium.Env) -> gymnasium.Env:
+    """The environment as policies see it: with the previous action where observations are only symbols."""
+    return PreviousAction(env) if only_symbols(env.observation_space) else env
+
+
 class PreviousAction(gymnasium.Wrapper):
-    """Adds the action taken before as a part of the observation: zeros at an episode's start."""
+    """Observations {"observation": …, "previous_action": …}: the action is zeros at an episode's start."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self._size = spaces.flatdim(env.action_space)
         action = spaces.Box(-np.inf, np.inf, (self._size,), np.float32)
-        inner = env.observation_space
-        self._is_dict = isinstance(inner, spaces.Dict)
-        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
-        self.observation_space = spaces.Dict({**parts, "previous_action": action})
+        self.observation_space = spaces.Dict({OBSERVED: env.observation_space, PREVIOUS_ACTION: action})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._with(observation, np.zeros(self._size, np.float32)), info
+        return {OBSERVED: observation, PREVIOUS_ACTION: np.zeros(self._size, np.float32)}, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         flat = np.asarray(spaces.flatten(self.env.action_space, action), np.float32)
-        return self._with(observation, flat), reward, terminated, truncated, info
-
-    def _with(self, observation: Any, action: np.ndarray) -> dict[str, Any]:
-        parts = observation if self._is_dict else {"observation": observation}
-        return {**parts, "previous_action": action}
+        return {OBSERVED: observation, PREVIOUS_ACTION: flat}, reward, terminated, truncated, info
 
 
 # Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.
 WRAPPERS: dict[str, Callable[..., gymnasium.Env]] = {
     "mask_velocity": MaskVelocity,
-    "previous_action": PreviousAction,
     "frame_stack": gymnasium.wrappers.FrameStackObservation,
     "resize": gymnasium.wrappers.ResizeObservation,
     "sticky_action": gymnasium.wrappers.StickyAction,

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
-from engram.export.formats import Step
+from engram.export.formats import ExportedStep
 from engram.export.step import PolicyStep
 from engram.settings import UserError
 from engram.training.evaluate import copy_with_own_memory
@@ -33,7 +33,9 @@ class Agreement(NamedTuple):
 
 
 @torch.no_grad()
-def compare(agent: MettaAgent, step: PolicyStep, exported: Step, env_settings: Any, steps: int = 1000) -> Agreement:
+def compare(
+    agent: MettaAgent, step: PolicyStep, exported: ExportedStep, env_settings: Any, steps: int = 1000
+) -> Agreement:
     """Play `steps` steps with sampled actions; raise `UserError` at the first difference.
 
     Both carry their own memory all the way. The rows of a step go through the exported policy at once or in two calls,
@@ -67,7 +69,7 @@ class Original:
         self.continuous = isinstance(agent.action_space, GaussianActions)
 
     def act(self, batch: Batch, starts: np.ndarray) -> TensorDict:
-        """A td with sampled actions; continuous ones are the mean, from which the greedy action can be told."""
+        """A td with sampled actions; continuous ones are the mean, from which the greedy action follows."""
         rows = len(starts)
         noise = torch.rand(rows, self.agent.action_space.noise)
         fields = {
@@ -90,7 +92,7 @@ class Original:
 
 
 def _in_parts(
-    exported: Step, observations: dict[str, np.ndarray], memory: np.ndarray, starts: np.ndarray, first: int
+    exported: ExportedStep, observations: dict[str, np.ndarray], memory: np.ndarray, starts: np.ndarray, first: int
 ) -> list[np.ndarray]:
     """The outputs for all rows, from one call for the first ones and one for the others."""
     parts = [slice(0, first), slice(first, None)] if first else [slice(None)]

@@ -20,7 +20,7 @@ METADATA = "engram"  # the name of the metadata inside the file
 INPUTS = ("memory", "starts")  # after the observations
 ROWS = 3  # of the example that is traced; any number works afterwards
 
-Step = Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
+ExportedStep = Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
 
 
 class Format(NamedTuple):
@@ -28,7 +28,7 @@ class Format(NamedTuple):
     packages: tuple[str, ...]  # beside PyTorch
     runtime: str
     write: Callable[[torch.export.ExportedProgram, list[str], list[str], dict[str, Any], Path], None]
-    load: Callable[[Path], Step]
+    load: Callable[[Path], ExportedStep]
 
 
 def trace(step: PolicyStep) -> torch.export.ExportedProgram:
@@ -58,7 +58,7 @@ def write_onnx(
         graph.save(path, external_data=False)
 
 
-def load_onnx(path: Path) -> Step:
+def load_onnx(path: Path) -> ExportedStep:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -80,7 +80,7 @@ def write_torch(
         torch.export.save(program, path, extra_files={METADATA: json.dumps(about)})
 
 
-def load_torch(path: Path) -> Step:
+def load_torch(path: Path) -> ExportedStep:
     with _quiet():
         module = torch.export.load(path).module()
 
@@ -109,7 +109,7 @@ def require_packages(name: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters log every step of theirs and warn about their own future."""
+    """Silences exporters, which log every step and warn about future versions."""
     names = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export")
     levels = {name: logging.getLogger(name).level for name in names}
     try:

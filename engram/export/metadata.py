@@ -1,4 +1,4 @@
-"""What an exported file says about itself: shapes, actions, normalisation and versions, as plain data."""
+"""The metadata of an exported file: shapes, actions, normalisation and versions, as plain data."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from engram.export.step import PolicyStep
 
 
 def describe(agent: MettaAgent, step: PolicyStep, origin: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of an export. `origin` says which run and checkpoint it is from."""
+    """The metadata of an export. `origin` names its run and checkpoint."""
     spec = agent.env_spec
     return {
         "version": 1,  # of this layout
@@ -67,7 +67,7 @@ def _actions(agent: MettaAgent) -> dict[str, Any]:
 
 
 def _normalisation(agent: MettaAgent) -> dict[str, Any]:
-    """Part of the graph already; here to be read."""
+    """For information: the graph already normalises."""
     policy = agent.policy
     values = policy.value_normalizer
     modules = policy.named_modules()

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def kernels() -> ctypes.CDLL | None:
-    """The kernels, or None if they are unavailable, switched off or would hide a graph that is recorded.
+    """The kernels, or None if they are unavailable, switched off or would be missing in a graph that is being recorded.
 
     PyTorch then computes the same.
     """
@@ -118,7 +118,7 @@ def _find() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _open(path: Path) -> ctypes.CDLL | None:
-    """The library, or None if it does not load or was built from other sources than these."""
+    """The library, or None if it does not load or was built from different sources."""
     try:
         library = ctypes.CDLL(str(path))
         for function in (library.engram_sources, library.engram_select, library.engram_instruction_set):

@@ -1,4 +1,4 @@
-"""The token convolution kernel: a convolution of the tokens' box that never draws the box; float32 on the CPU."""
+"""The token convolution kernel: a convolution of the tokens' box that never builds the box; float32 on the CPU."""
 
 # N rows, M tokens, K features, C channels
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from engram.config.several import Member
 from engram.env.registry import adapter_path
-from engram.runs.pool import Pool, Train
+from engram.runs.pool import RunPool, Train
 from engram.runs.state import is_finished, read_run
 from engram.training.estimate import Estimate, estimate
 
@@ -19,7 +19,7 @@ class Failure(NamedTuple):
     output: str
 
 
-class Row(NamedTuple):
+class GroupRow(NamedTuple):
     """The runs of a group that differ by their seed only."""
 
     values: dict[str, str]
@@ -35,7 +35,7 @@ def train_group(members: Sequence[Member], train: Train, parallel: int, say: Cal
         say(f"{skipped} of {len(members)} runs are finished already")
     failures: list[Failure] = []
     done, preload = skipped, sorted({adapter_path(member.settings.env.kind) for member in waiting})
-    with Pool(train, parallel, preload) as pool:
+    with RunPool(train, parallel, preload) as pool:
         while waiting or pool.running:
             while waiting and pool.free:
                 member = waiting.pop(0)
@@ -55,12 +55,12 @@ def train_group(members: Sequence[Member], train: Train, parallel: int, say: Cal
 
 
 def with_no_workers(words: Sequence[str]) -> list[str]:
-    """A command line for one of several runs on a machine: the cores are taken by the other runs already."""
+    """A command line for one of several runs on a machine: the other runs use the remaining cores."""
     given = any(word.startswith("trainer.num_workers=") for word in words)
     return [*words] if given else [*words, "trainer.num_workers=0"]
 
 
-def summarise(members: Sequence[Member]) -> list[Row]:
+def summarise(members: Sequence[Member]) -> list[GroupRow]:
     """One row for each combination of values but the seed, with the interval over its runs."""
     groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
     for member in members:
@@ -70,5 +70,5 @@ def summarise(members: Sequence[Member]) -> list[Row]:
     for key, group in groups.items():
         states = [read_run(member.settings.directory) for member in group]
         returns = [np.nan if state.mean_return is None else state.mean_return for state in states]
-        rows.append(Row(dict(key), len(group), min(state.steps for state in states), estimate(np.array(returns))))
+        rows.append(GroupRow(dict(key), len(group), min(state.steps for state in states), estimate(np.array(returns))))
     return rows

@@ -25,7 +25,7 @@ ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-GRACE_SECONDS = 30.0  # for a process that was told to stop
+GRACE_SECONDS = 30.0  # for a process that was asked to stop
 
 Train = Callable[[list[str]], int]  # a command line of `engram train` to its exit code; importable by name
 
@@ -37,7 +37,7 @@ class Finished(NamedTuple):
     output: str  # its last lines
 
 
-class Pool:
+class RunPool:
     """Processes that train runs. Used in a `with` statement; leaving it stops those that still run."""
 
     def __init__(self, train: Train, size: int, preload: Sequence[str] = ()) -> None:
@@ -57,7 +57,7 @@ class Pool:
         return [*self._running]
 
     def start(self, name: str, words: Sequence[str]) -> None:
-        """Train with this command line, in a process of its own."""
+        """Train with this command line, in a new process."""
         output = Path(self._folder.name) / f"{len(os.listdir(self._folder.name))}.txt"
         process = self._context.Process(target=_run, args=(self._train, [*words], str(output)), name=name)
         with _without_main(), _one_thread():  # inherited by the server that forks, which starts with the first process
@@ -74,7 +74,7 @@ class Pool:
         ended = [name for name, (process, _, _) in self._running.items() if not process.is_alive()]
         return [self._collect(name) for name in ended]
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "RunPool":
         return self
 
     def __exit__(self, *_exception: object) -> None:

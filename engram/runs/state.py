@@ -13,7 +13,7 @@ from engram.config.run_directory import flatten, is_locked
 from engram.settings import UserError
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
 from engram.stored.metrics import read_metrics
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 
 STATE_LIMIT = 64 * MEGABYTE
 NOT_COMPARED = {"run", "runs_dir"}

@@ -52,7 +52,7 @@ def file_in_run(directory: Path, name: str, option: str) -> Path:
     try:
         require_inside(directory / name, directory)
     except UnreadableError as error:
-        raise UserError(f"{error}: name another file with {option}") from None
+        raise UserError(f"{error}: name a different file with {option}") from None
     return directory / name
 
 

@@ -100,5 +100,5 @@ def _require_plain(value: Any, where: str) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether text has no halves of a character, which escapes can write and no library takes."""
+    """Whether text has no unpaired surrogates, which escapes can produce and libraries reject."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -103,7 +103,7 @@ def _record_path(directory: Path) -> Path:
 
 
 def _fingerprint(directory: Path, settings: Mapping[str, Any]) -> str:
-    """A hash of every section that names code, and of what those names mean here and now."""
+    """A hash of every section that names code, and of the code that those names refer to."""
     sections = {name: part for name, part in settings.items() if code_named_in({name: part})}
     digest = hashlib.sha256(json.dumps(sections, sort_keys=True, default=str).encode())
     for name, text in (item for section, part in sections.items() for item in _texts(part, section)):
@@ -111,7 +111,7 @@ def _fingerprint(directory: Path, settings: Mapping[str, Any]) -> str:
             continue
         path = _source(text.rpartition(":")[0] or text)
         if path is not None:
-            digest.update(os.fsencode(path))  # the same relative name may be another file in another folder
+            digest.update(os.fsencode(path))  # the same relative name may be a different file in a different folder
             if path.is_relative_to(directory.resolve()):  # it travels with the run
                 digest.update(read_bytes(path, LIMIT))
     return digest.hexdigest()

@@ -1,5 +1,7 @@
-"""The device that a rank computes on, and the precision it computes in."""
+"""The device that a rank computes on, its precision, and its memory allocator."""
 
+import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,13 @@ from typing import Literal
 import torch
 
 from engram.settings import UserError
-from engram.training.launch import Place
+from engram.training.launch import RankInfo
 
 Precision = Literal["float32", "bfloat16"]
 CPU_FLAGS = Path("/proc/cpuinfo")
+TRIM, MMAP = "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"  # environment variables of glibc
+MALLOPT_PARAMETERS = {TRIM: -1, MMAP: -3}
+MALLOPT_BYTES = {TRIM: 512 << 20, MMAP: 32 << 20}  # the second is glibc's maximum
 BFLOAT16_PRODUCT = """
 import torch
 with torch.autocast("cpu", torch.bfloat16):
@@ -19,9 +24,9 @@ with torch.autocast("cpu", torch.bfloat16):
 """
 
 
-def choose_device(name: str, here: Place | None = None) -> torch.device:
+def choose_device(name: str, here: RankInfo | None = None) -> torch.device:
     """The device by name; `auto` selects the fastest available one. With several ranks, each has its own GPU."""
-    here = here or Place()
+    here = here or RankInfo()
     available = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
@@ -65,6 +70,21 @@ def require_precision(precision: Precision, device: torch.device) -> None:
             f"signal {-product.returncode}): set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16, or use "
             "trainer.precision=float32"
         )
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory, since getting it back from the system costs a page fault per page.
+
+    Call this before allocating much. Does nothing if the user has set either option.
+
+    Every minibatch allocates and frees the same tensors of some megabytes, and by default glibc returns many of them.
+    Both options are needed: setting one disables glibc's dynamic choice of the other.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt is None or any(name in os.environ for name in MALLOPT_PARAMETERS):
+        return
+    for name, number in MALLOPT_PARAMETERS.items():
+        mallopt(number, MALLOPT_BYTES[name])
 
 
 def _announces_amx() -> bool:

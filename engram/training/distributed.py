@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from engram.settings import UserError
-from engram.training.launch import Place
+from engram.training.launch import RankInfo
 
 log = logging.getLogger("engram")
 
@@ -33,7 +33,7 @@ Sums = TypeVar("Sums", bound=tuple)
 
 
 class PeerError(UserError):
-    """Another rank is gone or does not respond. Unless it was killed, it has reported the reason itself."""
+    """Another rank is gone or does not respond. Unless it was killed, it has reported the reason."""
 
     exit_code = 1
 
@@ -41,9 +41,9 @@ class PeerError(UserError):
 class World:
     """The ranks of a run, seen from one of them. With a single rank, every operation returns its input at no cost."""
 
-    def __init__(self, place: Place | None = None, store: dist.Store | None = None, timeout: float = 0.0) -> None:
-        self.place = place or Place()
-        self.rank, self.size = self.place.rank, self.place.size
+    def __init__(self, info: RankInfo | None = None, store: dist.Store | None = None, timeout: float = 0.0) -> None:
+        self.info = info or RankInfo()
+        self.rank, self.size = self.info.rank, self.info.size
         self.main = self.rank == 0  # the rank that writes files, shows progress and evaluates
         self.timeout, self._store = timeout, store
 
@@ -154,36 +154,36 @@ class World:
 ALONE = World()
 
 
-def connect(place: Place, device: torch.device, timeout: float) -> World:
+def connect(info: RankInfo, device: torch.device, timeout: float) -> World:
     """Connect to the other ranks, if there are any. Call `leave` at the end of a successful run."""
-    if place.size == 1:
+    if info.size == 1:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank, size, limit = place.rank, place.size, timedelta(seconds=timeout)
+    rank, size, limit = info.rank, info.size, timedelta(seconds=timeout)
     try:
-        store = _meeting_store(place, limit)
+        store = _rendezvous_store(info, limit)
         own = dist.PrefixStore(_handshake(store, rank, size, timeout), store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        group_store = _loopback_store(own, place, limit) if place.local_size == size else own
+        group_store = _loopback_store(own, info, limit) if info.local_size == size else own
         dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]
         raise PeerError(
-            f"the {place.size} ranks of this run could not connect (trainer.peer_timeout={timeout:g}): {reason}"
+            f"the {info.size} ranks of this run could not connect (trainer.peer_timeout={timeout:g}): {reason}"
         ) from error
-    return World(place, dist.PrefixStore("engram", own), timeout)
+    return World(info, dist.PrefixStore("engram", own), timeout)
 
 
-def _meeting_store(place: Place, timeout: timedelta) -> dist.Store:
+def _rendezvous_store(info: RankInfo, timeout: timedelta) -> dist.Store:
     """The store of the launcher: torchrun's, or one that rank 0 opens at MASTER_PORT."""
     host, launched = os.environ["MASTER_ADDR"], os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if launched or host not in LOOPBACK or place.local_size < place.size:
+    if launched or host not in LOOPBACK or info.local_size < info.size:
         return next(dist.rendezvous("env://", timeout=timeout))[0]
-    return _open_store(int(os.environ["MASTER_PORT"]), place.rank == 0, timeout)
+    return _open_store(int(os.environ["MASTER_PORT"]), info.rank == 0, timeout)
 
 
-def _loopback_store(meeting: dist.Store, place: Place, timeout: timedelta) -> dist.Store:
+def _loopback_store(rendezvous: dist.Store, info: RankInfo, timeout: timedelta) -> dist.Store:
     """A store for the ranks of one machine. Nothing on the network can reach it, nor the connections of gloo.
 
     Ranks unpickle what others send, so whoever could pose as a rank could run code.
@@ -191,10 +191,10 @@ def _loopback_store(meeting: dist.Store, place: Place, timeout: timedelta) -> di
     interfaces = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if interfaces:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[0])
-    if place.rank:
-        return _open_store(int(meeting.get("port")), False, timeout)
+    if info.rank:
+        return _open_store(int(rendezvous.get("port")), False, timeout)
     store = _open_store(0, True, timeout)
-    meeting.set("port", str(store.port))
+    rendezvous.set("port", str(store.port))
     return store
 
 

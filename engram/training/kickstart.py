@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError
@@ -46,7 +46,7 @@ class Teacher:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
         seen = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
-        seen = self.agent(seen.set("action_noise", noise))  # its actions are not taken: no random numbers are drawn
+        seen = self.agent(seen.set("action_noise", noise))  # its actions are not used, so nothing is sampled
         return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}
 
 
@@ -101,12 +101,12 @@ def imitation(
     return Imitation((cross_entropy_BT * weights_BT).sum() / size, (error_BT * weights_BT).sum() / size)
 
 
-def _policy_of(run: Path, trust: bool) -> PyAgent | Agent:
+def _policy_of(run: Path, trust: bool) -> PyAgent | YamlAgent:
     """The policy settings stored with a run."""
     path = run / "settings.yaml"
     try:
         stored = read_yaml(path, inside=run)
-        policy = Agent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
+        policy = YamlAgent(**stored["agent"]) if "agent" in stored else PyAgent(**stored["py_agent"])
     except (UnreadableError, TypeError, KeyError, ValidationError) as error:
         raise UserError(f"trainer.kickstart.teacher: {path} does not describe the teacher's policy: {error}") from error
     require_trust(run, stored, trust, unused=("env", "trainer"))

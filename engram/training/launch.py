@@ -10,7 +10,7 @@ VARIABLES = {"rank": "RANK", "size": "WORLD_SIZE", "local_rank": "LOCAL_RANK", "
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")  # where ranks connect
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     """The rank of a process and the number of ranks; by default a single rank."""
 
     rank: int = 0
@@ -19,17 +19,17 @@ class Place(NamedTuple):
     local_size: int = 1
 
 
-def place(environ: Mapping[str, str] = os.environ) -> Place:
-    """The place of this process: a single rank, unless torchrun started several."""
+def rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
+    """The rank of this process: a single one, unless torchrun started several."""
     if environ.get("WORLD_SIZE", "1") == "1":
-        return Place()
+        return RankInfo()
     if missing := [name for name in (*VARIABLES.values(), *ADDRESS) if name not in environ]:
         raise UserError(
             f"WORLD_SIZE={environ['WORLD_SIZE']} asks for several ranks, but {', '.join(missing)} is not set: "
             "start with torchrun, or unset WORLD_SIZE to train on a single rank"
         )
     try:
-        found = Place(**{field: int(environ[name]) for field, name in VARIABLES.items()})
+        found = RankInfo(**{field: int(environ[name]) for field, name in VARIABLES.items()})
     except ValueError as error:
         raise UserError(f"{', '.join(VARIABLES.values())}: expected whole numbers: {error}") from None
     if not 0 <= found.rank < found.size:

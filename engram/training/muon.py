@@ -1,4 +1,4 @@
-"""Muon with float32 matrix products on CPUs. A module of its own, because torch 2.8 has no Muon to import."""
+"""Muon with float32 matrix products on CPUs. A separate module, because torch 2.8 has no Muon to import."""
 
 import math
 from typing import Any

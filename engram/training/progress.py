@@ -11,7 +11,7 @@ from engram.training.metrics import Record
 class Progress:
     steps: int = 0  # agent-steps
     epoch: int = 0
-    seconds: float = 0.0  # of training, including before each resume
+    seconds: float = 0.0  # of training, including the time before a resume
     _last: float = field(default_factory=time.perf_counter)
 
     def advance(self, steps: int) -> None:

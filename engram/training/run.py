@@ -3,58 +3,54 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from gymnasium import spaces
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
-from engram.env.check import check_environment
+from engram.diagnosis.finding import Diagnosis
+from engram.diagnosis.live import LiveDiagnosis
+from engram.diagnosis.setup import Setup
+from engram.env.errors import EnvError
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
-from engram.env.vector import VectorEnv
+from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
-from engram.training.allocator import keep_freed_memory
+from engram.stored.metrics import read_metrics
+from engram.stored.plan import stored_plan, write_plan
+from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import begin_from, latest_checkpoint, load_agent
+from engram.training.checkpoint.origin import latest_checkpoint
 from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
-from engram.training.device import choose_device, require_precision
+from engram.training.device import choose_device, keep_freed_memory, require_precision
 from engram.training.distributed import ALONE, World
-from engram.training.environment import change_environment, current_environment, open_environment
+from engram.training.environment import change_environment, check_before_run, current_environment, open_environment
 from engram.training.evaluate import evaluate
-from engram.training.experience import Experience
-from engram.training.kickstart import annealing, load_teacher
+from engram.training.exploration import with_exploration
+from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.log import log_to
-from engram.training.loop import Orders, Training, train
-from engram.training.metrics import MetricsFile, Record, ReturnTracker
-from engram.training.optimizer import make_optimizer
-from engram.training.progress import Progress
-from engram.training.rollout import Rollout
-from engram.training.schedule import Ramp, Schedules
-from engram.training.seeding import derive_seed, generator
+from engram.training.loop import HookResult, Training, train
+from engram.training.metrics import MetricsFile, Record
+from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
+from engram.training.stop_signals import stop_message
 from engram.training.storage import Storage
-from engram.training.threads import Threads
 from engram.training.trace import Trace
-from engram.training.watchdog import ExplosionGuard
-
-CHECK_STEPS = 50  # of random play before a run
-ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 
 log = logging.getLogger("engram")
 
 
-class RunSettings(Protocol):
+class TrainingSettings(Protocol):
     """The parts of a run's settings that training needs."""
 
     run: str
@@ -68,7 +64,7 @@ class RunSettings(Protocol):
     def device(self) -> str: ...
 
     @property
-    def policy(self) -> PyAgent | Agent: ...
+    def policy(self) -> PyAgent | YamlAgent: ...
 
     @property
     def directory(self) -> Path: ...
@@ -117,42 +113,51 @@ class RunResult:
     steps: int
     seconds: float
     mean_return: float | None  # over the most recent episodes
+    diagnosis: Diagnosis | None = None
 
 
 def start(
-    settings: RunSettings,
+    settings: TrainingSettings,
     display: Display,
     world: World = ALONE,
     audit: Callable[[MettaAgent], None] | None = None,
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
-    on_epoch: Callable[[Record], Orders] | None = None,
+    on_epoch: Callable[[Record], HookResult] | None = None,
+    end_hung: Callable[[], None] = lambda: None,
 ) -> RunResult:
-    """Train as the settings say. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
+    """Train a run. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
-    `restore_directory` is called before every write, and makes again what was removed from the run's directory.
+    `restore_directory` is called before every write, to recreate what was removed from the run's directory.
+    `end_hung` ends the program when an environment of this process hangs, after that was logged.
     """
+
+    def on_hang(message: str) -> None:
+        log.error("%s", message)
+        end_hung()
+
     if settings.trainer.audit is not None and audit is None:
-        raise UserError("trainer.audit: give `start` something to audit with: audit=engram.audit.stop_on_memory_fault")
+        raise UserError("trainer.audit: `start` needs an audit function: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
     directory = settings.directory
     log_to(directory / "log.txt" if world.main else None, display.message)
-    device = choose_device(settings.device, world.place)
+    device = choose_device(settings.device, world.info)
     require_precision(settings.trainer.precision, device)
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
     if world.main:
-        _check_environment(settings.env)
+        check_before_run(settings.env, on_hang)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
-    agent = _agent(settings, spec, checkpoint).to(device)
+    agent = make_agent(settings.policy, spec, settings.trainer, checkpoint, settings.init_from).to(device)
     world.broadcast_weights(agent)
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
-        trainer = _with_entropy(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
+    timeout, restarts = settings.trainer.worker_timeout, Restarts(settings.trainer.worker_restarts)
+    with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
+        trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         _resume(training, directory, checkpoint)
@@ -160,44 +165,46 @@ def start(
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
+        diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch)
+        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, on_hang, diagnosis)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
+    result = replace(result, diagnosis=diagnosis.result() if diagnosis else None)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
 
 
-def _check_environment(env: EnvSettings) -> None:
-    """Plays the user's own environment a little, unless that is turned off: mistakes are cheap before a run."""
-    if getattr(env, "check", "off") == "off":
-        return
-    check = check_environment(env, CHECK_STEPS)
-    if check.errors:
-        raise UserError(check.errors[0])
-    for warning in check.warnings:
-        log.warning("environment: %s", warning)
+def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, storage: Storage) -> LiveDiagnosis:
+    """Follows the run from its beginning; also stores the plan, for others who look at the run."""
+    stored = stored_plan(plan)
+    storage.attempt("plan.json", partial(write_plan, settings.directory, stored))
+    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), read_metrics(settings.directory))
 
 
 def _train(
     training: Training,
     trainer: Trainer,
-    settings: RunSettings,
+    settings: TrainingSettings,
     checkpoints: Checkpoints,
     storage: Storage,
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
-    on_epoch: Callable[[Record], Orders] | None,
+    on_epoch: Callable[[Record], HookResult] | None,
+    on_hang: Callable[[str], None],
+    diagnosis: LiveDiagnosis | None,
 ) -> None:
-    """Run the loop with its metrics, checkpoints, display and hook."""
+    """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
     world = training.world
     sinks = _sinks(settings, training) if world.main else []
 
     def report(record: Record) -> None:
         for sink in sinks:
             storage.attempt(type(sink).__name__, partial(sink.write, record))
-        display.update(record)
+        display.update({**record, "checkpoint": checkpoints.epoch})
+        for finding in diagnosis.add(record) if diagnosis else ():
+            log.warning("%s. Try %s", finding.line, finding.advice)
 
     def save(record: Record) -> bool:
         return checkpoints.save(training, record)
@@ -205,26 +212,29 @@ def _train(
     def evaluate_now() -> Record:
         if not world.main:
             return {}
-        play = partial(evaluate, training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory)
-        return play().record() | play(greedy=True).record("greedy_")
+        what = (training.agent, settings.env, trainer.evaluate_episodes)
+        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=trainer.worker_timeout, on_hang=on_hang)
+        return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
 
     def stop_after(record: Record) -> bool:
         if on_epoch is None:
             return False
         of_ranks = world.gather(on_epoch(record))  # a signal may reach any rank, but all stop in the same epoch
         orders = world.broadcast(
-            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else Orders()
+            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else HookResult()
         )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
-            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout)
+            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
         return orders.stop
 
     try:
         train(training, trainer, report, save, evaluate_now, audit, stop_after)
     except KeyboardInterrupt as stop:
-        message = _stopped(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
+        message = stop_message(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None
+    except EnvError as error:
+        raise type(error)(f"{error}\n{save_finished_epochs(training, checkpoints)}") from error
     finally:
         training.env.close()
         for sink in sinks:
@@ -232,80 +242,17 @@ def _train(
                 sink.close()
 
 
-def _stopped(epoch: int, saved: int, interval: int) -> str:
-    """The message of a run that was interrupted after this epoch."""
-    if not saved:
-        every = f"trainer.checkpoint.interval is {_epochs(interval)}"
-        return f"stopped before the first checkpoint ({every}): the same command starts from the beginning"
-    lost = epoch - saved
-    which = f"{_epochs(lost)} since the last checkpoint {'is' if lost == 1 else 'are'} lost"
-    loss = f"{which} (trainer.checkpoint.interval): " if lost else ""
-    return f"stopped; {loss}run the same command again to resume from epoch {saved}"
-
-
-def _epochs(number: int) -> str:
-    return f"{number} epoch{'s' * (number != 1)}"
-
-
-def build(
-    agent: MettaAgent,
-    env: VectorEnv,
-    sizes: Sizes,
-    settings: Trainer,
-    device: torch.device,
-    seed: int,
-    trace: Trace,
-    world: World = ALONE,
-    trust: bool = False,
-) -> Training:
-    """All parts of training in their initial state."""
-    agent.reserve_memory(sizes.rows)
-    agent.set_burn_in(settings.burn_in)
-    spec = agent.get_agent_experience_spec()
-    action_space = agent.env_spec.single_action_space
-    continuous = isinstance(action_space, spaces.Box)
-    spec["actions"] = torch.zeros(action_space.shape, dtype=torch.float32 if continuous else torch.long)
-    teacher = None
-    if settings.kickstart is not None:
-        teacher = load_teacher(settings.kickstart, agent.env_spec, sizes.rows, device, trust)
-        spec.update(teacher.fields)
-    experience = Experience(
-        total_agents=sizes.rows,
-        batch_size=sizes.batch_size,
-        bptt_horizon=sizes.horizon,
-        minibatch_size=sizes.minibatch_size,
-        experience_spec=spec,
-        memory_shapes=agent.memory_shapes(),
-        device=device,
-        burn_in=settings.burn_in,
-    )
-    actions, threads = generator(device, seed, "actions"), Threads(sizes.num_workers, sizes.rows, len(env.batches))
-    return Training(
-        agent=agent,
-        env=env,
-        rollout=Rollout(agent, env, experience, settings, actions, threads, trace, teacher, world),
-        optimizer=make_optimizer(agent, settings.optimizer),
-        generator=generator(device, seed, "segments", world.rank),
-        returns=ReturnTracker(),
-        progress=Progress(),
-        schedules=Schedules({**settings.schedule, **annealing(settings)}),
-        explosion=ExplosionGuard(),
-        trace=trace,
-        world=world,
-    )
-
-
 def _sizes(
-    settings: RunSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
+    settings: TrainingSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
 ) -> Sizes:
     """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
-    cores = max(1, available_cores() // world.place.local_size)
+    cores = max(1, available_cores() // world.info.local_size)
     here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
     sizes = world.broadcast(here)
     return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
 
 
-def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
+def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
     ranks = training.world.size
     return RunPlan(
         run=settings.run,
@@ -319,32 +266,10 @@ def _plan(settings: RunSettings, training: Training, sizes: Sizes, device: torch
     )
 
 
-def _sinks(settings: RunSettings, training: Training) -> list[Sink]:
+def _sinks(settings: TrainingSettings, training: Training) -> list[Sink]:
     directory, config = settings.directory, settings.model_dump(mode="json")
     others = make_sinks(directory, settings.trainer, settings.wandb, training.progress.steps, config)
     return [MetricsFile(directory / "metrics.jsonl"), *others]
-
-
-def _agent(settings: RunSettings, spec: EnvSpec, checkpoint: Checkpoint | None) -> MettaAgent:
-    """From the run's checkpoint, from another run's weights, or new."""
-    if checkpoint is not None:
-        return load_agent(checkpoint, settings.policy, spec, training=True)
-    if settings.init_from is not None:
-        return begin_from(Path(settings.init_from), settings.policy, spec)
-    agent = MettaAgent(spec, settings.policy)
-    if settings.trainer.chrono_init:
-        agent.spread_time_scales(settings.trainer.bptt_horizon)
-    return agent
-
-
-def _with_entropy(trainer: Trainer, spec: EnvSpec) -> Trainer:
-    """The trainer with an entropy coefficient, by the kind of actions if the settings leave it open."""
-    if trainer.ppo.ent_coef is not None:
-        return trainer
-    continuous = isinstance(spec.single_action_space, spaces.Box)
-    ppo = trainer.ppo.model_copy(update={"ent_coef": 0.0 if continuous else ENTROPY})
-    schedule = {"ppo.ent_coef": Ramp(kind="linear", to=0.0), **trainer.schedule}
-    return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:

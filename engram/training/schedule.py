@@ -27,7 +27,7 @@ class Constant(Settings):
 
 
 class Ramp(Settings):
-    """From the configured value to another one."""
+    """From the configured value to a different one."""
 
     kind: Literal["linear", "cosine"]
     to: float

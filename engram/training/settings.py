@@ -10,49 +10,49 @@ from engram.training.schedule import SCHEDULABLE, Schedule, by_dotted_name, prob
 Positive = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Workers = Annotated[int, Field(ge=0, le=1024)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
-Greater = Annotated[float, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 
-SINKING = {"optimizer.learning_rate": {"kind": "linear", "to": 0}}  # unless it is scheduled otherwise
+DEFAULT_SCHEDULE = {"optimizer.learning_rate": {"kind": "linear", "to": 0}}  # where the settings have none
 EVALUATION_SEED = 710_551_043  # the same episodes for every run, and none that it was trained on
 
 
 class PPO(Settings):
     """The loss and the advantages."""
 
-    gamma: Share = 0.99
-    gae_lambda: Share = 0.95
-    rho_clip: Greater = 1.0  # V-trace: bound of the importance ratio in the target
-    c_clip: Greater = 1.0  # V-trace: bound of the ratio that carries corrections back in time
-    clip_coef: Greater = 0.2
-    vf_clip_coef: Greater | None = None  # null: the value loss is not clipped
+    gamma: Fraction = 0.99
+    gae_lambda: Fraction = 0.95
+    rho_clip: PositiveFloat = 1.0  # V-trace: bound of the importance ratio in the target
+    c_clip: PositiveFloat = 1.0  # V-trace: bound of the ratio that carries corrections back in time
+    clip_coef: PositiveFloat = 0.2
+    vf_clip_coef: PositiveFloat | None = None  # null: the value loss is not clipped
     vf_coef: NonNegative = 0.44
     ent_coef: NonNegative | None = None  # null: 0.01, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
-    adv_floor: NonNegative = 0.1  # times the largest spread of returns so far: a smaller one is not scaled up
+    adv_floor: NonNegative = 0.1  # minimum std in normalising advantages, times the largest std of returns so far
     norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards
-    target_kl: Greater | None = None  # stops the epoch's updates once the policy has moved this far
-    l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from where they began
+    target_kl: PositiveFloat | None = None  # stops the epoch's updates once the KL divergence exceeds this
+    l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from their initial values
 
 
 class Optimizer(Settings):
     type: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the matrices of hidden layers, adamw for the rest
-    learning_rate: Greater = 0.001
+    learning_rate: PositiveFloat = 0.001
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    eps: Greater = 1e-12
+    eps: PositiveFloat = 1e-12
     weight_decay: NonNegative = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95  # of muon
-    max_grad_norm: Greater = 0.5
+    max_grad_norm: PositiveFloat = 0.5
     fused: bool = True  # adam and adamw in one kernel: faster, the same but for rounding
 
 
 class Prioritized(Settings):
     """Segments with large advantages are replayed more often; importance weights undo the bias."""
 
-    prio_alpha: Share = 0.0  # 0: uniform
-    prio_beta0: Share = 0.6  # annealed to 1 over the run
+    prio_alpha: Fraction = 0.0  # 0: uniform
+    prio_beta0: Fraction = 0.6  # annealed to 1 over the run
 
 
 class Kickstart(Settings):
@@ -64,48 +64,49 @@ class Kickstart(Settings):
     anneal_steps: Positive | None = None  # agent-steps until both coefficients reach 0; null: the whole run
 
 
-class Checkpoint(Settings):
+class CheckpointSettings(Settings):
     interval: Positive = 10  # epochs between two checkpoints
     keep: Positive = 3
 
 
 class Trainer(Settings):
     total_timesteps: Positive = 300_000
-    num_envs: Size | None = None  # null: what the machine can do
-    num_workers: Workers | None = None  # 0: environments step in this process; null: what the machine can do
-    worker_timeout: Greater = 20.0  # seconds a worker may take for one step
+    num_envs: Size | None = None  # null: chosen for the machine
+    num_workers: Workers | None = None  # 0: environments step in this process; null: chosen for the machine
+    worker_timeout: PositiveFloat = 20.0  # seconds a worker, or environments in this process, may take for one step
+    worker_restarts: Workers = 3  # of failed environments within ten minutes; 0: the first failure ends the run
     disk_timeout: NonNegative = 600.0  # seconds of failing writes, such as on a full disk, before the run stops
-    peer_timeout: Greater = 300.0  # seconds that processes which train together wait for each other
-    scale_batches_by_world_size: bool = False  # the sizes given here are those of all processes together, not of each
+    peer_timeout: PositiveFloat = 300.0  # seconds that ranks wait for each other
+    scale_batches_by_world_size: bool = False  # the sizes given here are those of all ranks together, not of each
     bptt_horizon: Size = 128
     burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
     batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
-    minibatch_size: Size | None = None  # agent-steps per gradient step; null: what the machine can do
+    minibatch_size: Size | None = None  # agent-steps per gradient step; null: chosen for the machine
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
     update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
     norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
-    noise_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.7  # in time, of continuous actions' noise
-    replay_error_bound: Greater | None = None  # null: 0.001, with bfloat16 0.1
-    gradient_bound: Greater | None = 1000.0  # times the running median; the run stops when several epochs are above
+    noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of actions; null: 0.7, for symbols only 0
+    replay_error_bound: PositiveFloat | None = None  # null: 0.001, with bfloat16 0.1
+    gradient_bound: PositiveFloat | None = 1000.0  # times the running median; several epochs above stop the run
     precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32
     evaluate_interval: Positive | None = None  # epochs between two evaluations; null: none
     evaluate_episodes: Positive = 32
-    audit: Positive | None = None  # epochs between two looks at whether memory is handled right; null: none
+    audit: Positive | None = None  # epochs between two memory audits; null: none
     ppo: PPO = PPO()
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()
     kickstart: Kickstart | None = None
     schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     tensorboard: bool = False  # write the metrics for TensorBoard too
     trace: Annotated[int, Field(ge=0)] = 0  # steps for which shape, dtype and RMS of every field are logged
-    profile: bool = False  # write where the time of one epoch goes
+    profile: bool = False  # profile one epoch
 
     @property
     def teaching(self) -> bool:
-        """Whether there is a teacher, and imitating it counts for anything."""
+        """Whether there is a teacher with a coefficient above 0."""
         return self.kickstart is not None and (self.kickstart.action_coef > 0 or self.kickstart.value_coef > 0)
 
     @field_validator("burn_in")
@@ -119,7 +120,7 @@ class Trainer(Settings):
     @field_validator("schedule", mode="before")
     @classmethod
     def _by_dotted_name(cls, schedule: Any) -> Any:
-        return SINKING | by_dotted_name(schedule) if isinstance(schedule, dict) else schedule
+        return DEFAULT_SCHEDULE | by_dotted_name(schedule) if isinstance(schedule, dict) else schedule
 
     @field_validator("schedule")
     @classmethod

@@ -76,3 +76,18 @@ def handle_signals(
     finally:
         for number in handled:
             signal.signal(number, before[number])
+
+
+def stop_message(epoch: int, saved: int, interval: int) -> str:
+    """What a run stopped at once after `epoch` has lost, if its last checkpoint is of the epoch `saved` (0: none)."""
+    if not saved:
+        every = f"trainer.checkpoint.interval is {_epochs(interval)}"
+        return f"stopped before the first checkpoint ({every}): the same command starts from the beginning"
+    lost = epoch - saved
+    which = f"{_epochs(lost)} since the last checkpoint {'is' if lost == 1 else 'are'} lost"
+    loss = f"{which} (trainer.checkpoint.interval): " if lost else ""
+    return f"stopped; {loss}run the same command again to resume from epoch {saved}"
+
+
+def _epochs(number: int) -> str:
+    return f"{number} epoch{'s' * (number != 1)}"

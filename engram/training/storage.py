@@ -1,4 +1,4 @@
-"""Storage: what a run writes while it trains, through full, read-only and removed directories."""
+"""Storage: writes a run's files, and survives full disks and read-only or removed directories."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ class DiskError(UserError):
 class Storage:
     """Tries to write. A failure is a warning at first; if it lasts longer than `timeout` seconds, training stops.
 
-    `restore` makes the run's directory again if it was removed.
+    `restore` recreates the run's directory if it was removed.
     """
 
     def __init__(self, directory: Path, timeout: float, restore: Callable[[], None] | None = None) -> None:
@@ -52,13 +52,13 @@ class Storage:
         if now - since > self.timeout:
             raise DiskError(
                 f"{self.directory}: {what} could not be written for {now - since:.0f} s ({reason}; "
-                "trainer.disk_timeout). Make it writable or make room; the same command then resumes from the last "
-                "checkpoint, if there is one"
+                "trainer.disk_timeout). Make it writable or free disk space; the same command then resumes from the "
+                "last checkpoint, if there is one"
             ) from error
         if now - self._warned >= WARN_INTERVAL:
             self._warned = now
             log.warning(
-                "%s: %s cannot be written (%s). Training goes on, tries again, and stops after %g s "
+                "%s: %s cannot be written (%s). Training continues, tries again, and stops after %g s "
                 "(trainer.disk_timeout)",
                 self.directory,
                 what,
@@ -70,7 +70,7 @@ class Storage:
 class LineFile:
     """Appends whole lines to a file. Lines that cannot be written now are written together with the next one.
 
-    If the file is removed, it is made again with all of its lines, which the open file still has.
+    If the file is removed, it is recreated with all of its lines, which the open file still has.
     """
 
     def __init__(self, path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from engram.agent.categorical import evaluate_categorical, inverse_cdf, sample_categorical
+from engram.agent.actions import evaluate_categorical, inverse_cdf, sample_categorical
 
 
 def case(rows: int = 300, width: int = 5) -> tuple[Tensor, Tensor]:

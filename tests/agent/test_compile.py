@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from engram import MettaAgent
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, PyAgent
 
-# Machine code for all policies with one core and one policy with all; the other pairs are traced and run in eager mode.
+# Every policy with one core, and one policy with every core: an encoder does not know its core.
 TO_MACHINE_CODE = [("fast", "lstm")]  # slow to make; the others are traced whole, which shows any graph break
-TRACED = [(name, core) for name in POLICIES for core in CORES if (name, core) not in TO_MACHINE_CODE]
+PAIRS = [*((name, "lstm") for name in POLICIES), *(("fast", core) for core in CORES if core != "lstm")]
+TRACED = [pair for pair in PAIRS if pair not in TO_MACHINE_CODE]
 CASES = [(*pair, "inductor") for pair in TO_MACHINE_CODE] + [(*pair, "aot_eager") for pair in TRACED]
 
 

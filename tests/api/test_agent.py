@@ -61,7 +61,7 @@ def test_an_agent_that_reads_the_step_before_gets_it(tmp_path):
     run = engram.train("CartPole-v1", total_timesteps=64, run="x", runs_dir=tmp_path, **SMALL, **previous)
     agent, observation = engram.load(run), np.zeros(4)
     agent.act(observation)
-    with pytest.raises(engram.UserError, match="rewards: this policy reads the reward before"):
+    with pytest.raises(engram.UserError, match="rewards: this policy reads the previous reward"):
         agent.act(observation)
     agent.act(observation, rewards=1.0)
 
@@ -136,6 +136,13 @@ def test_other_mistakes_in_acting(cartpole):
         (lambda: engram.load("nowhere/x"), "run: there are no runs in nowhere"),
         (lambda: engram.load(cartpole, checkpoint="best"), "checkpoint: .* has no best checkpoint yet"),
         (lambda: engram.load(5), "run: 5 is a int: give the directory of a run"),
+        (lambda: engram.load(cartpole, seed="x"), "seed: 'x' is not a whole number from 0"),
+        (lambda: engram.load(cartpole, device="cpuu"), "device: 'cpuu' is not one of auto, cpu.*did you mean cpu"),
+        (lambda: agent.act(np.full((2, 4), np.nan)), "observation: has NaN or infinity"),
+        (
+            lambda: agent.act(np.zeros((2, 4)), action_masks=[[1, 0]] * 2),
+            "action_masks: CartPole-v1 had no",
+        ),
     ):
         with pytest.raises(engram.UserError, match=message):
             call()
@@ -149,3 +156,20 @@ def test_an_exported_agent_does_what_the_agent_does(run, tmp_path):
     session = onnxruntime.InferenceSession(path)
     assert {"starts", "action"} <= {each.name for each in (*session.get_inputs(), *session.get_outputs())}
     agent.act(observations(2))  # exporting leaves the agent as it was
+
+
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "Blackjack-v1"])
+def test_the_agent_adds_the_action_before_to_plain_symbols(name, tmp_path):
+    run = engram.train(name, total_timesteps=256, run="symbols", runs_dir=str(tmp_path), progress=False)
+    agent, env = run.load(seed=1), gymnasium.make(name)
+    observation, _ = env.reset(seed=1)
+    state, start = None, True
+    for _ in range(20):
+        action, state = agent.predict(observation, state, start, deterministic=True)
+        assert action == agent.act(observation, starts=start, deterministic=True)
+        part = agent.policy.env_spec.packing.views(agent._observations._rows)["previous_action"]
+        assert part.sum() == (0 if start else 1)
+        observation, _, terminated, truncated, _ = env.step(action)
+        start = terminated or truncated
+        if start:
+            observation, _ = env.reset()

@@ -15,8 +15,8 @@ from torch import nn
 
 from engram import ComponentPolicy, Fast, LSTMWrapper
 from engram.agent.policy_factory import find_class
-from engram.agent.recurrent.cores import CORES
-from engram.agent.settings import POLICIES, Agent
+from engram.agent.recurrent import CORES
+from engram.agent.settings import POLICIES, YamlAgent
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS
 from engram.audit.context import QUICK, AuditSizes
@@ -166,7 +166,7 @@ def test_all_our_policies_hold(name: str) -> None:
 @pytest.mark.parametrize("name", DESIGNS)
 def test_all_our_yaml_policies_hold(name: str) -> None:
     settings = design(name).model_dump()
-    make = lambda **options: ComponentPolicy(token_spec(), Agent(**(settings | options)))  # noqa: E731
+    make = lambda **options: ComponentPolicy(token_spec(), YamlAgent(**(settings | options)))  # noqa: E731
     assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=TINY).failures == ()
 
 

@@ -11,7 +11,7 @@ from support import running
 
 from engram.api.evaluate import play
 from engram.cli.main import main
-from engram.config.evaluation import load_evaluation
+from engram.config.evaluation import EvalSettings, load_request
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.training import evaluate
@@ -104,7 +104,7 @@ def test_a_mistake_is_a_one_line_message(runs, capsys, words, output):
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(runs, tmp_path):
     run = shutil.copytree(runs / "recall_1", tmp_path / "run")
     (run / "checkpoints" / "epoch_000003" / "state.json").write_text("{}")
-    assert play(load_evaluation([f"run={run}", "episodes=2"])).about["epoch"] == 2
+    assert play(load_request([f"run={run}", "episodes=2"], EvalSettings)).about["epoch"] == 2
 
 
 def test_output_of_libraries_and_workers_stays_out_of_the_json(capfd, monkeypatch, runs):

@@ -123,7 +123,7 @@ def test_a_second_process_cannot_train_the_same_run(tmp_path):
         second = subprocess.run([*ENGRAM, "train", *words], capture_output=True, text=True, env=environment())
         assert (second.returncode, second.stdout) == (2, "")
         assert second.stderr == (
-            f"{tmp_path}/x is being trained by process {first.pid}: wait for it, stop it, or give another run=\n"
+            f"{tmp_path}/x is being trained by process {first.pid}: wait for it, stop it, or choose a different run=\n"
         )
         assert (settings.stat().st_mtime_ns, settings.stat().st_ino) == before
         assert [path.name for path in (tmp_path / "x").glob(".*")] == [".lock"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.config.evaluation import EvalSettings, load_evaluation
+from engram.config.evaluation import EvalSettings, load_request
 from engram.config.load import load, load_run
 from engram.config.run_directory import prepare_directory
 from engram.env.settings import Gym, Recall, TMaze
@@ -20,12 +20,12 @@ def runs(tmp_path, monkeypatch):
 
 def problems(*words: str) -> list[str]:
     with pytest.raises(UserError) as caught:
-        load_evaluation(words)
+        load_request(words, EvalSettings)
     return str(caught.value).splitlines()
 
 
 def test_a_run_is_evaluated_as_it_was_trained_by_default(runs):
-    request = load_evaluation(["run=maze_1"])
+    request = load_request(["run=maze_1"], EvalSettings)
     assert request.settings == EvalSettings(run="maze_1")
     assert request.run == load_run(runs / "maze_1")
     assert request.directory.resolve() == runs / "maze_1"
@@ -33,7 +33,7 @@ def test_a_run_is_evaluated_as_it_was_trained_by_default(runs):
 
 def test_settings_are_read_from_the_command_line(runs):
     words = "run=maze_1 episodes=7 greedy=true seed=3 checkpoint=best num_envs=2 num_workers=1 device=cpu"
-    settings = load_evaluation(words.split()).settings
+    settings = load_request(words.split(), EvalSettings).settings
     assert (settings.episodes, settings.greedy, settings.seed, settings.checkpoint) == (7, True, 3, "best")
     assert (settings.num_envs, settings.num_workers, settings.device) == (2, 1, "cpu")
 
@@ -41,13 +41,13 @@ def test_settings_are_read_from_the_command_line(runs):
 @pytest.mark.parametrize("words", [["run=maze_1", "runs_dir=elsewhere"], ["run=elsewhere/maze_1"]])
 def test_a_run_is_found_by_its_path_too(runs, words):
     runs.rename(runs.with_name("elsewhere"))
-    assert load_evaluation(words).run.run == "maze_1"
+    assert load_request(words, EvalSettings).run.run == "maze_1"
 
 
 def test_the_environment_may_be_changed_or_replaced(runs):
-    assert load_evaluation(["run=maze_1", "env.corridor=6"]).run.env == TMaze(max_steps=30, corridor=6)
-    assert load_evaluation(["run=recall_1", "env.delay=9"]).run.env == Recall(delay=9)
-    changed = load_evaluation(["run=recall_1", "env.id=Acrobot-v1", "env=gym", "env.max_steps=9"]).run
+    assert load_request(["run=maze_1", "env.corridor=6"], EvalSettings).run.env == TMaze(max_steps=30, corridor=6)
+    assert load_request(["run=recall_1", "env.delay=9"], EvalSettings).run.env == Recall(delay=9)
+    changed = load_request(["run=recall_1", "env.id=Acrobot-v1", "env=gym", "env.max_steps=9"], EvalSettings).run
     assert changed.env == Gym(id="Acrobot-v1", max_steps=9, reward_scale=load(["env=gym"]).env.reward_scale)
     assert changed.policy == load_run(runs / "recall_1").policy
 
@@ -55,9 +55,7 @@ def test_the_environment_may_be_changed_or_replaced(runs):
 def test_an_unknown_run_gets_the_nearest_name(runs):
     assert problems("run=maze1") == ["run: no run 'maze1' in runs; did you mean maze_1?"]
     assert problems("run=zzz") == ["run: no run 'zzz' in runs; there are maze_1, recall_1"]
-    assert problems("run=x", "runs_dir=none") == [
-        "run: there are no runs in none: train one, or say where they are with runs_dir="
-    ]
+    assert problems("run=x", "runs_dir=none") == ["run: there are no runs in none: train one, or set runs_dir="]
 
 
 def test_every_mistake_is_reported_at_once(runs):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.config.groups import CONFIG_FOLDER, GROUPS, choices
 from engram.config.load import describe_run, dump, load, load_run
 from engram.config.run import RunSettings
@@ -100,7 +100,7 @@ def test_a_users_policy_comes_from_a_file(tmp_path):
 
 def test_a_users_graph_comes_from_a_file_and_its_components_can_be_changed(graph):
     settings = load(["agent.components._core_.hidden_size=64", f"agent={graph}", "agent.clip_range=0.5"])
-    assert isinstance(settings.policy, Agent)
+    assert isinstance(settings.policy, YamlAgent)
     assert settings.py_agent is None
     assert settings.policy.components["_core_"]["hidden_size"] == 64
     assert settings.policy.components["_core_"]["kind"] == "lstm"

@@ -97,7 +97,7 @@ def test_a_mistake_in_a_users_recipe_is_explained(mine, old, new, message, tmp_p
 
 
 def test_a_recipe_with_settings_of_py_agent_does_not_go_with_agent(mine):
-    with pytest.raises(UserError, match="has settings of py_agent"):
+    with pytest.raises(UserError, match="sets py_agent"):
         load([f"task={mine}", "agent=fast"])
     assert load(["task=recall/delay10", "agent=fast"]).agent is not None
 

@@ -65,7 +65,7 @@ def test_other_changes_are_refused_and_all_of_them_named(begun):
         "seed: 7, but 1 when the run began",
         "py_agent.option: 3, but null when the run began",
         "trainer.ppo.gamma: 0.5, but 0.99 when the run began",
-        f"{begun}/mine is another run: give another run=, or the settings it began with",
+        f"{begun}/mine is a different run: choose a different run=, or give the settings it began with",
     ]
     assert load_run(begun / "mine").seed == 1
 
@@ -91,7 +91,7 @@ def test_a_copy_of_a_checkpoint_is_no_checkpoint(tmp_path):
 def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(UserError, match=r"mine exists and is not a run of Engram's: give another run="):
+    with pytest.raises(UserError, match=r"mine exists and is not a run of Engram's: choose a different run="):
         prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]))
 
 
@@ -112,7 +112,7 @@ def test_a_directory_with_nothing_but_a_lock_may_become_a_run(tmp_path):
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path):
     (tmp_path / "mine").touch()
     for words in (["run=mine", f"runs_dir={tmp_path}"], ["run=x", f"runs_dir={tmp_path}/mine"]):
-        with pytest.raises(UserError, match=r"is not a directory: give another run= or runs_dir="):
+        with pytest.raises(UserError, match=r"is not a directory: choose a different run= or runs_dir="):
             prepare_directory(load(words))
 
 
@@ -144,7 +144,7 @@ def test_the_error_names_the_process_that_holds_the_lock(tmp_path) -> None:
     with holder(tmp_path) as first:
         with pytest.raises(UserError) as caught:
             lock(tmp_path)
-        says = f"{tmp_path} is being trained by process {first.pid}: wait for it, stop it, or give another run="
+        says = f"{tmp_path} is being trained by process {first.pid}: wait for it, stop it, or choose a different run="
         assert str(caught.value) == says
     lock(tmp_path).close()
 

@@ -75,6 +75,6 @@ def result(spec: EnvSpec) -> Callable[..., SimpleNamespace]:
     def make(mean_return: float | None = 0.93, **other: Any) -> SimpleNamespace:
         checkpoint = Path("runs/first/checkpoints/epoch_000245")
         values = {"run": "first", "checkpoint": checkpoint, "env": spec, "steps": 1_003_520, "seconds": 94.0}
-        return SimpleNamespace(**values | {"mean_return": mean_return} | other)
+        return SimpleNamespace(**values | {"mean_return": mean_return, "diagnosis": None} | other)
 
     return make

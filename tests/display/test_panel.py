@@ -31,10 +31,34 @@ def test_all_metrics_are_shown(progress, record, width):
         *("first", "fast on tmaze", "1,234,567 parameters", "cpu", "64 environments", "2 workers"),
         *("61%", "614,400 of 1,000,000 steps", "epoch 150", "1:15 elapsed", "0:47 left"),
         *("8,192 steps/s", "environment 40%", "inference 20%", "learning 30%", "other 10%"),
-        *("return 0.75 · without memory at most 0.45", "1.00 at best", "0.45 without memory"),
+        *(
+            "return 0.75 · best 0.75 at 614,400 steps · without memory at most 0.45",
+            "1.00 at best",
+            "0.45 without memory",
+        ),
         *("12.30", "-0.0123", "0.0034", "1.21", "0.0031", "8%", "0.87", "0.421", "2.4e-07 ✓", "4.21", "812 MB"),
     ):
         assert shown in text
+
+
+def test_learning_rate_checkpoint_and_the_environments_own_statistics_are_shown(progress, record):
+    own = {"episode/hearts_made": 2.5, "episode/a very long statistic of the environment": 3.25}
+    progress.add(record(7, checkpoint=5, **{"schedule/optimizer.learning_rate": 0.00125, **own}))
+    text = text_of(progress)
+    for shown in ("learning rate", "0.0013", "epoch 5", "hearts made", "2.50", "a very long statist… 3.25"):
+        assert shown in text
+    assert len(text.splitlines()) < 24
+
+
+def test_before_the_first_checkpoint_there_is_none(progress, record):
+    progress.add(record(1, checkpoint=0))
+    assert "none yet" in text_of(progress)
+
+
+def test_the_best_return_stays_when_the_return_falls(progress, record):
+    for epoch, value in ((1, 0.2), (2, 0.8), (3, 0.4)):
+        progress.add(record(epoch, mean_return=value))
+    assert "return 0.40 · best 0.80 at 8,192 steps" in text_of(progress)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (100, 20), (60, 30)])

@@ -16,9 +16,8 @@ from engram.analysis.influence import influence
 from engram.analysis.memory_step import unit_names
 from engram.analysis.recording import record
 from engram.display.page import pack, page
-from engram.display.replay_page import RunFacts, replay_page
+from engram.display.replay_page import RunFacts, replay_page, unit_order
 from engram.display.replay_scenes import png, shrink
-from engram.display.unit_order import unit_order
 from engram.env.registry import make_spec
 from engram.env.settings import Gym, Navigation, Recall
 

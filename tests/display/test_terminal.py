@@ -105,3 +105,25 @@ def test_starting_a_complete_run_again_says_so(console, plan, result):
         display.start(plan)
         display.finish(result())
     assert "Nothing left to train" in console.file.getvalue()
+
+
+def test_what_is_being_built_is_shown_at_once_and_gone_when_training_starts(console, plan):
+    with LiveDisplay(console) as display:
+        display.building("first", "fast on tmaze")
+        assert "building fast on tmaze" in console.file.getvalue()
+        display.start(plan)
+    output = console.file.getvalue()
+    assert output.rindex("1,000,000 steps") > output.rindex("building fast on tmaze")
+    assert output.rindex(SHOW_CURSOR) > output.rindex(HIDE_CURSOR)
+
+
+def test_a_run_that_cannot_be_built_restores_the_terminal(console):
+    def build() -> None:
+        with LiveDisplay(console) as display:
+            display.building("first", "fast on tmaze")
+            raise ValueError("no such environment")
+
+    with pytest.raises(ValueError, match="no such environment"):
+        build()
+    output = console.file.getvalue()
+    assert output.rindex(SHOW_CURSOR) > output.rindex(HIDE_CURSOR)

@@ -73,25 +73,30 @@ def test_the_spec_names_the_id_and_the_flattened_spaces():
     ],
 )
 def test_gymnasiums_own_environments_run(name, size, action):
-    settings = Gym(id=name, action_masks=False, previous_action=False)
+    settings = Gym(id=name, action_masks=False)
     block, buffers = start(settings, range(3))
     assert adapter.spec(settings).single_action_space == action
-    assert buffers.observations.shape == (3, size)
+    assert sum(sum(part.symbols) or part.shape[0] for part in own_parts(buffers.spec)) == size
     shown, _ = play(block, buffers, random_policy(action, 3), 60)
     assert all(step["alive"].all() for step in shown)
     block.close()
 
 
+def own_parts(spec):
+    """Those of the environment itself, without the previous action."""
+    return [part for part in spec.all_parts if part.name != "previous_action"]
+
+
 def test_a_tuple_arrives_as_parts():
-    block, buffers = start(Gym(id="Blackjack-v1", previous_action=False), range(3))
+    block, buffers = start(Gym(id="Blackjack-v1"), range(3))
     parts = buffers.parts(buffers.observations)
-    assert [(part.name, part.kind, part.symbols) for part in buffers.spec.parts] == [
-        ("0", "symbols", (32,)),
-        ("1", "symbols", (11,)),
-        ("2", "symbols", (2,)),
+    assert [(part.name, part.kind, part.symbols) for part in own_parts(buffers.spec)] == [
+        ("observation/0", "symbols", (32,)),
+        ("observation/1", "symbols", (11,)),
+        ("observation/2", "symbols", (2,)),
     ]
     player, dealer, ace = gymnasium.make("Blackjack-v1").reset(seed=episode_seed(7, 0, 0))[0]
-    assert [int(parts[name][0]) for name in "012"] == [player, dealer, ace]
+    assert [int(parts[f"observation/{index}"][0]) for index in range(3)] == [player, dealer, ace]
     play(block, buffers, lambda: 1, 20)
     block.close()
 
@@ -102,15 +107,13 @@ def test_a_tuple_arrives_as_parts():
         (Gym(id="FrozenLake-v1"), True),
         (Gym(id="Blackjack-v1"), True),
         (Gym(id="CartPole-v1"), False),
-        (Gym(id="CartPole-v1", previous_action=True), True),
-        (Gym(id="FrozenLake-v1", previous_action=False), False),
     ],
 )
-def test_the_action_before_is_shown_where_observations_are_only_symbols(settings, expected):
+def test_the_previous_action_is_shown_where_observations_are_only_symbols(settings, expected):
     assert ("previous_action" in [part.name for part in adapter.spec(settings).parts]) == expected
 
 
-def test_the_part_of_the_action_before_holds_it_and_is_zero_at_starts():
+def test_the_part_of_the_previous_action_is_zero_at_starts():
     block, buffers = start(Gym(id="FrozenLake-v1"), range(3))
     for _ in range(30):
         buffers.actions[:] = [1, 2, 3]
@@ -245,7 +248,7 @@ def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
             assert_same({name: array[i : i + 1] for name, array in save_buffers(buffers).items()}, save_buffers(alone))
 
 
-def test_another_seed_gives_another_stream():
+def test_a_different_seed_gives_a_different_stream():
     assert not np.array_equal(start(Gym(), seed=7)[1].observations, start(Gym(), seed=8)[1].observations)
 
 
@@ -289,7 +292,7 @@ def test_a_replay_that_differs_is_noticed(change):
     assert not (other.restore(block.state()) and restore_buffers(save_buffers(buffers), other_buffers))
 
 
-def test_a_replay_with_another_return_is_noticed():
+def test_a_replay_with_a_different_return_is_noticed():
     block, buffers = start(walk(length=9))
     play(block, buffers, lambda: 1, 5)
     state = block.state()
@@ -319,7 +322,7 @@ def test_a_nan_raises_with_environment_and_step(bad, step, message):
 
 def test_a_nan_action_is_named_as_the_cause():
     block, buffers = start(Gym(id="Pendulum-v1"))
-    with pytest.raises(UserError, match="the action before it was not finite either"):
+    with pytest.raises(UserError, match="the previous action was not finite either"):
         play(block, buffers, lambda: np.nan, 1)
 
 

@@ -11,12 +11,12 @@ def engram(*words: str, cwd) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
-def test_its_worlds_say_what_to_install(tmp_path):
+def test_mettagrid_worlds_name_the_package_to_install(tmp_path):
     done = engram("train", "env=tmaze", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
         "env: tmaze, small, arena, navigation and mettagrid need the package mettagrid, which is not installed: "
-        "pip install 'engram-rl[mettagrid]', or choose another one, such as env=recall or env=CartPole-v1\n"
+        "pip install 'engram-rl[mettagrid]', or choose a different one, such as env=recall or env=CartPole-v1\n"
     )
     assert not [*tmp_path.iterdir()]
 

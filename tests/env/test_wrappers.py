@@ -67,7 +67,7 @@ def test_a_users_wrapper_is_named_by_module_and_class():
     ("name", "message"),
     [
         ("mask_velocty", "unknown wrapper mask_velocty; did you mean mask_velocity?"),
-        ("qqqqqqqqqqqqqqq", "expected one of mask_velocity, previous_action"),
+        ("qqqqqqqqqqqqqqq", "expected one of mask_velocity, frame_stack"),
         ("no_such_package:Thing", "no_such_package could not be imported: ModuleNotFoundError: No module named"),
         ("gymnasium.wrappers:Thing", "expected a subclass of gymnasium.Wrapper in gymnasium.wrappers, got nothing"),
         ("os:system", "expected a subclass of gymnasium.Wrapper in os, got <built-in function system>"),
@@ -110,16 +110,3 @@ def test_wrappers_take_arguments(wrappers, shape):
 def test_wrong_arguments_are_explained(wrapper, message):
     with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
         wrap(gymnasium.make("CartPole-v1"), [wrapper])
-
-
-@pytest.mark.parametrize(("name", "action", "flat"), [("CartPole-v1", 1, [0, 1]), ("Pendulum-v1", [0.5], [0.5])])
-def test_the_previous_action_is_a_part_of_the_observation_and_zero_at_the_start(name, action, flat):
-    env = wrap(gymnasium.make(name), ["mask_velocity", "previous_action"])
-    first, _ = env.reset(seed=1)
-    assert not first["previous_action"].any()
-    second = env.step(np.array(action, np.float32) if name == "Pendulum-v1" else action)[0]
-    assert second["previous_action"].tolist() == flat
-    assert env.observation_space.contains(second)
-    again, _ = env.reset(seed=1)
-    np.testing.assert_array_equal(again["observation"], first["observation"])
-    assert not again["previous_action"].any()

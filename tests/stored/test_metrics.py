@@ -3,7 +3,7 @@ import os
 import pytest
 
 from engram.stored.files import UnreadableError
-from engram.stored.metrics import read_metrics
+from engram.stored.metrics import MetricsReader, read_metrics
 
 
 def test_lines_that_are_no_records_are_left_out(tmp_path):
@@ -21,3 +21,22 @@ def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(UnreadableError, match=r"metrics\.jsonl"):
         read_metrics(tmp_path)
+
+
+def test_a_reader_gives_each_record_once_and_leaves_half_lines(tmp_path):
+    file, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path)
+    assert list(reader.new_records()) == []
+    file.write_text('{"epoch": 1}\n{"epo')
+    assert list(reader.new_records()) == [{"epoch": 1}]
+    file.write_text('{"epoch": 1}\n{"epoch": 2}\n')
+    assert list(reader.new_records()) == [{"epoch": 2}]
+    assert not reader.rewound()
+
+
+def test_a_reader_starts_over_when_a_resumed_run_has_dropped_records(tmp_path):
+    file, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path)
+    file.write_text('{"epoch": 1}\n{"epoch": 2, "x": 1}\n')
+    list(reader.new_records())
+    file.write_text('{"epoch": 1}\n{"epoch": 2, "x": 2}\n{"epoch": 3}\n')  # as long as before, and longer
+    assert reader.rewound()
+    assert [record["epoch"] for record in reader.new_records()] == [1, 2, 3]

@@ -3,14 +3,14 @@
 from copy import deepcopy
 from typing import Any
 
-from engram.agent.settings import Agent
+from engram.agent.settings import YamlAgent
 from engram.config.load import load
 
 PAIRS = ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med")  # those with a Python twin
 DESIGNS = (*PAIRS, "reference")
 
 
-def design(name: str) -> Agent:
+def design(name: str) -> YamlAgent:
     settings = load([f"agent={name}", "env=recall"]).agent
     assert settings is not None
     return settings

@@ -15,7 +15,7 @@ from engram.training import distributed
 from engram.training.checkpoint.files import load_latest
 from engram.training.checkpoint.ranks import RankState, join_ranks
 from engram.training.distributed import World
-from engram.training.launch import Place
+from engram.training.launch import RankInfo
 from engram.training.watchdog import TrainingStoppedError
 
 FAKES = Path(__file__).parent / "fakes" / "mortal.py"
@@ -129,7 +129,7 @@ def test_when_one_rank_stops_all_stop_and_one_reports_the_reason(runs, run: str,
 def test_ranks_interrupted_after_different_epochs_report_it_once(monkeypatch) -> None:
     monkeypatch.setattr(distributed, "REPORT_GRACE", 0.0)
     store = torch.distributed.HashStore()
-    worlds = [World(Place(rank=rank, size=2), store) for rank in range(2)]
+    worlds = [World(RankInfo(rank=rank, size=2), store) for rank in range(2)]
     reports = [world.should_report(KeyboardInterrupt(f"stopped after epoch {world.rank}")) for world in worlds]
     assert reports == [True, False]
 
@@ -161,8 +161,8 @@ def test_a_killed_rank_is_restarted_and_the_run_ends_like_an_uninterrupted_one(r
 LISTENERS = """
 import psutil, torch
 from engram.training.distributed import connect
-from engram.training.launch import place
-world = connect(place(), torch.device("cpu"), 60)
+from engram.training.launch import rank_info
+world = connect(rank_info(), torch.device("cpu"), 60)
 assert world.sum(torch.ones(1)).item() == 2
 print(*{c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"})
 world.leave()

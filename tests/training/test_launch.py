@@ -3,7 +3,7 @@
 import pytest
 
 from engram.settings import UserError
-from engram.training.launch import Place, place
+from engram.training.launch import RankInfo, rank_info
 
 TORCHRUN = {
     "RANK": "3",
@@ -16,11 +16,11 @@ TORCHRUN = {
 
 
 def test_without_torchrun_there_is_a_single_rank() -> None:
-    assert place({}) == place(TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) == Place(0, 1, 0, 1)
+    assert rank_info({}) == rank_info(TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) == RankInfo(0, 1, 0, 1)
 
 
 def test_ranks_are_read_from_the_variables_of_torchrun() -> None:
-    assert place(TORCHRUN) == Place(rank=3, size=4, local_rank=1, local_size=2)
+    assert rank_info(TORCHRUN) == RankInfo(rank=3, size=4, local_rank=1, local_size=2)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_ranks_are_read_from_the_variables_of_torchrun() -> None:
 )
 def test_impossible_ranks_raise_a_user_error(change, message) -> None:
     with pytest.raises(UserError, match=message):
-        place(TORCHRUN | change)
+        rank_info(TORCHRUN | change)
 
 
 def test_missing_variables_are_named() -> None:
     with pytest.raises(UserError, match="LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set"):
-        place({"WORLD_SIZE": "2", "RANK": "0"})
+        rank_info({"WORLD_SIZE": "2", "RANK": "0"})

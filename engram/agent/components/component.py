@@ -79,7 +79,7 @@ class BuildContext(NamedTuple):
 
 
 class ShapeError(ValueError):
-    """Raised for inputs a component cannot read; says what it got, what it expected, and the fix."""
+    """Raised for inputs a component cannot read; names what it got, what it expected, and the fix."""
 
 
 class Component(Settings):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TokensToBoxComponent(Component):
-    """Draws tokens into a box of raw values, one layer per feature. Put a normaliser after it."""
+    """Scatters tokens into a box of raw values, one layer per feature. Put a normaliser after it."""
 
     reads = ("tokens",)
 

@@ -43,7 +43,7 @@ class CoreComponent(WeightedComponent):
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
         from engram.agent.initialisation import INITIALISATIONS
-        from engram.agent.recurrent.cores import make_core
+        from engram.agent.recurrent import make_core
 
         layers = self.num_layers or context.spec.default_layers
         module = make_core(self.core, inputs[0].sizes[0], self.hidden_size, layers, self.past_steps)
@@ -91,7 +91,7 @@ class ActionEmbeddingComponent(Component):
 
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         if context.continuous:
-            raise ShapeError("embeds discrete actions, and the environment's are continuous: give it `for: discrete`")
+            raise ShapeError("embeds discrete actions, but the environment's are continuous: give it `for: discrete`")
         return Shape("embeddings", (context.logits, self.size))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:

@@ -108,7 +108,7 @@ class FlattenComponent(Component):
 class DropoutComponent(Component):
     """Dropout with probability `p`, in training mode.
 
-    Replaying a rollout draws another mask than acting did, so replayed log-probabilities differ from the stored ones.
+    Replaying a rollout samples a different mask, so replayed log-probabilities differ from the stored ones.
     Hence `allow_noise` must be set as well.
     """
 

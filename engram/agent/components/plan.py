@@ -117,7 +117,7 @@ def _input_shape(
             conditions = [CONDITION_OF_FORM[form] for form in component.reads if form in CONDITION_OF_FORM]
             fixes += [f"leave it out here with `for: {condition}`" for condition in conditions]
         got = f"{node.kind} reads {' or '.join(component.reads)}, got {shape} from {source.name}"
-        problems.add(node.name, f"{got}: {', or '.join(fixes) or 'give it another source'}")
+        problems.add(node.name, f"{got}: {', or '.join(fixes) or 'give it a different source'}")
         return None
     return _slice_shape(node, source, shape, problems) if source.is_slice else shape
 

@@ -21,7 +21,7 @@ from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.memory_call import run_with_memory
 from engram.agent.recurrent.store import MemoryStore
-from engram.agent.settings import Agent
+from engram.agent.settings import YamlAgent
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError
 
@@ -29,7 +29,7 @@ NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": torch.tanh}
 
 
 class ComponentPolicy(Policy):
-    """A policy from named components, given as plain data or as the `Agent` settings of a run.
+    """A policy from named components, given as plain data or as the `YamlAgent` settings of a run.
 
     >>> import gymnasium
     >>> components = {
@@ -48,11 +48,11 @@ class ComponentPolicy(Policy):
     def __init__(
         self,
         env: object,
-        components: Agent | Mapping[str, Mapping[str, Any]],
+        components: YamlAgent | Mapping[str, Mapping[str, Any]],
         clip_range: float = 0,
         analyze_weights_interval: int = 300,
     ) -> None:
-        if isinstance(components, Agent):
+        if isinstance(components, YamlAgent):
             clip_range, analyze_weights_interval = components.clip_range, components.analyze_weights_interval
             components = components.components
         super().__init__(env, clip_range, analyze_weights_interval)

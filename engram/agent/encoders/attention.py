@@ -133,7 +133,7 @@ class CrossAttentionBlock(nn.Module):
     """Cross-attention and an MLP: pre-norm, residual, GELU, four times the width.
 
     Tokens are many and queries few. So the key weights are applied to the queries, and the value weights to the
-    attended features: the same sums in another order, with no key or value per token.
+    attended features: the same sums in a different order, with no key or value per token.
     """
 
     def __init__(self, dim: int, feature_dim: int, heads: int) -> None:

@@ -50,7 +50,7 @@ class ObservationNormaliser(nn.Module):
 
 
 class TokenConv2d(nn.Module):
-    """A convolution of the box of tokens [N, M, 3]. On CPUs a kernel computes it without drawing the box."""
+    """A convolution of the box of tokens [N, M, 3]. On CPUs a kernel computes it without building the box."""
 
     def __init__(self, spec: EnvSpec, channels: int, kernel: tuple[int, int], stride: tuple[int, int]) -> None:
         super().__init__()

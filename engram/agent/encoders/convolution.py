@@ -19,7 +19,7 @@ class Convolution(NamedTuple):
 def fit_convolution(size: tuple[int, int], kernel: int, stride: int, leave: int) -> Convolution:
     """Shrink a convolution to a small input.
 
-    Each side on its own: kernel and stride shrink by one, neither below 1, until the output has `leave` cells.
+    Height and width separately: kernel and stride shrink by one, neither below 1, until the output has `leave` cells.
     """
 
     def fit(cells: int, kernel: int, stride: int) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))  # channels, kernel, st
 
 
 class OneHot(nn.Module):
-    """Symbols [N, *shape] to one-hots [N, *shape but the last, entries]. Values that are no symbol give zeros."""
+    """Symbols [N, *shape] to one-hots [N, *shape but the last, entries]. Values out of range give zeros."""
 
     channel: Tensor
     symbol: Tensor

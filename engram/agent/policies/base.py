@@ -54,7 +54,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def set_memory(self, memory: Any) -> None:
-        """Replace all memory by what `get_memory` gave."""
+        """Replace all memory by a result of `get_memory`."""
         raise NotImplementedError
 
     # Memory as a value, for rollouts, checkpoints and evaluation.
@@ -115,7 +115,7 @@ class Policy(nn.Module):
         return None
 
     def value_output(self) -> nn.Linear | None:
-        """The layer that gives values, if it is linear; another one than `value_layer` if the critic is asymmetric."""
+        """The layer that outputs values, if it is linear; an asymmetric critic has its own."""
         return self.value_layer()
 
     def observation_normalizers(self) -> list[ObservationNormalizer]:

@@ -1,4 +1,4 @@
-"""Fast: a small convolutional network over the tokens; vectors and images have encoders of their own."""
+"""Fast: a small convolutional network over the tokens; vectors and images have their own encoders."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from engram.env.spec import EnvSpec
 
 
 class Fast(LSTMWrapper):
-    """Convolutions over the token grid and an LSTM, or another encoder for vectors and images.
+    """Convolutions over the token grid and an LSTM, or the encoder for vectors or images.
 
     >>> import gymnasium
     >>> policy = Fast(gymnasium.make_vec("CartPole-v1"), hidden_size=64)

@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec
+from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, warn_of_unused
 from engram.agent.policies.shape_checks import check_features, check_pair
-from engram.agent.previous import PreviousStep
+from engram.agent.previous import PreviousStep, split_previous
+from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import make_core
 from engram.agent.recurrent.lstm import LSTM
 from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
 from engram.agent.recurrent.store import MemoryStore
@@ -59,24 +59,27 @@ class LSTMWrapper(Policy):
         analyze_weights_interval: int = 300,
         core: str = "lstm",
         window: int | None = None,
-        previous: Sequence[str] = (),
+        previous: Sequence[str] | None = None,
         critic_only: Sequence[str] = (),
         critic_memory: bool = False,
         **kwargs: Any,
     ) -> None:
-        """`previous`: the inputs "action" and "reward". `critic_only`: parts of the observation for the critic alone,
-        which has a memory of its own with `critic_memory`; encode `self.actor_spec` then."""
+        """`previous`: the inputs "action" and "reward"; None: the action, if the environment shows it as a part.
+        `critic_only`: parts of the observation for the critic alone, which has its own memory with `critic_memory`.
+        Encode `self.actor_spec`, which has neither."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.previous = PreviousStep(previous, self.env_spec, self.action_space) if previous else None
-        self.actor_spec, self.critic_only = actor_spec(self.env_spec, critic_only), list(critic_only)
+        spec, self.previous_inputs, self.critic_only = self.env_spec, previous, list(critic_only)
+        read, self._unread = split_previous(previous, spec)
+        self.previous = PreviousStep(read, spec, self.action_space) if read else None
+        self.actor_spec = without_parts(actor_spec(spec, critic_only), self._unread)
         inputs = input_size + (self.previous.size if self.previous else 0)
         self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
         self.asymmetric_critic = None
         if critic_only:
             own = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
-            self.asymmetric_critic = AsymmetricCritic(self.env_spec, hidden_size, own)
+            self.asymmetric_critic = AsymmetricCritic(without_parts(spec, self._unread), hidden_size, own)
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
@@ -91,6 +94,8 @@ class LSTMWrapper(Policy):
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
+        if self._unread:
+            observations = observations.exclude(*self._unread)
         seen = observations.exclude(*self.critic_only) if self.critic_only else observations
         features = self.encode_observations(seen)
         extra = 0 if self.previous is None else self.previous.size
@@ -134,7 +139,7 @@ class LSTMWrapper(Policy):
         fields = {} if self.previous is None else self.previous.fields()
         return super().get_agent_experience_spec().update(fields)
 
-    # For policies with a forward of their own: `self.lstm(inputs, (h, c))` between these two calls.
+    # For policies that override `forward`: `self.lstm(inputs, (h, c))` between these two calls.
 
     def _manage_lstm_state(
         self, td: TensorDictBase, B: int, TT: int, device: torch.device | str
@@ -209,7 +214,7 @@ class TorchStyleCore:
         return h, c  # c has size 0 for a core without a cell
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_core":  # not there yet while a copy is made
+        if name == "_core":  # not set yet while a copy is being made
             raise AttributeError(name)
         return getattr(self._core, name)
 

@@ -1,4 +1,4 @@
-"""Whether a policy's two methods give what they must, and if not, which of them gave what."""
+"""Checks the shapes that `encode_observations` and `decode_actions` return, and names the one that is wrong."""
 
 # B rows, T steps, N = B * T
 
@@ -15,7 +15,7 @@ def check_features(policy: str, features: Any, rows: int, input_size: int) -> No
     """Of `encode_observations`: `input_size` numbers for each of N rows."""
     if not isinstance(features, Tensor) or features.shape[:1] != (rows,) or features.shape[1:].numel() != input_size:
         raise UserError(
-            f"{policy}: encode_observations gave {_describe(features)}, and the core was made for "
+            f"{policy}: encode_observations returned {_describe(features)}, but the core expects "
             f"[{rows}, {input_size}] (input_size={input_size}): make the two agree"
         )
 
@@ -24,7 +24,7 @@ def check_pair(policy: str, decoded: Any) -> tuple[Tensor, Tensor]:
     """Of `decode_actions`: two tensors."""
     if isinstance(decoded, tuple | list) and len(decoded) == 2 and all(isinstance(each, Tensor) for each in decoded):
         return decoded[0], decoded[1]
-    raise UserError(f"{policy}: decode_actions must give two tensors, logits and values, and gave {_describe(decoded)}")
+    raise UserError(f"{policy}: decode_actions returned {_describe(decoded)}, expected two tensors, logits and values")
 
 
 def check_outputs(policy: str, spec: EnvSpec, width: int, logits: Tensor, value: Tensor, rows: int, steps: int) -> None:
@@ -32,13 +32,13 @@ def check_outputs(policy: str, spec: EnvSpec, width: int, logits: Tensor, value:
     count = rows * steps
     if logits.shape != (count, width):
         raise UserError(
-            f"{policy}: decode_actions gave logits {_describe(logits)}, and {describe_actions(spec)} need "
-            f"[{count}, {width}]: give as many as self.action_space.logits says"
+            f"{policy}: decode_actions returned logits {_describe(logits)}, but {describe_actions(spec)} need "
+            f"[{count}, {width}]: return self.action_space.logits of them per row"
         )
     shape = value.shape[:-1] if value.dim() > 1 and value.shape[-1] == 1 else value.shape
     if shape != (count,) and shape != (rows, steps):
         raise UserError(
-            f"{policy}: decode_actions gave values {_describe(value)}, and there must be one for each row of logits: "
+            f"{policy}: decode_actions returned values {_describe(value)}, expected one for each row of logits: "
             f"[{count}] or [{count}, 1]"
         )
 

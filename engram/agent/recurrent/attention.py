@@ -15,12 +15,13 @@ from engram.agent.recurrent.lru import gated_output
 
 WINDOW = 64  # past steps
 HEADS = 4
+AGE_SCALE = 8  # a bias must grow to about 5 to single out one step: at 1, Adam needs thousands of updates for that
 
 
 def attention_layer(
     x_TBI: Tensor, memory_BS: Tensor, starts_TB: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, age_NW: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One layer: outputs [T, B, H] and the last memory. `age` is added to the scores of keys so many steps ago."""
+    """One layer: outputs [T, B, H] and the last memory. `age` is the bias of keys by their age in steps."""
     steps, rows, _ = x_TBI.shape
     size, window = w_hh.shape[1], age_NW.shape[1] - 1
     (memory_BS,) = clear(starts_TB[0], memory_BS)
@@ -31,7 +32,7 @@ def attention_layer(
     scores = _heads(query.transpose(0, 1), len(age_NW)) @ key.transpose(-2, -1) * key.shape[-1] ** -0.5  # [B, N, T, J]
     number_J = torch.arange(window + steps, device=x_TBI.device)
     age_TJ = number_J[window:].unsqueeze(1) - number_J
-    scores = scores + age_NW[:, age_TJ.clamp(0, window)]
+    scores = scores + AGE_SCALE * age_NW[:, age_TJ.clamp(0, window)]
     visible = (age_TJ >= 0) & (age_TJ <= window) & _same_episode(starts_TB, count_B, window)
     weights = scores.masked_fill(~visible.unsqueeze(1), float("-inf")).softmax(dim=-1)
     read_TBP = (weights @ value).permute(2, 0, 1, 3).reshape(steps, rows, size)

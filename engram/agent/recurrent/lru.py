@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.fused_lru import fused_recurrence
 
-LIFETIME = 100  # steps: the longest that a new unit begins with
-FASTEST = math.pi / 10  # the largest angle per step that a new unit begins with
+LIFETIME = 100  # steps: the longest initial lifetime of a unit
+FASTEST = math.pi / 10  # the largest initial angle per step
 
 
 def recurrence(drive_TBS: Tensor, first_BS: Tensor, starts_TB: Tensor, real_H: Tensor, imag_H: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class LRU(Core):
 
     @torch.no_grad()
     def spread_time_scales(self, horizon: int) -> None:
-        """Lifetimes from 1 to `horizon` steps, evenly in their logarithm. A life is at most half a turn."""
+        """Lifetimes from 1 to `horizon` steps, evenly in their logarithm; at most half a turn in a lifetime."""
         for layer in range(self.num_layers):
             decay, angle = (getattr(self, f"{name}_l{layer}") for name in ("decay", "angle"))
             decay.uniform_(-math.log(max(horizon, 2)), 0)

@@ -21,7 +21,7 @@ class MemoryStore(nn.Module):
 
     memory_NLS: Tensor
     known_N: Tensor  # rows that were written since they were last cleared
-    carried: Tensor | None = None  # memory of the call at hand, if the caller carries it: then nothing is stored
+    carried: Tensor | None = None  # memory of the current call, if the caller carries it: then nothing is stored
 
     def __init__(self, layers: int, size: int) -> None:
         super().__init__()

@@ -187,7 +187,7 @@ def distribution(td: TensorDictBase, count: int) -> Tensor | None:
 
 
 def field(td: TensorDictBase, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A field in this shape. Extra dimensions of size 1 are the business of the check of the td's fields."""
+    """A field in this shape. Extra dimensions of size 1 are left to the check `td_fields`."""
     if not isinstance(td, TensorDictBase):
         raise CallError(f"the call returned a {type(td).__name__}, not the td")
     value = td.get(name, None)

@@ -36,5 +36,5 @@ MODULES = (
 )
 CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
 
-# Worth repeating during training.
+# Repeated during training.
 CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "memory_after_learning", "replay")

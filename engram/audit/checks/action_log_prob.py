@@ -1,4 +1,4 @@
-"""Actions: is the stored log-probability that of the stored action, and can every action be drawn?"""
+"""Actions: is the stored log-probability that of the stored action, and can every action be sampled?"""
 
 # N rows, A actions
 
@@ -16,7 +16,7 @@ from engram.audit.result import Check, Verdict
 from engram.audit.scenario import random_actions
 
 ROWS, STEPS = 128, 6
-RARE = 20  # an action expected this often that never comes is not left out by chance
+RARE = 20  # an action expected this often is not missing by chance
 LUCK = 6.0  # standard deviations
 SHARPER = 3.0
 
@@ -50,7 +50,7 @@ def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
 
 
 def _joined(answers: list[PolicyOutput]) -> PolicyOutput:
-    """Several steps of the same rows as one of many rows."""
+    """Several steps of the same rows as one step of many rows."""
     value, log_prob, actions = (
         torch.cat([getattr(a, name) for a in answers]) for name in ("value", "log_prob", "actions")
     )
@@ -103,7 +103,7 @@ def _possible(audit: AuditContext, actions: Tensor) -> bool:
 
 
 def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
-    """Actions as often as their probabilities say."""
+    """Actions are sampled as often as their probabilities imply."""
     if isinstance(audit.spec.single_action_space, spaces.Box):
         actions = torch.cat([answer.actions.reshape(ROWS, -1) for answer in acted])
         if bool((actions.std(0) == 0).any()):

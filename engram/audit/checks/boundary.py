@@ -68,7 +68,7 @@ def _kept_at_starts(audit: AuditContext) -> float:
 
 
 def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:
-    """Two starts in a row: the second counts as well."""
+    """Two consecutive starts: the second must clear memory too."""
     flags = torch.zeros_like(scenario.dones)
     flags[:, BEFORE : BEFORE + 2] = True
     seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE + 1 :]

@@ -1,4 +1,4 @@
-"""Does anything that is kept carry a graph, and does anything grow?"""
+"""Does stored state carry a graph, and does memory grow?"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def detachment(audit: AuditContext) -> Verdict:
 def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[str], list[str]]:
     """Tensors with a graph that stay alive after a call: in modules and anywhere else; and in helper objects.
 
-    A helper object, such as a distribution that is filled anew in every call, only keeps the last graph alive.
+    A helper object, such as a distribution that is refilled in every call, only keeps the last graph alive.
     """
     kept: dict[str, None] = {}
     idle: dict[str, None] = {}
@@ -112,7 +112,7 @@ def graph_growth(audit: AuditContext) -> Verdict:
     """Many steps, resets and learning calls: the graph, live tensors, what is kept, and the process."""
     adapter, scenario = audit.adapter(), audit.scenario(71, steps=10, end_chance=0.1)
     sizes = torch.tensor([_graph_after(adapter, scenario, step) for step in range(30)], dtype=torch.float32)
-    nodes = float(sizes[29] - sizes[9]) / 20  # the same moment of the story
+    nodes = float(sizes[29] - sizes[9]) / 20  # at the same point of each cycle
     with _only_new_objects():
         with torch.no_grad():
             steps = _growth(adapter, lambda: _window(adapter, scenario), WINDOW)
@@ -130,7 +130,7 @@ def graph_growth(audit: AuditContext) -> Verdict:
 
 
 class Growth(NamedTuple):
-    """By how much, each time."""
+    """Growth per window."""
 
     kept: float = 0.0  # entries and numbers that the policy holds
     tensors: float = 0.0  # alive in the process
@@ -138,7 +138,7 @@ class Growth(NamedTuple):
 
 
 def _growth(adapter: PolicyAdapter, again: Callable[[], object], times: int) -> Growth:
-    """What grows over some windows, after a first one that may fill what has its size then."""
+    """What grows over some windows, after a first one that may fill caches."""
     again()
     seen = [_sizes(adapter)]
     for _ in range(WINDOWS):
@@ -177,7 +177,7 @@ def _window(adapter: PolicyAdapter, scenario: Scenario, reset: bool = False) -> 
 
 @contextmanager
 def _only_new_objects() -> Iterator[None]:
-    """Whatever there was before is set aside, so that counting is quick."""
+    """Ignores older objects, so that counting is quick."""
     gc.freeze()
     try:
         yield

@@ -40,7 +40,7 @@ def determinism(audit: AuditContext) -> Verdict:
 
 
 def _changed_by_calls(audit: AuditContext) -> str:
-    """Why the same learning call gives other outputs when it is repeated, if it does."""
+    """Why a repeated learning call gives different outputs, if it does."""
     if audit.learning_error:
         return ""
     adapter, segment = audit.adapter(own_mode=True), audit.segment(85)

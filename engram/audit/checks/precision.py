@@ -117,7 +117,7 @@ def _compiled_difference(adapter: TdAdapter, name: str, scenario: Scenario, segm
 
 
 def _reason(error: Exception) -> str:
-    """The first lines of what the compiler says, and the line of the policy it stopped at."""
+    """The first lines of the compiler's error, and the line of the policy it stopped at."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     places = [match for line in lines if (match := PLACE.match(line)) and "site-packages" not in line]
     stopped = [f"at {short_path(match[1])}:{match[2]}, in {match[3]}" for match in places]

@@ -63,14 +63,14 @@ def state_after_call(audit: AuditContext) -> dict:
     batch = audit.scenario(13, steps=1).batch(slice(0, audit.rows), 0)
     try:
         adapter.policy(adapter.acting_td(batch), state=state)
-    except Exception:  # it does not know what to do with one, and is never given one
+    except Exception:  # it does not accept one, and training never passes one
         return {}
     return state
 
 
 @torch.no_grad()
 def row_isolation(audit: AuditContext) -> Verdict:
-    """Batches in any order and size change nothing, and what one row sees never changes what another one says."""
+    """Batches in any order and size change nothing, and what one row sees never changes the outputs of another."""
     scenario = audit.scenario(14, end_chance=0.1)
     whole = play(audit.adapter(), scenario)
     schedule = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))

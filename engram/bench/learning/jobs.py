@@ -1,4 +1,4 @@
-"""Runs the jobs of a benchmark in processes of their own, several at once. Finished ones are kept."""
+"""Runs the jobs of a benchmark in separate processes, several at once. Finished ones are kept."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Processes:
         return output or ""
 
     def stop(self) -> None:
-        """Let running processes end by themselves: what they have trained since their last checkpoint is lost."""
+        """Ask running processes to stop; training since their last checkpoint is lost."""
         with self._lock:
             self._stopped = True
             for process in self._running:

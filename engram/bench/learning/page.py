@@ -1,4 +1,4 @@
-"""The page of a benchmark of learning: a table, and for each task its curves with intervals over seeds."""
+"""The page of a learning benchmark: a table, and for each task its curves with intervals over seeds."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -16,7 +16,7 @@ TEMPLATE = Path(__file__).with_name("page.html")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 360, 190, 46, 8, 22
 COLOURS = ("#3667ad", "#d1651f", "#0f7a56", "#8e44ad", "#b0323f", "#6b7280", "#a07b00", "#0e7c86")
 
-Place = Callable[[float], float]  # a value as a coordinate of the picture
+Scale = Callable[[float], float]  # a value as a coordinate of the picture
 
 
 def write_page(content: dict[str, Any], rows: Sequence[Row], path: Path) -> None:
@@ -84,7 +84,7 @@ def _picture(rows: Sequence[Row], which: str) -> str:
     return f"<figure>{drawing}<figcaption>{which} return, mean over seeds and 95% interval</figcaption></figure>"
 
 
-def _line(curve: Sequence[tuple[float, float, float, float]], x: Place, y: Place, colour: str) -> str:
+def _line(curve: Sequence[tuple[float, float, float, float]], x: Scale, y: Scale, colour: str) -> str:
     mean = " ".join(f"{x(steps):.1f},{y(value):.1f}" for steps, value, _, _ in curve)
     upper = [f"{x(steps):.1f},{y(high):.1f}" for steps, _, _, high in curve]
     lower = [f"{x(steps):.1f},{y(low):.1f}" for steps, _, low, _ in reversed(curve)]

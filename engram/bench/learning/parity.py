@@ -51,7 +51,7 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
 
 
 def permutation_test(one: Sequence[float], other: Sequence[float]) -> float:
-    """The share of the ways to split all values into two such groups whose means differ at least as much."""
+    """The fraction of all splits into two such groups whose means differ at least as much."""
     values, size = [*one, *other], len(one)
     observed = abs(fmean(one) - fmean(other))
     total, tolerance = sum(values), 1e-9 * max(1.0, *map(abs, values))

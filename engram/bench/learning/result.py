@@ -1,4 +1,4 @@
-"""What the runs of a benchmark of learning reached: one row per task and variant, over its seeds."""
+"""The results of a learning benchmark: one row per task and variant, over its seeds."""
 
 import statistics
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run. Greedy and sampled are its final evaluations."""
 
     seed: int
@@ -50,7 +50,7 @@ class Row:
     variant: str
     goal: float | None
     published: dict[str, Any] | None
-    runs: list[Run]
+    runs: list[FinishedRun]
     command: str
 
     def over_seeds(self, which: str) -> Estimate:
@@ -87,12 +87,14 @@ def result_to_json(rows: Sequence[Row], failures: dict[str, str]) -> dict[str, A
 def _row(jobs: Sequence[Job]) -> Row:
     first, recipe = jobs[0], jobs[0].recipe
     published = recipe.published.model_dump() if recipe.published else None
-    command = " ".join(["engram bench learn --tasks", first.task, "--seeds", str(len(jobs)), *first.words])
-    runs = [_read_run(job, recipe.goal) for job in sorted(jobs, key=lambda job: job.seed)]
+    jobs = sorted(jobs, key=lambda job: job.seed)
+    seeds = ["--seeds", str(len(jobs))] + (["--first-seed", str(jobs[0].seed)] if jobs[0].seed > 1 else [])
+    command = " ".join(["engram bench learn --tasks", first.task, *seeds, *first.words])
+    runs = [_read_run(job, recipe.goal) for job in jobs]
     return Row(first.task, recipe.title, first.variant, recipe.goal, published, runs, command)
 
 
-def _read_run(job: Job, goal: float | None) -> Run:
+def _read_run(job: Job, goal: float | None) -> FinishedRun:
     records = read_metrics(job.directory)
     evaluating = accumulate(record.get("time/evaluation_seconds", 0.0) for record in records)
     curve = [
@@ -109,7 +111,7 @@ def _read_run(job: Job, goal: float | None) -> Run:
     scores, seconds = read_scores(job), records[-1]["time/seconds"] - spent
     greedy, sampled = (scores[which]["mean"] for which in ("greedy", "sampled"))
     end = Point(records[-1]["steps"], round(seconds, 2), greedy, sampled)
-    return Run(
+    return FinishedRun(
         job.seed,
         end.steps,
         end.seconds,

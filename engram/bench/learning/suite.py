@@ -1,4 +1,4 @@
-"""Which runs a benchmark of learning consists of: tasks x variants x seeds. Does not import torch."""
+"""The runs of a learning benchmark: tasks x variants x seeds. Does not import torch."""
 
 import hashlib
 import re
@@ -30,6 +30,7 @@ class LearnOptions:
     suite: str = "standard"
     tasks: list[str] = field(default_factory=list)  # names or files; empty: those of the suite
     seeds: int | None = None  # None: 5, and 3 for long runs
+    first_seed: int = 1  # another one for seeds that settings were not tuned on
     words: list[str] = field(default_factory=list)  # settings of all runs, NAME=VALUE
     vary: list[str] = field(default_factory=list)  # NAME=A,B,…: one variant for each value
     out: Path = Path("bench-results/learn")
@@ -74,7 +75,7 @@ class Job:
 
     @property
     def commands(self) -> list[str]:
-        """What to type to make this run again."""
+        """The commands that repeat this run."""
         verbs = [["train", *self.train_words], *(["eval", *self.eval_words(greedy)] for greedy in (True, False))]
         return [f"OMP_NUM_THREADS=1 engram {shlex.join(words)}" for words in verbs]
 
@@ -98,7 +99,7 @@ class Job:
 def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = None) -> list[Job]:
     """All runs, ordered so that every task has its first seed before any has its second.
 
-    Raises `UserError` if a task or setting does not exist, or if a stored run was made with other settings.
+    Raises `UserError` if a task or setting does not exist, or if a stored run has different settings.
     """
     jobs = []
     for task in options.tasks or tasks_of(options.suite):
@@ -106,7 +107,7 @@ def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = Non
         seeds = options.seeds or (SEEDS_OF_LONG_RUNS if recipe_steps > LONG_RUN else SEEDS)
         for words in variants or variants_of(options):
             interval = _evaluate_interval([f"task={task}", *words, *ONE_THREAD], options.points)
-            for seed in range(1, seeds + 1):
+            for seed in range(options.first_seed, options.first_seed + seeds):
                 job = Job(task, " ".join(words), seed, words, interval, options.out, options)
                 _check_stored(job)
                 jobs.append(job)
@@ -138,14 +139,14 @@ def _evaluate_interval(words: Iterable[str], points: int) -> int:
 
 
 def _check_stored(job: Job) -> None:
-    """Raise if a run of this name was made with other settings, for example with other defaults."""
+    """Raise if a run of this name has different settings, for example older defaults."""
     if not (job.directory / SETTINGS_FILE).exists():
         return
     words = [word for word in job.train_words if word not in job.location]
     now = load(words).model_copy(update={"run": job.name})
     if changed := differences(describe_run(job.directory), now):
         raise SettingsError(
-            [*changed, f"{job.directory} was run with other settings: give another --out, or remove it"]
+            [*changed, f"{job.directory} was run with different settings: give a different --out, or remove it"]
         )
 
 

@@ -1,4 +1,4 @@
-"""The rows of a benchmark of learning as a table, in a terminal and as cells for the page."""
+"""The rows of a learning benchmark as a table, in a terminal and as cells for the page."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def cells(row: Row) -> list[str]:
-    """One text per column. `reached` counts the runs in which an evaluation came to the goal."""
+    """One text per column. `reached` counts the runs in which an evaluation reached the goal."""
     published = "" if row.published is None else f"{row.published['score']:g}, {row.published['by']}"
     reached = "" if row.goal is None else f"{sum(run.reached is not None for run in row.runs)} of {len(row.runs)}"
     seconds = sum(run.seconds for run in row.runs) / len(row.runs)

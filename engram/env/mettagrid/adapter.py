@@ -76,7 +76,7 @@ def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
 
 
 def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
-    """Refuses a token budget that is too small now; otherwise the simulator would stop the run, perhaps after hours.
+    """Raises if the token budget is too small; otherwise the simulator would stop the run, perhaps after hours.
 
     For a built-in world the maximum is known. A world from a file is played for a moment, which also shows whether it
     can be played at all.

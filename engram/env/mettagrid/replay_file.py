@@ -31,7 +31,7 @@ def write_replay(settings: Any, seed: int, actions: np.ndarray, path: Path) -> N
 
 
 class _Simulation(Simulation):
-    """A simulation on a given map, which mettagrid would otherwise draw by itself."""
+    """A simulation on a given map instead of a random one."""
 
     def __init__(self, config: Any, grid: Grid, seed: int, writer: InMemoryReplayWriter) -> None:
         self._grid = grid

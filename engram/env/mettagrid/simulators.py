@@ -14,7 +14,7 @@ from mettagrid.mettagrid_c import MettaGrid
 Grid = list[list[str]]  # the object in each cell, by its map name
 Maps = Callable[[int], Grid]  # from a seed
 
-_SIMULATOR = 0x2545F491  # gives the simulator another seed than its map
+_SIMULATOR = 0x2545F491  # gives the simulator a different seed than its map
 
 
 class SimulatorFactory:

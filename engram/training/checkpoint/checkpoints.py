@@ -5,22 +5,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.stored.files import UnreadableError, require_inside
+from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import (
     BEST,
     BadCheckpointError,
     Checkpoint,
     Groups,
+    delete,
     load_checkpoint,
     save_best,
     save_checkpoint,
 )
 from engram.training.checkpoint.ranks import join_ranks
 from engram.training.checkpoint.resume import snapshot
-from engram.training.checkpoint.retention import Retention
 from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
 from engram.training.storage import Storage
+
+Stamp = tuple[tuple[str, int, int, int], ...]  # name, inode, size and time of each file
 
 MIN_EPISODES = 20  # fewer make the mean return of training too noisy to compare
 
@@ -75,6 +78,41 @@ class Checkpoints:
         self._retention.clean(self.last)
 
 
+class Retention:
+    """Keeps the last few checkpoints that could be loaded; unreadable ones do not count.
+
+    Whatever is older than those is deleted. Unreadable checkpoints that are newer are left for the user to inspect.
+    """
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self.directory, self.keep = directory, keep
+        self._readable: dict[Path, Stamp] = {}  # their files when last read or written
+
+    def clean(self, written: Path) -> None:
+        """Delete what is too old, now that `written` is complete."""
+        self._readable[written] = _stamp(written)
+        checkpoints = list_checkpoints(self.directory)
+        kept = 0
+        for path in reversed(checkpoints):
+            if kept == self.keep:
+                delete(path)
+                self._readable.pop(path, None)
+            elif self._is_readable(path):
+                kept += 1
+
+    def _is_readable(self, path: Path) -> bool:
+        """Whether a checkpoint can be loaded. One whose files are unchanged is not read again."""
+        stamp = _stamp(path)
+        if stamp and self._readable.get(path) == stamp:
+            return True
+        try:
+            load_checkpoint(path)
+        except BadCheckpointError:
+            return False
+        self._readable[path] = stamp
+        return True
+
+
 def _score(training: Training, record: Record) -> Score | None:
     if "evaluate/return" in record:
         return Score(True, record["evaluate/return"])
@@ -93,3 +131,11 @@ def _score_of_best(directory: Path) -> Score | None:
     except (BadCheckpointError, UnreadableError) as error:
         log.warning("the best checkpoint is not readable, the next good one replaces it: %s", error)
         return None
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        files = [(file.name, file.stat()) for file in sorted(path.iterdir())]
+    except OSError:
+        return ()
+    return tuple((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files)

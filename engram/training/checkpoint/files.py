@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, read_json, require_inside
-from engram.training.checkpoint.listing import list_checkpoints
+from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.state import problem_of
 
 BEST = "best"
@@ -56,7 +56,7 @@ def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[st
 
 
 def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
-    """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the best one before."""
+    """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the previous best."""
     target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
     _write(target, groups, state)
     if link.is_dir() and not link.is_symlink():  # a copy that lost its links
@@ -108,14 +108,14 @@ def delete(path: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
-    """The checksums by file name, after a look at every file's kind and size."""
+    """The checksums by file name, after checking the kind and size of every file."""
     manifest = read_json(path / MANIFEST, MAX_JSON, inside=path)
     if not isinstance(manifest, dict) or STATE not in manifest or "weights.safetensors" not in manifest:
         raise BadCheckpointError(f"{path / MANIFEST} does not list the files of a checkpoint")
     total = 0
     for name in manifest:
         if name != STATE and not GROUP_FILE.fullmatch(name):
-            raise BadCheckpointError(f"{path / MANIFEST} lists {name[:100]!r}, which is no file of a checkpoint")
+            raise BadCheckpointError(f"{path / MANIFEST} lists {name[:100]!r}, which is not a file of a checkpoint")
         total += _check_size(path / name, path, MAX_JSON if name == STATE else psutil.virtual_memory().total)
     if total > psutil.virtual_memory().total:
         raise BadCheckpointError(f"{path}: {total:,} bytes are more than this machine's memory")
@@ -123,7 +123,7 @@ def _read_manifest(path: Path) -> dict[str, str]:
 
 
 def _check_size(path: Path, directory: Path, limit: int) -> int:
-    """The size of a file. Raises if it is too large, or if it cannot be a file of tensors although its name says so."""
+    """The size of a file. Raises if it is too large, or if it has the suffix of a tensor file but cannot be one."""
     with open_file(path, limit, inside=directory) as file:
         size = os.fstat(file.fileno()).st_size
         if path.name != STATE:
@@ -162,7 +162,7 @@ def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict
 def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # it reports a full disk in its own way
+    except SafetensorError as error:  # which does not subclass OSError
         found = re.search(r"os error (\d+)", str(error))
         if found is None:
             raise

@@ -1,4 +1,4 @@
-"""Finds checkpoints and builds agents from them, for their own environment or another."""
+"""Finds checkpoints and loads agents from them, for their own environment or a different one."""
 
 import logging
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
-from engram.agent.settings import Agent, PyAgent
+from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, require_inside
@@ -58,20 +58,20 @@ def find_checkpoint(path: Path, option: str) -> Checkpoint:
     return checkpoint
 
 
-def load_agent(checkpoint: Checkpoint, policy: PyAgent | Agent, spec: EnvSpec, training: bool) -> MettaAgent:
+def load_agent(checkpoint: Checkpoint, policy: PyAgent | YamlAgent, spec: EnvSpec, training: bool) -> MettaAgent:
     """The agent of a checkpoint, bound to the environment of `spec`.
 
     In training the policy grows inputs for features it does not know; in evaluation they are masked.
     """
-    agent = MettaAgent(_made_for(checkpoint, spec), policy)
+    agent = MettaAgent(_policy_spec(checkpoint, spec), policy)
     _load(agent, checkpoint.groups["weights"], checkpoint.path)
     agent.train(training)
     agent.bind(spec)
     return agent
 
 
-def begin_from(path: Path, policy: PyAgent | Agent, spec: EnvSpec) -> MettaAgent:
-    """An agent that starts with the weights of another run, and nothing else of it."""
+def begin_from(path: Path, policy: PyAgent | YamlAgent, spec: EnvSpec) -> MettaAgent:
+    """A new agent with the weights of another run, and none of its other state."""
     checkpoint = find_checkpoint(path, "init_from")
     weights = checkpoint.groups["weights"]
     # L2-init pulls towards this run's initial weights, not the other run's.
@@ -102,8 +102,8 @@ def _is_readable(path: Path) -> bool:
     return True
 
 
-def _made_for(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
-    """The spec the policy was made for. In its own environment that is `spec`, which JSON does not store exactly."""
+def _policy_spec(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
+    """The spec the policy was built for. In its own environment it is `spec`, which JSON does not store exactly."""
     stored = checkpoint.state["policy_spec"]
     return spec if stored == spec.to_json() else EnvSpec.from_json(stored)
 

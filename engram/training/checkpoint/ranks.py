@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: what all ranks share, and what each rank has of its own."""
+"""The parts of a checkpoint: the state that all ranks share, and the state of each rank."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ OWN_GROUPS = ("memory", "random", "environment", "teacher")  # one of each per r
 
 
 class RankState(NamedTuple):
-    """What one rank has of its own: memory, environments, random states."""
+    """The state of one rank: memory, environments, random number generators."""
 
     groups: Groups
     state: dict[str, Any]
@@ -40,7 +40,7 @@ def number_of_ranks(checkpoint: Checkpoint) -> int:
 
 
 def split_by_rank(checkpoint: Checkpoint | None, ranks: int) -> list[Checkpoint] | list[None]:
-    """For each rank that resumes: the shared part with its own part, or without if the number of ranks changed."""
+    """A checkpoint for each rank: the shared state and its own; only the shared one if the number of ranks changed."""
     if checkpoint is None:
         return [None] * ranks
     before = number_of_ranks(checkpoint)

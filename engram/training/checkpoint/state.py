@@ -71,6 +71,6 @@ def problem_of(state: Any) -> str | None:
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except ValueError as error:  # halves of Unicode characters
+    except ValueError as error:  # unpaired surrogates
         return str(error)
     return None

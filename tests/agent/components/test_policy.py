@@ -15,7 +15,7 @@ from engram.agent.components import COMPONENTS
 from engram.agent.components.component import BuildContext, Component
 from engram.agent.encoders.attention import EmbeddedTokens
 from engram.agent.encoders.tokens import Tokens
-from engram.agent.recurrent.cores import CORES
+from engram.agent.recurrent import CORES
 
 VECTOR = EnvSpec.of(vector_env())
 SMALL = {  # two recurrent components in a row

@@ -5,9 +5,9 @@ import torch
 from support.plain_loop import ROWS, STARTS, STEPS, reference, starts_at
 from torch import Tensor, nn
 
+from engram.agent.recurrent import CORES, make_core
 from engram.agent.recurrent.attention import Attention
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.cores import CORES, make_core
 from engram.agent.recurrent.lru import LRU
 from engram.agent.recurrent.lstm import LSTM
 from engram.settings import UserError
@@ -62,7 +62,7 @@ def test_a_kernel_computes_the_layers_definition(name: str, starts: Tensor) -> N
     assert_equal(ours, theirs)
 
 
-def test_a_subclass_with_another_layer_runs_without_the_kernel() -> None:
+def test_a_subclass_with_a_different_layer_runs_without_the_kernel() -> None:
     class Leaky(LSTM):
         @staticmethod
         def layer(x, memory, starts, *weights):

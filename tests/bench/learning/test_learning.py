@@ -58,6 +58,13 @@ def test_a_plan_has_every_task_variant_and_seed_and_begins_with_first_seeds(opti
     assert {job.variant for job in planned} == {"py_agent.core=lstm", "py_agent.core=gru"}
 
 
+def test_seeds_that_nothing_was_tuned_on_can_be_asked_for_and_are_part_of_the_command(options, commands):
+    planned = plan(LearnOptions(**{**vars(options), "first_seed": 11}))
+    assert [job.seed for job in planned] == [11, 11, 12, 12]
+    run_jobs(planned, 1, lambda line: None)
+    assert "--seeds 2 --first-seed 11" in collect(planned)[0].command
+
+
 def test_several_varied_settings_give_every_combination():
     found = variants_of(LearnOptions(words=["a=0"], vary=["b=1,2", "c=3,4"]))
     assert found == [("a=0", "b=1", "c=3"), ("a=0", "b=1", "c=4"), ("a=0", "b=2", "c=3"), ("a=0", "b=2", "c=4")]
@@ -120,7 +127,7 @@ def test_a_stored_run_with_other_settings_is_refused(options, commands, monkeypa
     assert plan(options) == planned
     path = planned[0].directory / SETTINGS_FILE
     path.write_text(path.read_text().replace("gamma: 0.99", "gamma: 0.5"))
-    with pytest.raises(UserError, match=r"trainer.ppo.gamma: 0.99, but 0.5 .*(.|\n)*give another --out"):
+    with pytest.raises(UserError, match=r"trainer.ppo.gamma: 0.99, but 0.5 .*(.|\n)*give a different --out"):
         plan(options)
 
 

@@ -1,0 +1,52 @@
+"""`engram report RUN … [runs_dir=runs] [--out FILE]`: one page of charts about one or several runs."""
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from engram.cli.arguments import ArgumentParser
+from engram.cli.named_runs import named_runs
+from engram.settings import UserError
+from engram.stored.files import file_in_run
+
+DESCRIPTION = """Writes one self-contained HTML page about runs: learning curves, losses, gradient and memory health,
+throughput, settings that differ, evaluation, episode statistics and the diagnosis. Runs that differ by their seed only
+are one curve with a band. Nothing that a run's settings name is imported."""
+
+EXAMPLES = """examples:
+  engram report run=fast_tmaze --open
+  engram report small large runs_dir=runs --out comparison.html
+  engram report 'fast_tmaze_seed-*' --png charts"""
+
+
+def main(words: Sequence[str]) -> int:
+    usage = "engram report RUN … [runs_dir=runs] [--out FILE] [--open] [--png FOLDER]"
+    parser = ArgumentParser(prog="engram report", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page; by default report.html in the directory of the first run"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--png", type=Path, metavar="FOLDER", help="also write the charts as PNG, for papers (needs the extra `plot`)"
+    )
+    options, words = parser.parse_settings(words)
+    directories = named_runs("report", words)
+    out = options.out or file_in_run(directories[0], "report.html", "--out")
+    if out.is_dir():
+        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'report.html'}")
+    from engram.runs.report import label, read_report, write_report
+
+    report = read_report(directories)
+    if not report.charts:
+        names = ", ".join(run.name for run in report.runs)
+        raise UserError(f"report: {names}: no metrics yet: an epoch must have ended")
+    size = write_report(report, out)
+    print(f"report: {out} ({size / 1e6:.1f} MB)")
+    if options.png:
+        from engram.display.report_png import write_pngs
+
+        for path in write_pngs(report.charts, [label(group) for group in report.groups], options.png):
+            print(f"chart: {path}")
+    if options.open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0

@@ -1,0 +1,1 @@
+"""Diagnosis: why a run does not learn, from its metrics and settings alone."""

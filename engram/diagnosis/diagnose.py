@@ -1,0 +1,89 @@
+"""The diagnosis of a run: a pure function of its metrics and settings."""
+
+from engram.diagnosis import rules
+from engram.diagnosis.course import FEWEST_EPOCHS, Course
+from engram.diagnosis.finding import Diagnosis, Finding
+from engram.diagnosis.rules import Rule
+from engram.diagnosis.setup import Setup
+from engram.stored.columns import Columns
+
+# The first cause explains the others and all symptoms, so it is the only one that is reported.
+CAUSES: tuple[Rule, ...] = (
+    rules.same_return,
+    rules.rate_ends_early,
+    rules.still_policy,
+    rules.exploding_kl,
+    rules.clipped_updates,
+    rules.large_entropy_bonus,
+)
+MEMORY: tuple[Rule, ...] = (rules.short_horizon, rules.memory_unused)
+SYMPTOMS: tuple[Rule, ...] = (rules.lost, rules.collapsed_entropy, rules.unexplained_returns)
+
+ADVICE = (
+    "train for longer, let engram check-env play the environment, and look at engram replay; then try a larger "
+    "trainer.ppo.ent_coef, other seeds, and an easier version of the task"
+)
+
+
+def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
+    """What is wrong with a run, if anything."""
+    course = Course(columns)
+    speed = _first((rules.slow_environment,), course, setup)
+    if stopped := rules.not_finite(course, setup):
+        return Diagnosis("faults", stopped.line, [stopped, *speed])
+    if not course.long_enough:
+        return Diagnosis("faults" if speed else "early", _too_early(course), speed)
+    found = learning_faults(course, setup) + speed
+    if not found and setup.memory == "off" and rules.at_ceiling(course, setup):
+        return Diagnosis("healthy", f"Return {course.last:.3g}: trainer.memory is off, and more needs memory.", [])
+    if found:
+        return Diagnosis("faults", found[0].line, found)
+    return _without_findings(course, setup)
+
+
+def learning_faults(course: Course, setup: Setup) -> list[Finding]:
+    """The first cause, and that a policy was lost; without a cause, all symptoms."""
+    learned = has_learned(course, setup)
+    causes = [] if learned else _first(CAUSES, course, setup)
+    causes = causes or _first(MEMORY, course, setup)
+    expected = learned or (setup.memory == "off" and rules.at_ceiling(course, setup))
+    symptoms = () if expected else (rules.lost,) if causes else SYMPTOMS
+    return causes + [finding for rule in symptoms if (finding := rule(course, setup))]
+
+
+def has_learned(course: Course, setup: Setup) -> bool:
+    return (course.improved or is_solved(course, setup)) and not course.lost
+
+
+def is_solved(course: Course, setup: Setup) -> bool:
+    return setup.goal is not None and course.last >= setup.goal - 0.1 * abs(setup.goal - (setup.ceiling or 0.0))
+
+
+def _first(among: tuple[Rule, ...], course: Course, setup: Setup) -> list[Finding]:
+    return next(([finding] for rule in among if (finding := rule(course, setup))), [])
+
+
+def _too_early(course: Course) -> str:
+    if course.epochs >= FEWEST_EPOCHS and not course.episodes:
+        return f"No episode has ended in {course.steps:,} steps, so there is no return to judge by."
+    return f"Too early to tell: {course.epochs} epochs with {course.episodes} episodes."
+
+
+def _without_findings(course: Course, setup: Setup) -> Diagnosis:
+    levels = f"from {course.first:.4g} at its beginning to {course.last:.4g} at its end"
+    if course.improved:
+        return Diagnosis("healthy", f"Nothing found: the return rises {levels}.", [])
+    if is_solved(course, setup):
+        return Diagnosis("healthy", f"Nothing found: the return is {course.last:.4g}, near the best possible.", [])
+    unknown = f"Unknown: the return goes {levels}, and nothing was found that explains it."
+    return Diagnosis("unknown", f"{unknown}{_long_episodes(course, setup)} Next: {ADVICE}.", [])
+
+
+def _long_episodes(course: Course, setup: Setup) -> str:
+    length = course.mean("episode/length", 0.5, 1.0) or 0.0
+    if setup.memory == "off" or length <= setup.bptt_horizon:
+        return ""
+    return (
+        f" Episodes have {length:.0f} steps, and gradients reach back {setup.bptt_horizon} (trainer.bptt_horizon): "
+        "what must be remembered for longer is not learned."
+    )

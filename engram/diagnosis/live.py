@@ -1,0 +1,66 @@
+"""LiveDiagnosis: watches a run while it trains, and reports each fault once, when it has become clear."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engram.diagnosis import rules
+from engram.diagnosis.course import Course
+from engram.diagnosis.diagnose import CAUSES, Diagnosis, diagnose, has_learned
+from engram.diagnosis.finding import Finding
+from engram.diagnosis.rules import Rule
+from engram.diagnosis.setup import Setup
+from engram.stored.columns import Columns
+
+INTERVAL = 0.05  # of a run, between two checks
+# The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
+SINCE: dict[Rule, float] = {
+    rules.same_return: 0.25,
+    rules.still_policy: 0.25,
+    rules.exploding_kl: 0.1,
+    rules.clipped_updates: 0.25,
+    rules.large_entropy_bonus: 0.5,
+    rules.lost: 0.5,
+    rules.collapsed_entropy: 0.5,
+    rules.slow_environment: 0.1,
+}
+
+
+class LiveDiagnosis:
+    def __init__(self, setup: Setup, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        """`records`: those of the run before it was resumed."""
+        self._setup = setup
+        self._columns = Columns(records)
+        self._next = INTERVAL * setup.total_timesteps
+        self._told: set[str] = set()
+        self._cause_reported = False  # it explains the other faults
+
+    def add(self, record: Mapping[str, Any]) -> list[Finding]:
+        """Add the metrics of an epoch; returns the faults that have become clear."""
+        self._columns.add(record)
+        steps = record.get("steps", 0)
+        if steps < self._next:
+            return []
+        self._next = steps + INTERVAL * self._setup.total_timesteps
+        found = self._look(steps / self._setup.total_timesteps)
+        self._told |= {finding.name for finding in found}
+        return found
+
+    def result(self) -> Diagnosis:
+        """The diagnosis of the run so far."""
+        return diagnose(self._columns, self._setup)
+
+    def _look(self, progress: float) -> list[Finding]:
+        course = Course(self._columns)
+        if not course.long_enough:
+            return []
+        learned = has_learned(course, self._setup)
+        found: list[Finding] = []
+        for rule, since in SINCE.items():
+            about_learning = rule is not rules.slow_environment
+            if progress < since or (about_learning and (learned or self._cause_reported)):
+                continue
+            finding = rule(course, self._setup)
+            if finding and finding.name not in self._told:
+                self._cause_reported |= rule in CAUSES
+                found.append(finding)
+        return found

@@ -1,0 +1,270 @@
+"""One rule for each fault that metrics show. A rule returns what it found, or None.
+
+Rules about learning apply only if the return has not improved, or was lost again: entropy, clipping, explained
+variance and advantages are near 0 in runs that have solved their task.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from engram.diagnosis.course import Course
+from engram.diagnosis.finding import Finding
+from engram.diagnosis.setup import Setup
+
+Rule = Callable[[Course, Setup], Finding | None]
+
+MEMORY_UNUSED = "Memory is not used"
+MANY_EPISODES = 50  # equal returns of fewer may be chance
+STILL = 1e-6  # KL divergence of a policy that does not move
+SMALL_RATE = 1e-6
+FAST_RATE = 3e-3  # three times the default
+LARGE_KL, LARGE_KL_AT_FAST_RATE = 1.0, 0.2  # in one epoch; 0.01 to 0.05 are usual
+MOST_CLIPPED = 0.5
+NARROW_CLIP = 0.01
+COLLAPSED = 0.05  # of the entropy of uniform actions
+UNIFORM = 0.99  # of the entropy of uniform actions: the agent acts at random
+LARGE_ENT_COEF = 0.05
+EXPLAINED = 0.05
+CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far
+SLOW_FRACTION = 0.8  # of the time
+
+
+def not_finite(course: Course, _: Setup) -> Finding | None:
+    bad = course.columns.not_finite
+    if not bad:
+        return None
+    epoch = min(bad.values())
+    names = [name for name, first in bad.items() if first == epoch]
+    rewards = any(name in ("return", "episode/return") for name in names)
+    return Finding(
+        "Not a number",
+        f"in epoch {epoch} {', '.join(names[:4])} {'was' if len(names) == 1 else 'were'} NaN or infinite",
+        "The environment gave a reward that is not a number." if rewards else "A loss or gradient overflowed.",
+        "engram check-env with env.check=strict finds the step that gives it."
+        if rewards
+        else "a lower trainer.optimizer.learning_rate, or smaller rewards (env.reward_scale). log.txt names the first "
+        "bad tensor; the last checkpoint is good.",
+    )
+
+
+def same_return(course: Course, setup: Setup) -> Finding | None:
+    returns = course.returns
+    if course.episodes < MANY_EPISODES or not len(returns.steps):
+        return None
+    value = float(returns.mean[0])
+    if course.range > 1e-6 * max(1.0, abs(value)) or (setup.goal is not None and value >= setup.goal):
+        return None
+    if value == 0:
+        return Finding(
+            "No reward ever seen",
+            f"all {course.episodes:,} episodes returned 0",
+            "Without a reward nothing tells good actions from bad ones.",
+            "an easier version of the task, rewards on the way to the goal, more exploration (trainer.ppo.ent_coef), "
+            "or longer episodes. engram check-env shows the rewards of random actions.",
+        )
+    return Finding(
+        "Advantages all alike",
+        f"all {course.episodes:,} episodes returned exactly {value:.6g}",
+        "Nothing that the agent does changes its return, so no action is better than another.",
+        "a reward that depends on what the agent does. If episodes always reach their step limit, the goal may be out "
+        "of reach: raise the limit, or reward the way to it.",
+    )
+
+
+def still_policy(course: Course, setup: Setup) -> Finding | None:
+    kl, clipped = course.columns["loss/kl"], course.columns["loss/clip_fraction"]
+    if not len(kl.steps) or np.abs(kl.mean).mean() > STILL or (len(clipped.steps) and clipped.high.max() > 1e-3):
+        return None
+    rate = course.mean("schedule/optimizer.learning_rate")
+    rate = setup.learning_rate if rate is None else rate
+    moves = f"the KL divergence of an epoch is {np.abs(kl.mean).mean():.1e} on average, and no ratio is clipped"
+    if rate < SMALL_RATE:
+        return Finding(
+            "Learning rate near 0",
+            f"trainer.optimizer.learning_rate was {rate:.1e} on average; {moves}",
+            "The weights hardly change, so the policy stays as it began.",
+            "the default, trainer.optimizer.learning_rate=0.001, and a look at trainer.schedule.",
+        )
+    return Finding(
+        "The policy does not move",
+        moves,
+        "Updates are too small to change what the agent does, or have no gradient.",
+        "a larger trainer.optimizer.learning_rate or trainer.optimizer.max_grad_norm "
+        f"(now {setup.learning_rate:g} and {setup.max_grad_norm:g}). engram audit finds weights without a gradient.",
+    )
+
+
+def rate_ends_early(course: Course, setup: Setup) -> Finding | None:
+    rate = course.columns["schedule/optimizer.learning_rate"]
+    if not len(rate.steps):
+        return None
+    share = float(np.average(rate.mean <= 1e-4 * setup.learning_rate, weights=rate.epochs))
+    if share < 0.5:
+        return None
+    return Finding(
+        "Learning rate near 0",
+        f"in {share:.0%} of the epochs the learning rate was below a ten-thousandth of {setup.learning_rate:g}",
+        "The schedule ends learning long before the run ends.",
+        "trainer.schedule.optimizer.learning_rate with until=1, or a constant one.",
+    )
+
+
+def exploding_kl(course: Course, setup: Setup) -> Finding | None:
+    kl, rates = course.columns["loss/kl"], course.columns["schedule/optimizer.learning_rate"]
+    rate = max(setup.learning_rate, float(rates.high.max()) if len(rates.steps) else 0.0)
+    if not len(kl.steps) or kl.high.max() < (LARGE_KL_AT_FAST_RATE if rate >= FAST_RATE else LARGE_KL):
+        return None
+    largest, at = float(kl.high.max()), int(kl.steps[int(kl.high.argmax())])
+    evidence = f"the KL divergence of an epoch reached {largest:.3g} (0.01 to 0.05 are usual) at {at:,} steps"
+    if rate >= FAST_RATE:
+        return Finding(
+            "Learning rate too high",
+            f"{evidence}; trainer.optimizer.learning_rate is {rate:g}"
+            + (" at most" if rate > setup.learning_rate else ""),
+            "Single updates change the policy completely, and destroy what it had learned.",
+            "trainer.optimizer.learning_rate=0.001 or less.",
+        )
+    return Finding(
+        "KL divergence explodes",
+        evidence,
+        "Updates carry the policy far from the one that collected the data, where the data says nothing.",
+        "trainer.ppo.target_kl=0.03, a lower learning rate, fewer trainer.update_epochs or larger minibatches.",
+    )
+
+
+def clipped_updates(course: Course, setup: Setup) -> Finding | None:
+    share = course.mean("loss/clip_fraction", 0.1, 1.0)
+    if share is None or share < MOST_CLIPPED:
+        return None
+    narrow = setup.clip_coef < NARROW_CLIP
+    return Finding(
+        "Every update is clipped",
+        f"{share:.0%} of the probability ratios are clipped; trainer.ppo.clip_coef is {setup.clip_coef:g}",
+        "The clip range is so narrow that hardly a step has a gradient."
+        if narrow
+        else "The policy leaves the clip range in its first updates, and the rest of each epoch is lost.",
+        "trainer.ppo.clip_coef=0.2."
+        if narrow
+        else "a lower trainer.optimizer.learning_rate or fewer trainer.update_epochs.",
+    )
+
+
+def large_entropy_bonus(course: Course, setup: Setup) -> Finding | None:
+    entropy = course.mean("loss/entropy", 0.5, 1.0)
+    coefficient = course.mean("schedule/ppo.ent_coef")
+    coefficient = (setup.ent_coef or 0.0) if coefficient is None else coefficient
+    if not acts_at_random(course, setup) or coefficient < LARGE_ENT_COEF or entropy is None:
+        return None
+    return Finding(
+        "The entropy bonus outweighs the reward",
+        f"the entropy is {entropy:.4g}, that of uniformly drawn actions; trainer.ppo.ent_coef is {coefficient:g}",
+        "The agent is paid more for acting at random than for its task.",
+        "trainer.ppo.ent_coef=0.01.",
+    )
+
+
+def short_horizon(course: Course, setup: Setup) -> Finding | None:
+    if setup.delay is None or setup.delay < setup.bptt_horizon or not at_ceiling(course, setup):
+        return None
+    return Finding(
+        "bptt_horizon is shorter than the delay",
+        f"the cue is {setup.delay} steps before the action that needs it, and gradients reach back "
+        f"{setup.bptt_horizon} steps (trainer.bptt_horizon); the return is {_against_ceiling(course, setup)}",
+        "No gradient connects the cue with the reward, so nothing teaches the agent to remember it.",
+        f"trainer.bptt_horizon={_power_of_two(2 * setup.delay)}.",
+    )
+
+
+def memory_unused(course: Course, setup: Setup) -> Finding | None:
+    if setup.memory == "off" or not at_ceiling(course, setup) or _rises(course) or acts_at_random(course, setup):
+        return None
+    return Finding(
+        MEMORY_UNUSED,
+        f"the return is {_against_ceiling(course, setup)}",
+        "The agent does what can be done without memory. It has not learned to remember.",
+        "more trainer.total_timesteps first; then a longer trainer.bptt_horizon, or an easier task to begin with (a "
+        "shorter delay) and init_from=. engram memory shows what it remembers.",
+    )
+
+
+def lost(course: Course, setup: Setup) -> Finding | None:
+    if not course.lost:
+        return None
+    return Finding(
+        "Learned, then lost",
+        f"the return rose from {course.first:.4g} to {course.best:.4g} (at {course.best_step:,} steps) and fell to "
+        f"{course.last:.4g}",
+        "Later updates destroyed a policy that worked.",
+        "checkpoint=best is the good policy. Then a lower trainer.optimizer.learning_rate, trainer.ppo.target_kl=0.03, "
+        "or larger batches.",
+    )
+
+
+def collapsed_entropy(course: Course, setup: Setup) -> Finding | None:
+    entropy = course.mean("loss/entropy", 0.8, 1.0)
+    if setup.uniform_entropy is None or entropy is None or entropy > COLLAPSED * setup.uniform_entropy:
+        return None
+    return Finding(
+        "Entropy collapsed",
+        f"the entropy of the policy is {entropy:.2g}; uniformly drawn actions have {setup.uniform_entropy:.2f}",
+        "The agent always does the same in the same situation, and no longer tries anything else.",
+        "a larger trainer.ppo.ent_coef (0.02), or a lower trainer.optimizer.learning_rate.",
+    )
+
+
+def unexplained_returns(course: Course, _: Setup) -> Finding | None:
+    explained = course.mean("value/explained_variance", 0.5, 1.0)
+    if explained is None or explained > EXPLAINED:
+        return None
+    return Finding(
+        "Values explain nothing",
+        f"the values explain {max(explained, 0.0):.0%} of the variance of the returns in the second half of the run",
+        "As far as the agent can tell, returns are random: either what decides them is not in its observations (or "
+        "must be remembered), or rewards are noise, or the critic does not learn.",
+        "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
+    )
+
+
+def slow_environment(course: Course, setup: Setup) -> Finding | None:
+    seconds = {
+        phase: course.mean(f"time/{phase}_seconds", 0.5, 1.0) or 0.0
+        for phase in ("environment", "inference", "learning")
+    }
+    total = sum(seconds.values())
+    if course.epochs < 3 or not total or seconds["environment"] < SLOW_FRACTION * total:
+        return None
+    speed = course.mean("time/steps_per_second", 0.5, 1.0) or 0.0
+    workers = f"{setup.workers} workers" if setup.workers else "no worker processes (trainer.num_workers=0)"
+    return Finding(
+        "The environment is the bottleneck",
+        f"{seconds['environment'] / total:.0%} of the time goes into its steps, at {speed:,.0f} steps/s with {workers}",
+        "A faster policy or accelerator would hardly shorten this run.",
+        "trainer.num_workers=N on a machine with more cores, or a faster environment.",
+    )
+
+
+def acts_at_random(course: Course, setup: Setup) -> bool:
+    entropy = course.mean("loss/entropy", 0.5, 1.0)
+    return setup.uniform_entropy is not None and entropy is not None and entropy >= UNIFORM * setup.uniform_entropy
+
+
+def at_ceiling(course: Course, setup: Setup) -> bool:
+    """Whether the return at the end is what policies without memory reach, or less."""
+    if setup.ceiling is None or setup.goal is None or not len(course.returns.steps):
+        return False
+    return course.last <= setup.ceiling + CEILING_BAND * (setup.goal - setup.ceiling)
+
+
+def _rises(course: Course) -> bool:
+    """Whether the return was still rising in the second half of the run."""
+    middle, end = course.mean("episode/return", 0.4, 0.6), course.mean("episode/return", 0.85, 1.0)
+    return middle is not None and end is not None and end - middle > max(3 * course.noise, 0.05 * course.range)
+
+
+def _against_ceiling(course: Course, setup: Setup) -> str:
+    return f"{course.last:.3g}, and {setup.ceiling:.3g} is the best without memory ({setup.goal:.3g} with it)"
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()

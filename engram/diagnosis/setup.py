@@ -1,0 +1,45 @@
+"""Setup: the settings and figures of an environment that a diagnosis reads."""
+
+from typing import Any, NamedTuple
+
+from engram.stored.plan import StoredPlan
+
+
+class Setup(NamedTuple):
+    total_timesteps: int
+    learning_rate: float
+    clip_coef: float
+    ent_coef: float | None
+    max_grad_norm: float
+    bptt_horizon: int
+    memory: str  # carry, reset or off
+    delay: int | None = None  # steps from the cue to the action that needs it, where known
+    ceiling: float | None = None  # the best mean return without memory, where known
+    goal: float | None = None  # the best possible mean return, where known
+    uniform_entropy: float | None = None  # of uniform actions; None: continuous actions, or unknown
+    workers: int | None = None  # processes that step environments
+
+    @classmethod
+    def of(cls, trainer: Any, env: Any, plan: StoredPlan | None) -> "Setup":
+        """From the settings `trainer` and `env` of a run, and its plan if it has one."""
+        return cls(
+            total_timesteps=trainer.total_timesteps,
+            learning_rate=trainer.optimizer.learning_rate,
+            clip_coef=trainer.ppo.clip_coef,
+            ent_coef=trainer.ppo.ent_coef,
+            max_grad_norm=trainer.optimizer.max_grad_norm,
+            bptt_horizon=trainer.bptt_horizon,
+            memory=trainer.memory,
+            delay=delay_of(env),
+            ceiling=plan.env.memoryless_ceiling if plan else None,
+            goal=plan.env.mean_return_goal if plan else None,
+            uniform_entropy=plan.env.uniform_entropy if plan else None,
+            workers=plan.sizes.num_workers if plan else None,
+        )
+
+
+def delay_of(env: Any) -> int | None:
+    """Steps between a cue and the action that depends on it, in environments that are made of that."""
+    if env.kind == "recall":
+        return int(env.delay)
+    return int(env.corridor) if env.kind == "tmaze" else None

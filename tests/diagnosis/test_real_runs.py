@@ -1,0 +1,88 @@
+"""Small runs that really have a fault, and runs that learn, diagnosed by training itself and from their files."""
+
+from pathlib import Path
+
+import pytest
+from support import faulty_worlds, running
+
+from engram.diagnosis.finding import Diagnosis
+from engram.runs.report import read_report_run
+from engram.training.watchdog import TrainingStoppedError
+
+CORRIDOR = f"env={Path(faulty_worlds.__file__).resolve()}:Corridor"
+FAULTS = {
+    "zero": ("No reward ever seen", 20, [CORRIDOR, "env.kwargs.fault=no reward"]),
+    "alike": ("Advantages all alike", 20, [CORRIDOR, "env.kwargs.fault=same return"]),
+    "fast": ("Learning rate too high", 20, ["trainer.optimizer.learning_rate=5"]),
+    "still": ("Learning rate near 0", 20, ["trainer.optimizer.learning_rate=1e-9"]),
+    "damped": ("The policy does not move", 20, ["trainer.optimizer.eps=1e6"]),
+    "ended": (
+        "Learning rate near 0",
+        60,
+        ["env.delay=6", "trainer.schedule.optimizer.learning_rate={kind:linear,to:0,until:0.02}"],
+    ),
+    "clipped": ("Every update is clipped", 20, ["trainer.ppo.clip_coef=1e-6"]),
+    "random": ("The entropy bonus outweighs the reward", 20, ["trainer.ppo.ent_coef=10"]),
+    "short": ("bptt_horizon is shorter than the delay", 30, ["env.delay=20", "trainer.optimizer.learning_rate=0.002"]),
+    "warming": (
+        "Memory is not used",
+        120,
+        ["env.delay=6", "trainer.bptt_horizon=16", "trainer.burn_in=14", "trainer.optimizer.learning_rate=0.002"],
+    ),
+    "noise": ("Values explain nothing", 40, [CORRIDOR, "env.kwargs.fault=noise"]),
+    "slow": ("The environment is the bottleneck", 2, [CORRIDOR, "env.kwargs.fault=slow", "trainer.batch_size=48"]),
+    "drift": ("Learned, then lost", 60, [CORRIDOR, "env.kwargs.fault=drifts", "trainer.optimizer.learning_rate=0.003"]),
+    "collapse": (
+        "Entropy collapsed",
+        80,
+        [CORRIDOR, "env.kwargs.fault=noise", "trainer.ppo.ent_coef=0", "trainer.optimizer.learning_rate=0.0029"],
+    ),
+}
+
+
+def diagnosis_of(directory: Path, name: str, epochs: int, words: list[str]) -> tuple[Diagnosis, list[str]]:
+    faulty_worlds.Corridor.steps_of_all = 0
+    display = running.Silent()
+    result = running.run(directory, *words, name=name, epochs=epochs, display=display)
+    stored = read_report_run(directory / name).diagnosis
+    assert result.diagnosis == stored  # the same from the files as from the run itself
+    return stored, display.messages
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_run_with_a_fault_is_told_which(name, tmp_path):
+    expected, epochs, words = FAULTS[name]
+    diagnosis, _ = diagnosis_of(tmp_path, name, epochs, words)
+    assert expected in [finding.name for finding in diagnosis.findings], diagnosis
+
+
+def test_a_fault_is_told_once_while_the_run_trains(tmp_path):
+    _, messages = diagnosis_of(tmp_path, "zero", 20, [CORRIDOR, "env.kwargs.fault=no reward"])
+    assert len([message for message in messages if message.startswith("No reward ever seen: all ")]) == 1
+
+
+def test_a_run_that_nan_has_stopped_is_told_apart(tmp_path):
+    faulty_worlds.Corridor.steps_of_all = 0
+    with pytest.raises(TrainingStoppedError):
+        running.run(tmp_path, CORRIDOR, "env.kwargs.fault=breaks", "env.check=off", epochs=20)
+    (finding,) = read_report_run(tmp_path / "x").diagnosis.findings
+    assert finding.name == "Not a number"
+    assert "not a number" in finding.meaning
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [
+        (60, [CORRIDOR, "trainer.optimizer.learning_rate=0.003"]),
+        (60, [CORRIDOR, "env.kwargs.fault=sign is flipped", "trainer.optimizer.learning_rate=0.003"]),
+        (80, ["env.delay=1", "trainer.optimizer.learning_rate=0.003"]),
+    ],
+)
+def test_a_run_that_learns_gets_no_alarm(epochs, words, tmp_path):
+    diagnosis, messages = diagnosis_of(tmp_path, "healthy", epochs, words)
+    assert (diagnosis.verdict, messages) == ("healthy", []), diagnosis
+
+
+def test_a_fault_without_a_rule_is_unknown_not_misnamed(tmp_path):
+    diagnosis, _ = diagnosis_of(tmp_path, "ignored", 40, [CORRIDOR, "env.kwargs.fault=actions are ignored"])
+    assert (diagnosis.verdict, diagnosis.findings) == ("unknown", [])

@@ -1,0 +1,167 @@
+"""The diagnosis, on hand-made metrics. `test_real_runs` has runs that really have the faults."""
+
+import math
+
+import pytest
+
+from engram.diagnosis.diagnose import diagnose
+from engram.diagnosis.live import LiveDiagnosis
+from engram.diagnosis.setup import Setup
+from engram.stored.columns import Columns
+
+EPOCHS = 40
+SETUP = Setup(
+    total_timesteps=1000 * EPOCHS,
+    learning_rate=0.001,
+    clip_coef=0.2,
+    ent_coef=0.01,
+    max_grad_norm=0.5,
+    bptt_horizon=64,
+    memory="carry",
+    uniform_entropy=math.log(4),
+)
+MEMORY_TASK = SETUP._replace(ceiling=0.25, goal=1.0, delay=8)
+
+
+def noisy(level: float, epoch: int) -> float:
+    return level + 0.02 * math.sin(7.0 * epoch)
+
+
+def rising(epoch: int) -> float:
+    return noisy(min(1.0, 0.1 + 0.04 * epoch), epoch)
+
+
+def flat(epoch: int) -> float:
+    return noisy(0.25, epoch)
+
+
+def records(returns, **changes):
+    usual = {
+        "loss/kl": 0.01,
+        "loss/clip_fraction": 0.1,
+        "loss/entropy": 1.0,
+        "value/explained_variance": 0.6,
+        "episode/count": 50,
+        "episode/length": 10.0,
+        "time/environment_seconds": 0.2,
+        "time/inference_seconds": 0.3,
+        "time/learning_seconds": 0.5,
+        "time/steps_per_second": 1000.0,
+    }
+    for epoch in range(1, EPOCHS + 1):
+        values = {name: value(epoch) if callable(value) else value for name, value in (usual | changes).items()}
+        yield {
+            "epoch": epoch,
+            "steps": 1000 * epoch,
+            "return": returns(epoch),
+            "episode/return": returns(epoch),
+            **values,
+        }
+
+
+def names(returns, setup: Setup = SETUP, **changes) -> list[str]:
+    return [finding.name for finding in diagnose(Columns(records(returns, **changes)), setup).findings]
+
+
+SOLVED = {"loss/kl": 0.0, "loss/clip_fraction": 0.0, "loss/entropy": 0.0, "value/explained_variance": 0.0}
+
+
+def test_a_run_that_learns_is_healthy_whatever_its_losses():
+    alarming = {"loss/kl": 3.0, "loss/clip_fraction": 0.8, "loss/entropy": 0.0, "value/explained_variance": -1.0}
+    for changes in ({}, SOLVED, alarming):
+        diagnosis = diagnose(Columns(records(rising, **changes)), SETUP)
+        assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
+
+
+def test_a_run_that_begins_solved_is_healthy():
+    assert diagnose(Columns(records(lambda epoch: 1.0, **SOLVED)), MEMORY_TASK).verdict == "healthy"
+
+
+def test_a_run_that_does_not_learn_for_no_known_reason_is_unknown():
+    diagnosis = diagnose(Columns(records(flat)), SETUP)
+    assert (diagnosis.verdict, diagnosis.findings) == ("unknown", [])
+    assert "nothing was found that explains it" in diagnosis.summary
+
+
+def test_a_run_without_episodes_is_not_judged():
+    columns = Columns({**record, "episode/count": 0, "episode/return": None} for record in records(flat))
+    diagnosis = diagnose(columns, SETUP)
+    assert diagnosis.verdict == "early"
+    assert diagnosis.summary.startswith("No episode has ended in 40,000 steps")
+
+
+@pytest.mark.parametrize(
+    ("expected", "returns", "setup", "changes"),
+    [
+        ("No reward ever seen", lambda epoch: 0.0, SETUP, {}),
+        ("Advantages all alike", lambda epoch: -200.0, SETUP, {}),
+        ("The policy does not move", flat, SETUP, {"loss/kl": 1e-9, "loss/clip_fraction": 0.0}),
+        (
+            "Learning rate near 0",
+            flat,
+            SETUP._replace(learning_rate=1e-8),
+            {"loss/kl": 1e-9, "loss/clip_fraction": 0.0},
+        ),
+        (
+            "Learning rate near 0",
+            flat,
+            SETUP,
+            {"schedule/optimizer.learning_rate": lambda epoch: 0.001 if epoch < 10 else 0.0},
+        ),
+        ("KL divergence explodes", flat, SETUP, {"loss/kl": lambda epoch: 5.0 if epoch == 3 else 0.01}),
+        ("Learning rate too high", flat, SETUP._replace(learning_rate=0.1), {"loss/kl": 0.5}),
+        ("Every update is clipped", flat, SETUP, {"loss/clip_fraction": 0.9}),
+        ("The entropy bonus outweighs the reward", flat, SETUP._replace(ent_coef=2.0), {"loss/entropy": math.log(4)}),
+        ("Entropy collapsed", flat, SETUP, {"loss/entropy": 0.001}),
+        ("Values explain nothing", flat, SETUP, {"value/explained_variance": -0.01}),
+        ("Memory is not used", flat, MEMORY_TASK, {}),
+        ("bptt_horizon is shorter than the delay", flat, MEMORY_TASK._replace(bptt_horizon=8), {}),
+        ("Not a number", rising, SETUP, {"loss/policy": lambda epoch: math.nan if epoch == EPOCHS else 0.1}),
+        ("The environment is the bottleneck", rising, SETUP, {"time/environment_seconds": 9.0}),
+        ("Learned, then lost", lambda epoch: rising(epoch) if epoch < 25 else noisy(0.1, epoch), SETUP, {}),
+    ],
+)
+def test_each_fault_is_named(expected, returns, setup, changes):
+    assert names(returns, setup, **changes) == [expected]
+
+
+def test_a_learning_rate_that_is_too_high_explains_all_that_follows_from_it():
+    ruined = {"loss/kl": 50.0, "loss/clip_fraction": 0.9, "loss/entropy": 0.0, "value/explained_variance": -5.0}
+    assert names(flat, MEMORY_TASK._replace(learning_rate=5.0), **ruined) == ["Learning rate too high"]
+
+
+def test_an_agent_that_acts_at_random_is_not_said_to_lack_memory():
+    assert names(flat, MEMORY_TASK, **{"loss/entropy": math.log(4)}) == []
+
+
+def test_a_return_that_still_rises_from_the_ceiling_gets_no_alarm():
+    def late(epoch):
+        return noisy(0.25 if epoch < 25 else 0.25 + 0.02 * (epoch - 25), epoch)
+
+    assert names(late, MEMORY_TASK) == []
+
+
+def test_without_memory_nobody_expects_more_than_the_ceiling():
+    columns = Columns(records(flat, **{"value/explained_variance": 0.0}))
+    diagnosis = diagnose(columns, MEMORY_TASK._replace(memory="off"))
+    assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
+
+
+def test_while_training_each_fault_is_told_once_when_it_is_clear():
+    live, told = LiveDiagnosis(SETUP), []
+    for record in records(lambda epoch: 0.0, **{"loss/entropy": 0.0}):
+        told += [(record["epoch"], finding.name) for finding in live.add(record)]
+    assert told == [(10, "No reward ever seen")]
+
+
+def test_while_training_a_healthy_run_is_left_alone():
+    live = LiveDiagnosis(MEMORY_TASK)
+    assert [finding for record in records(rising, **SOLVED) for finding in live.add(record)] == []
+    assert live.result().verdict == "healthy"
+
+
+def test_a_resumed_run_remembers_what_came_before():
+    earlier = list(records(lambda epoch: 0.0))
+    live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), earlier)
+    (finding,) = live.add({**earlier[-1], "epoch": 41, "steps": 41_000})
+    assert finding.evidence == "all 2,050 episodes returned 0"

@@ -1,0 +1,96 @@
+"""The report page, in a real browser."""
+
+import math
+from pathlib import Path
+
+import pytest
+from support import browser
+
+from engram.display.report_charts import charts
+from engram.display.report_page import ReportFacts, RunRow, report_page
+from engram.stored.columns import Columns
+
+HEALTHY = {"verdict": "healthy", "summary": "Nothing found.", "findings": []}
+FAULTY = {
+    "verdict": "faults",
+    "summary": "x",
+    "findings": [{"name": "No reward ever seen", "evidence": "all 9", "meaning": "m", "advice": "a <b>bonus</b>"}],
+}
+
+
+def record(epoch: int) -> dict[str, float]:
+    time = {"time/steps_per_second": 900.0, "time/environment_seconds": 0.2, "time/learning_seconds": 0.3}
+    losses = {"loss/policy": -0.1, "loss/kl": 0.01, "loss/entropy": 1.0, "value/explained_variance": -30.0 + epoch}
+    return {
+        "epoch": epoch,
+        "steps": 2048 * epoch,
+        "return": math.log(epoch),
+        "memory/replay_error": 0.0,
+        **losses,
+        **time,
+    }
+
+
+def row(name: str, group: int, **others) -> RunRow:
+    row = RunRow(name, group, "finished", 2048, 2048, 0.5, 0.9, 3661.0, 900.0, 0.0, HEALTHY, [], {})
+    return row._replace(**others)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """Of a run of 3,000 epochs and a short one."""
+    runs = [row("<i>first", 0, memory=["It remembers."], links={"replay": "replay.html"})]
+    runs.append(row("second", 1, diagnosis=FAULTY))
+    facts = ReportFacts(
+        "2 runs",
+        "fast on recall",
+        ["<i>first", "second"],
+        False,
+        True,
+        runs,
+        0.25,
+        1.0,
+        {"seed": ["1", "2"]},
+        {"a": "b"},
+    )
+    groups = [[Columns((record(n) for n in range(1, 3001)), 512)], [Columns(map(record, range(1, 20)))]]
+    file = tmp_path_factory.mktemp("pages") / "report.html"
+    file.write_text(report_page(facts, charts(groups)), encoding="utf-8")
+    return file
+
+
+def test_the_page_is_small(written):
+    assert written.stat().st_size < 3_000_000
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_page_fits_and_its_charts_answer_to_pointer_and_keyboard(written, width, dark):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    with browser.opened(written, width, dark) as shown:
+        assert browser.fits(shown)
+        assert browser.text(shown, "runs").count("<i>first") == 1
+        assert "a <b>bonus</b>" in browser.text(shown, "diagnosis")
+        assert browser.text(shown, "differing") == "setting<i>firstsecondseed12"
+        assert shown.find_element(By.LINK_TEXT, "replay").get_attribute("href").endswith("replay.html")
+        chart = shown.find_element(By.CSS_SELECTOR, "[data-metric='return']")
+        shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+        wait_for(
+            shown, "return document.querySelectorAll(\"[data-metric='return'] .scatterlayer .trace\").length === 4"
+        )
+        ActionChains(shown).move_to_element(chart).perform()
+        wait_for(shown, "return document.querySelectorAll('.hoverlayer .legend text').length > 0")
+        shown.find_elements(By.CSS_SELECTOR, "#legend button")[0].click()
+        wait_for(
+            shown, "return document.querySelectorAll(\"[data-metric='return'] .scatterlayer .trace\").length === 1"
+        )
+        before = shown.find_element(By.ID, "theme").text
+        shown.find_element(By.TAG_NAME, "body").send_keys("t")
+        assert shown.find_element(By.ID, "theme").text != before
+
+
+def wait_for(shown, condition: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(shown, browser.WAIT_SECONDS).until(lambda browser: browser.execute_script(condition))

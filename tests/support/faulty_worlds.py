@@ -1,0 +1,57 @@
+"""A corridor to walk along, and the same with faults that environments of users have."""
+
+import math
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+CELLS, LIMIT = 6, 12
+
+
+class Corridor(gymnasium.Env):
+    """Reward 1 for reaching the last cell, from the second one."""
+
+    observation_space = spaces.Box(0, 1, (CELLS,), np.float32)
+    action_space = spaces.Discrete(2)
+    steps_of_all = 0  # environments of this process together
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        self.cell = self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.cell, self.steps = 1, 0
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.fault == "actions are ignored":
+            action = int(self.np_random.integers(2))
+        self.steps += 1
+        Corridor.steps_of_all += 1
+        self.cell = min(CELLS - 1, max(0, self.cell + (1 if action else -1)))
+        ended = self.cell == CELLS - 1 and self.fault != "same return"
+        return self._observation(), self._reward(ended), ended, self.steps >= LIMIT, {}
+
+    def _observation(self) -> np.ndarray:
+        observation = np.zeros(CELLS, np.float32)
+        observation[self.cell] = self.fault != "observation is constant"
+        return observation
+
+    def _reward(self, ended: bool) -> float:
+        if self.fault == "slow":
+            time.sleep(0.02)
+        if self.fault == "breaks" and Corridor.steps_of_all > 1200:
+            return math.nan
+        drifted = self.fault == "drifts" and Corridor.steps_of_all > 3000
+        rewards = {
+            "no reward": 0.0,
+            "same return": 1.0,
+            "noise": float(self.np_random.normal()),
+            "sign is flipped": -float(ended) - 0.01,
+            "drifts": -float(ended) if drifted else float(ended),
+        }
+        return rewards.get(self.fault, float(ended))

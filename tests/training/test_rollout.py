@@ -1,0 +1,58 @@
+"""Rollouts: the noise with which actions are sampled in training."""
+
+import pytest
+import torch
+from support.running import run
+
+from engram.training import loop
+from engram.training.exploration import PERSISTENT, correlate, correlations
+
+
+def test_correlated_noise_is_uniform_at_every_step_and_keeps_its_side_for_a_while() -> None:
+    noise, last = correlate(torch.rand(64, 2000, 1, generator=torch.Generator().manual_seed(0)), None, 0.7)
+    assert noise.mean(1).sub(0.5).abs().max() < 0.05
+    assert noise.std(1).sub(12**-0.5).abs().max() < 0.02
+    normal = torch.special.ndtri(noise)
+    assert (normal[1:] * normal[:-1]).mean() == pytest.approx(0.7, abs=0.02)
+    assert torch.allclose(normal[-1], last, atol=1e-4)
+
+
+def test_correlated_noise_continues_from_one_rollout_to_the_next() -> None:
+    uniform = torch.rand(8, 5, 1)
+    whole, _ = correlate(uniform, None, 0.7)
+    first, last = correlate(uniform[:3], None, 0.7)
+    second, _ = correlate(uniform[3:], last, 0.7)
+    assert torch.equal(whole, torch.cat([first, second]))
+
+
+def test_every_fourth_row_of_discrete_actions_is_more_persistent() -> None:
+    assert correlations(0.7, 8, continuous=False).flatten().tolist() == pytest.approx([0.7, 0.7, 0.7, PERSISTENT] * 2)
+    assert correlations(0.99, 4, continuous=False).flatten().tolist() == pytest.approx([0.99] * 4)
+    assert correlations(0.7, 4, continuous=True).flatten().tolist() == pytest.approx([0.7] * 4)
+    assert correlations(0.0, 4, continuous=False).sum() == 0
+
+
+def test_each_row_has_noise_of_its_own_correlation() -> None:
+    rows = correlations(0.0, 1000, continuous=False)
+    rows[500:] = 0.9
+    noise, _ = correlate(torch.rand(64, 1000, 1, generator=torch.Generator().manual_seed(0)), None, rows)
+    normal = torch.special.ndtri(noise)
+    assert (normal[1:] * normal[:-1]).mean(0)[:500].mean() == pytest.approx(0, abs=0.03)
+    assert (normal[1:] * normal[:-1]).mean(0)[500:].mean() == pytest.approx(0.9, abs=0.03)
+
+
+@pytest.mark.parametrize(("correlation", "least", "most"), [(0.0, 0.15, 0.35), (0.7, 0.4, 0.6)])
+def test_a_new_policy_repeats_discrete_actions_as_its_noise_does(
+    tmp_path, monkeypatch, correlation: float, least: float, most: float
+) -> None:
+    played: list[torch.Tensor] = []
+    update = loop.learn
+
+    def recording(training, experience, settings, averages):
+        played.append(experience.by_row("actions").clone())
+        return update(training, experience, settings, averages)
+
+    monkeypatch.setattr(loop, "learn", recording)
+    run(tmp_path, f"trainer.noise_correlation={correlation}", epochs=3)
+    repeated = torch.cat([(actions[:, 1:] == actions[:, :-1]).float().flatten() for actions in played]).mean()
+    assert least < repeated < most  # one action in four, by chance
