@@ -1,6 +1,6 @@
 """LiveDiagnosis: watches a run while it trains, and tells of each fault once, when it has become clear."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from engram.diagnosis import rules
@@ -26,10 +26,10 @@ SINCE: dict[Rule, float] = {
 
 
 class LiveDiagnosis:
-    def __init__(self, setup: Setup, records: Iterable[Mapping[str, Any]] = ()) -> None:
-        """`records`: those of the run before it was resumed."""
+    def __init__(self, setup: Setup, earlier: Columns | None = None) -> None:
+        """`earlier`: the metrics of the run before it was resumed."""
         self._setup = setup
-        self._columns = Columns(records)
+        self._columns = Columns() if earlier is None else earlier
         self._next = INTERVAL * setup.total_timesteps
         self._told: set[str] = set()
         self._cause_told = False  # it explains the other faults

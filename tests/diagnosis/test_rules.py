@@ -162,6 +162,6 @@ def test_while_training_a_healthy_run_is_left_alone():
 
 def test_a_resumed_run_remembers_what_came_before():
     earlier = list(records(lambda epoch: 0.0))
-    live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), earlier)
+    live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), Columns(earlier))
     (finding,) = live.add({**earlier[-1], "epoch": 41, "steps": 41_000})
     assert finding.evidence == "all 2,050 episodes returned 0"
