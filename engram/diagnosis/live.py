@@ -15,6 +15,7 @@ INTERVAL = 0.05  # of a run, between two looks
 # From which fraction of a run a fault is told. Later ones may pass by themselves, and wait for the end of the run.
 SINCE: dict[Rule, float] = {
     rules.same_return: 0.25,
+    rules.rate_ends_early: 0.25,
     rules.still_policy: 0.25,
     rules.exploding_kl: 0.1,
     rules.clipped_updates: 0.25,
