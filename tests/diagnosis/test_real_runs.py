@@ -32,7 +32,7 @@ FAULTS = {
         ["env.delay=6", "trainer.bptt_horizon=16", "trainer.burn_in=14", "trainer.optimizer.learning_rate=0.002"],
     ),
     "noise": ("Values explain nothing", 40, [CORRIDOR, "env.kwargs.fault=noise"]),
-    "drift": ("Learned, then lost", 90, [CORRIDOR, "env.kwargs.fault=drifts", "trainer.optimizer.learning_rate=0.003"]),
+    "drift": ("Learned, then lost", 110, [CORRIDOR, "env.kwargs.fault=drifts"]),
     "collapse": (
         "Entropy collapsed",
         80,

@@ -46,7 +46,7 @@ class Corridor(gymnasium.Env):
             time.sleep(0.02)
         if self.fault == "breaks" and self.steps_of_all_episodes > 150:
             return math.nan
-        drifted = self.fault == "drifts" and self.steps_of_all_episodes > 700
+        drifted = self.fault == "drifts" and self.steps_of_all_episodes > 900
         rewards = {
             "no reward": 0.0,
             "same return": 1.0,
