@@ -16,7 +16,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 
 
 def _limit_onednn() -> None:
-    """Some virtual machines report AMX without enabling it, and oneDNN's bfloat16 kernels die of it."""
+    """Some virtual machines report AMX without enabling it, and oneDNN's bfloat16 kernels crash."""
     if "ONEDNN_MAX_CPU_ISA" in os.environ or not _reports_amx():
         return
     if subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True).returncode < 0:

@@ -23,7 +23,7 @@ from engram.bench.machine import describe
 from engram.bench.process import ProgramError, start_program, thread_variables
 from engram.bench.result import write
 from engram.bench.tasks import CARTPOLE
-from engram.bench.train_program import command
+from engram.bench.train import command
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
 from engram.config.recipe import Recipe, read_recipe
 

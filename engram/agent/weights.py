@@ -137,10 +137,10 @@ def _norms(singular: Tensor) -> dict[str, Tensor]:
 
 
 def _ranks(singular: Tensor) -> dict[str, Tensor]:
-    share = singular / singular.sum().clamp(min=torch.finfo(singular.dtype).tiny)
+    fractions = singular / singular.sum().clamp(min=torch.finfo(singular.dtype).tiny)
     return {
-        "effective_rank": torch.special.entr(share).sum().exp(),
-        "rank_99": (share.cumsum(0) < 0.99 * share.sum()).sum().float() + 1,
+        "effective_rank": torch.special.entr(fractions).sum().exp(),
+        "rank_99": (fractions.cumsum(0) < 0.99 * fractions.sum()).sum().float() + 1,
     }
 
 

@@ -78,8 +78,8 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
         inside = now < recording.steps
         active, now = active[inside], now[inside]
         if lag:
-            goes_on = ~recording.starts[now, rows[active]] & recording.alive[now, rows[active]]
-            active, now = active[goes_on], now[goes_on]
+            running = ~recording.starts[now, rows[active]] & recording.alive[now, rows[active]]
+            active, now = active[running], now[running]
         if not len(active):
             break
         observed = torch.from_numpy(recording.observations[now, rows[active]])

@@ -50,10 +50,10 @@ class _Branches(NamedTuple):
 
 def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> Influence:
     """Take out every step of every episode in turn, or groups of steps if single ones would exceed the budget."""
-    first_TR = episode_step(recording)
-    group = group_size(first_TR, budget)
-    groups = int(first_TR.max()) // group + 1
-    changes = torch.zeros(2, *first_TR.shape, groups)
+    step_TR = episode_step(recording)
+    group = group_size(step_TR, budget)
+    groups = int(step_TR.max()) // group + 1
+    changes = torch.zeros(2, *step_TR.shape, groups)
     step = MemoryStep(agent)
     observations, memory = torch.from_numpy(recording.observations), torch.from_numpy(recording.memory)
     expected, alive = torch.from_numpy(recording.distributions), torch.from_numpy(recording.alive)
@@ -67,7 +67,7 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
             changed = difference(step.action_space, after.distributions, expected[t, active.rows])
             changes[active.kinds, t, active.rows, active.groups] = changed
             branches = branches.where(~alive[t][branches.rows]).plus(active._replace(memory=after.memory))
-        branches = branches.plus(_new_branches(t, first_TR, group, memory, alive[t]))
+        branches = branches.plus(_new_branches(t, step_TR, group, memory, alive[t]))
     return Influence(changes[ALONE].numpy(), changes[ERASED].numpy(), group)
 
 

@@ -67,10 +67,10 @@ def record(
     pictures: bool = True,
     change: Change | None = None,
 ) -> Recording:
-    """Play whole episodes: so many in each environment, or as many as it takes for FEW_STEPS; at most `max_steps`.
+    """Play `episodes` whole episodes in each environment, by default as many as it takes for FEW_STEPS steps.
 
-    They are those of `evaluate` with the same seed and number of environments. `change` is applied to all memory before
-    each step.
+    They are those of `evaluate` with the same seed and number of environments, and stop after `max_steps`. `change` is
+    applied to all memory before each step.
     """
     device = next(agent.parameters()).device
     player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
@@ -123,13 +123,13 @@ def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> di
     rows = len(batch.buffers.starts)
     seen = {name: getattr(batch.buffers, name).copy() for name in ("observations", "starts", "alive")}
     seen["starts"] |= player.memory_off
-    judged = memory_step(
+    output = memory_step(
         torch.from_numpy(seen["observations"]), stored_memory(player.agent, rows), torch.from_numpy(seen["starts"])
     )
     return seen | {
         "actions": player.act(batch, step),
-        "distributions": judged.distributions.numpy(),
-        "entropies": entropy(player.agent.action_space, judged.distributions).numpy(),
-        "values": judged.values.numpy(),
+        "distributions": output.distributions.numpy(),
+        "entropies": entropy(player.agent.action_space, output.distributions).numpy(),
+        "values": output.values.numpy(),
         "memory": stored_memory(player.agent, rows).numpy(),
     }

@@ -21,7 +21,7 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 
-LARGEST = 128  # at most so many rows and steps of a run are rehearsed
+LARGEST = 128  # rows and steps: larger runs are rehearsed at this size
 ALL = (
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),

@@ -53,7 +53,7 @@ class Entry:
     low: float | None = None  # quartiles of the ratio over the rounds
     high: float | None = None
     others: float | None = None  # cores that other programs kept busy: above about 0.1, distrust two threads
-    phases: dict[str, float] = field(default_factory=dict)  # shares of the time
+    phases: dict[str, float] = field(default_factory=dict)  # fractions of the time
     failed: str | None = None  # the reason why there is no measurement
     best: bool = False  # the fastest of its name
     facts: dict[str, float | str] = field(default_factory=dict)  # further columns of the table

@@ -17,7 +17,7 @@ SCHEMA = 1
 
 @dataclass
 class Fit:
-    """A linear fit y = intercept + slope * x, with the share of the variance that it explains."""
+    """A linear fit y = intercept + slope * x, with the fraction of the variance that it explains."""
 
     axis: str  # rows, steps, hidden size squared, epochs
     what: str  # milliseconds, megabytes

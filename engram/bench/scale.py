@@ -17,7 +17,7 @@ from engram.bench.policy import arena_observations, policy_calls
 from engram.bench.process import start_program, thread_variables
 from engram.bench.race import Contestant, in_process, run_race
 from engram.bench.result import BenchResult, fit_line
-from engram.bench.train_program import command
+from engram.bench.train import command
 
 FACTORS = (1, 2, 3, 4)
 CLEAR_PEAK = Path("/proc/self/clear_refs")  # Linux: writing 5 resets the peak

@@ -1,4 +1,4 @@
-"""`engram diagnose run=NAME [--json]`: say why a run does not learn, with evidence and what to try."""
+"""`engram diagnose run=NAME [--json]`: explain why a run does not learn, with evidence and what to try."""
 
 import json
 from collections.abc import Sequence

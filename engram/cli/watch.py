@@ -16,8 +16,8 @@ DESCRIPTION = """Shows the panel of a run that trains in another process, such a
 has ended. It only reads, and follows the run when it is stopped and resumed. Ctrl-C leaves the watcher; the run goes
 on."""
 
-SECONDS = 0.5  # between two looks at the metrics
-LOCK_SECONDS = 2.0  # between two looks at the lock
+SECONDS = 0.5  # between two reads of the metrics
+LOCK_SECONDS = 2.0  # between two checks of the lock
 
 
 def main(words: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from engram.stored.columns import Column, Columns
 
 FIRST, LAST = 0.1, 0.2  # parts of a run that count as its beginning and its end
 CERTAIN = 5.0  # standard errors between two means that differ
-FEWEST_EPOCHS = 8  # less says nothing
+FEWEST_EPOCHS = 8  # fewer are not enough
 GAIN = 0.05  # of the range of returns: a smaller improvement is none
 LOST = 0.5  # of what was gained
 

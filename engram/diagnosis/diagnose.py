@@ -7,7 +7,7 @@ from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
 from engram.stored.columns import Columns
 
-# The first cause explains the others and all symptoms, so it is the only one that is told.
+# The first cause explains the others and all symptoms, so it is the only one that is reported.
 CAUSES: tuple[Rule, ...] = (
     rules.same_return,
     rules.rate_ends_early,

@@ -1,4 +1,4 @@
-"""LiveDiagnosis: watches a run while it trains, and tells of each fault once, when it has become clear."""
+"""LiveDiagnosis: watches a run while it trains, and reports each fault once, when it has become clear."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
 from engram.stored.columns import Columns
 
-INTERVAL = 0.05  # of a run, between two looks
-# From which fraction of a run a fault is told. Later ones may pass by themselves, and wait for the end of the run.
+INTERVAL = 0.05  # of a run, between two checks
+# The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
 SINCE: dict[Rule, float] = {
     rules.same_return: 0.25,
     rules.rate_ends_early: 0.25,
@@ -33,7 +33,7 @@ class LiveDiagnosis:
         self._columns = Columns() if earlier is None else earlier
         self._next = INTERVAL * setup.total_timesteps
         self._told: set[str] = set()
-        self._cause_told = False  # it explains the other faults
+        self._cause_reported = False  # it explains the other faults
 
     def add(self, record: Mapping[str, Any]) -> list[Finding]:
         """Add the metrics of an epoch; returns the faults that have become clear."""
@@ -58,10 +58,10 @@ class LiveDiagnosis:
         found: list[Finding] = []
         for rule, since in SINCE.items():
             about_learning = rule is not rules.slow_environment
-            if progress < since or (about_learning and (learned or self._cause_told)):
+            if progress < since or (about_learning and (learned or self._cause_reported)):
                 continue
             finding = rule(course, self._setup)
             if finding and finding.name not in self._told:
-                self._cause_told |= rule in CAUSES
+                self._cause_reported |= rule in CAUSES
                 found.append(finding)
         return found

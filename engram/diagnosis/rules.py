@@ -1,6 +1,6 @@
 """One rule for each fault that metrics show. A rule returns what it found, or None.
 
-Rules about learning are asked only if the return has not improved, or was lost again: entropy, clipping, explained
+Rules about learning apply only if the return has not improved, or was lost again: entropy, clipping, explained
 variance and advantages are near 0 in runs that have solved their task.
 """
 
@@ -22,12 +22,12 @@ FAST_RATE = 3e-3  # three times the default
 LARGE_KL, LARGE_KL_AT_FAST_RATE = 1.0, 0.2  # in one epoch; 0.01 to 0.05 are usual
 MOST_CLIPPED = 0.5
 NARROW_CLIP = 0.01
-COLLAPSED = 0.05  # of the entropy of uniformly drawn actions
-UNIFORM = 0.99  # of the entropy of uniformly drawn actions: the agent acts at random
+COLLAPSED = 0.05  # of the entropy of uniform actions
+UNIFORM = 0.99  # of the entropy of uniform actions: the agent acts at random
 LARGE_ENT_COEF = 0.05
 EXPLAINED = 0.05
 CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far
-SLOW_SHARE = 0.8  # of the time
+SLOW_FRACTION = 0.8  # of the time
 
 
 def not_finite(course: Course, _: Setup) -> Finding | None:
@@ -232,7 +232,7 @@ def slow_environment(course: Course, setup: Setup) -> Finding | None:
         for phase in ("environment", "inference", "learning")
     }
     total = sum(seconds.values())
-    if course.epochs < 3 or not total or seconds["environment"] < SLOW_SHARE * total:
+    if course.epochs < 3 or not total or seconds["environment"] < SLOW_FRACTION * total:
         return None
     speed = course.mean("time/steps_per_second", 0.5, 1.0) or 0.0
     workers = f"{setup.workers} workers" if setup.workers else "no worker processes (trainer.num_workers=0)"

@@ -16,7 +16,7 @@ class Setup(NamedTuple):
     delay: int | None = None  # steps from the cue to the action that needs it, where known
     ceiling: float | None = None  # the best mean return without memory, where known
     goal: float | None = None  # the best possible mean return, where known
-    uniform_entropy: float | None = None  # of uniformly drawn actions; None: continuous actions, or unknown
+    uniform_entropy: float | None = None  # of uniform actions; None: continuous actions, or unknown
     workers: int | None = None  # processes that step environments
 
     @classmethod

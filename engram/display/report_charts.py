@@ -56,7 +56,7 @@ class Chart(NamedTuple):
     curves: list[Curve]
     logarithmic: bool = False
     percent: bool = False
-    lowest: float | None = None  # lower values are cut off
+    lowest: float | None = None  # lower values are clipped
 
 
 def charts(groups: Sequence[Sequence[Columns]]) -> list[Chart]:

@@ -11,7 +11,7 @@ from engram.settings import UserError
 
 
 class RunRow(NamedTuple):
-    """What the page says about a run."""
+    """What the page shows of a run."""
 
     name: str
     group: int
@@ -33,7 +33,7 @@ class ReportFacts(NamedTuple):
     subtitle: str
     groups: Sequence[str]  # the label of each
     several: bool  # whether a group has several runs
-    merged: bool  # whether points stand for several epochs
+    merged: bool  # whether a point covers several epochs
     runs: Sequence[RunRow]
     ceiling: float | None  # the best return without memory, if known and the same for all runs
     goal: float | None

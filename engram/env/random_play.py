@@ -23,7 +23,7 @@ class Shown(NamedTuple):
 
 
 def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[Shown]:
-    """Plays whole episodes with seeds from `seed` on, for so many observations. Respects action masks."""
+    """Plays whole episodes with seeds from `seed` on, for `steps` observations. Respects action masks."""
     draw = np.random.default_rng(seed)
     actions, read = policy_action_space(env.action_space, "random play"), reader(env.action_space)
     episode, step, ended = seed, 0, True

@@ -14,7 +14,7 @@ from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-OBSERVED = "observation"  # the environment's own observation, beside the action before
+OBSERVED = "observation"  # the environment's own observation, beside the previous action
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
 
@@ -62,16 +62,16 @@ class MaskVelocity(gymnasium.ObservationWrapper):
         return observation * self._mask
 
 
-def answers_actions(space: spaces.Space) -> bool:
+def only_symbols(space: spaces.Space) -> bool:
     """Whether observations are only symbols, as in games of cards: they mean little without the previous action."""
     if isinstance(space, spaces.Tuple):
-        return all(map(answers_actions, space.spaces))
+        return all(map(only_symbols, space.spaces))
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
 
 
 def with_previous_action(env: gymnasium.Env) -> gymnasium.Env:
-    """The environment as policies see it: with the action before where observations are only symbols."""
-    return PreviousAction(env) if answers_actions(env.observation_space) else env
+    """The environment as policies see it: with the previous action where observations are only symbols."""
+    return PreviousAction(env) if only_symbols(env.observation_space) else env
 
 
 class PreviousAction(gymnasium.Wrapper):

@@ -8,7 +8,7 @@ from engram.stored.files import MEGABYTE, UnreadableError, open_file, parse_json
 
 METRICS_FILE = "metrics.jsonl"
 LIMIT = 1024 * MEGABYTE  # a record takes about 1.5 kB: 700,000 epochs
-LONGEST_LINE = 4 * MEGABYTE  # a longer one is no record
+LONGEST_LINE = 4 * MEGABYTE  # a longer one is not a record
 
 Record = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The plan of a run as a file: environment and sizes, for those who look at the run without building anything of it."""
+"""The plan of a run as a file: environment and sizes, for tools that read a run without building anything of it."""
 
 import math
 import os
@@ -21,7 +21,7 @@ class PlannedEnv(Settings):
     agents: Annotated[int, Field(ge=1)]
     memoryless_ceiling: float | None
     mean_return_goal: float | None
-    uniform_entropy: float | None  # of a policy that draws all actions alike; null: actions are continuous
+    uniform_entropy: float | None  # of a uniform policy; null: actions are continuous
 
 
 class PlannedSizes(Settings):
@@ -66,7 +66,7 @@ def stored_plan(plan: Any) -> StoredPlan:
 
 
 def uniform_entropy(space: Any) -> float | None:
-    """The entropy of uniformly drawn actions: log n, or the sum over several; None for continuous ones."""
+    """The entropy of uniform actions: log n, or the sum over several; None for continuous ones."""
     counts = [space.n] if hasattr(space, "n") else getattr(space, "nvec", None)
     return None if counts is None else float(sum(math.log(int(count)) for count in counts))
 

@@ -12,13 +12,14 @@ from engram.training.settings import Trainer
 
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 CORRELATION = 0.7  # of the noise of actions from step to step
+PERSISTENT = 0.95  # of every fourth row, for discrete actions: keeps a direction for some 20 steps
 
 
 def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
-    """The trainer with an entropy coefficient and a noise correlation, if the settings leave them open.
+    """Fill in an entropy coefficient and a noise correlation, unless the settings have them.
 
     Correlated noise keeps a direction for several steps, which reaches more of a world with inertia or distances. Where
-    observations are only symbols, as in games of cards, every action answers a new question, so noise is independent.
+    observations are only symbols, as in games of cards, every step is a new question, so noise is independent.
     """
     if trainer.noise_correlation is None:
         trainer = trainer.model_copy(update={"noise_correlation": 0.0 if spec.only_symbols else CORRELATION})
@@ -30,7 +31,15 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
     return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
-def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: float) -> tuple[Tensor, Tensor]:
+def correlations(correlation: float, rows: int, continuous: bool) -> Tensor:
+    """The correlation of each row's noise, [R, 1]. For discrete actions every fourth row is more persistent."""
+    every = torch.full((rows, 1), correlation)
+    if correlation and not continuous:
+        every[3::4] = max(correlation, PERSISTENT)
+    return every
+
+
+def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: Tensor | float) -> tuple[Tensor, Tensor]:
     """Uniform noise whose normal quantiles are an AR(1) process, and its last state.
 
     Each step's distribution is unchanged, so log-probabilities are exact.

@@ -13,7 +13,7 @@ from engram.env.settings import EnvSettings
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience
+from engram.training.experience import Experience, learnable
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import (
     Averages,
@@ -85,7 +85,7 @@ def train(
     `stop_after` may change the environment and scheduled settings after an epoch; if it returns true, training ends.
     """
     agent, progress, world = training.agent, training.progress, training.world
-    timers, averages, record, due = Timers(), Averages(), Record(), False
+    timers, averages, record, retry_save = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
         experience = training.rollout.collect(timers, now.teaching)
@@ -93,17 +93,14 @@ def train(
             advantages = learn(training, experience, now, averages)
 
         progress.advance(training.rollout.batch_size)
-        episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
-        record = progress.record() | training.returns.add(episodes) | averages.take()
-        record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
-        record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
-        record |= training.schedules.record(now) | weight_record(agent, progress.epoch)
+        record = epoch_record(training, experience, advantages, averages) | training.schedules.record(now)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
                 record |= evaluate()
         record |= progress.timing(timers.take(), training.rollout.batch_size)
         record["process/megabytes"] = process_megabytes()
+        record["env/worker_restarts"] = sum(world.gather(training.env.restarts.count))
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
         check_health(record, agent, settings)
@@ -113,12 +110,22 @@ def train(
                 audit(agent)
         training.schedules.observe(record, settings)
         stop = stop_after(record)
-        if due or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
-            due = not save(record)
+        if retry_save or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+            retry_save = not save(record)
         if stop:
             break
     while not save(record):
         time.sleep(RETRY_SECONDS)
+
+
+def epoch_record(training: Training, experience: Experience, advantages: Advantages, averages: Averages) -> Record:
+    """The metrics of an epoch, over all ranks."""
+    agent, progress, world = training.agent, training.progress, training.world
+    episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
+    record = progress.record() | training.returns.add(episodes) | averages.take()
+    record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
+    record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
+    return record | weight_record(agent, progress.epoch)
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
@@ -126,6 +133,8 @@ def learn(training: Training, experience: Experience, settings: Trainer, average
     agent, world, prioritized = training.agent, training.world, settings.prioritized
     set_options(training.optimizer, settings.optimizer)
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    if not world.sum(learnable(experience.buffer).sum()).item():  # every environment failed at the end
+        return compute_advantages(experience, settings.ppo, world=world)
     norm_returns, first = settings.ppo.norm_returns, is_first_update(agent)
     if norm_returns and first:
         begin_value_normalization(agent, experience, settings.ppo, world)

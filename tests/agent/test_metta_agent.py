@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from engram import EnvSpec, Fast, MettaAgent
-from engram.agent.settings import POLICIES, Agent, PyAgent
+from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.env.spec import Feature
 from engram.settings import UserError
 
@@ -29,7 +29,7 @@ HOME = spec_of(*NAMES)
 ABROAD = spec_of(*reversed(NAMES))
 
 
-def agent_at_home(settings: PyAgent | Agent | None = None) -> MettaAgent:
+def agent_at_home(settings: PyAgent | YamlAgent | None = None) -> MettaAgent:
     torch.manual_seed(0)
     return MettaAgent(HOME, settings or PyAgent(hidden_size=8, num_layers=1))
 
@@ -189,7 +189,7 @@ def test_initialising_to_an_environment_takes_features_as_a_dictionary() -> None
     assert torch.equal(answer(agent, observations), expected)
 
 
-def test_another_environment_starts_with_empty_memory() -> None:
+def test_a_different_environment_starts_with_empty_memory() -> None:
     agent = agent_at_home()
     agent(acting_td(random_tokens()))
     assert agent.get_memory()[0]
@@ -197,7 +197,7 @@ def test_another_environment_starts_with_empty_memory() -> None:
     assert agent.get_memory() == ({}, {})
 
 
-def test_an_environment_may_have_another_number_of_tokens() -> None:
+def test_an_environment_may_have_a_different_number_of_tokens() -> None:
     agent, observations = agent_at_home(), random_tokens()
     expected = answer(agent, observations)
     agent.bind(replace(HOME, single_observation_space=spaces.Box(0, 255, (20, 3), np.uint8)))

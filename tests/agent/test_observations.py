@@ -9,6 +9,7 @@ from tensordict import TensorDict
 
 from engram.agent.encoders.parts import OneHot, PartsEncoder, SymbolGridEncoder
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import pack, unpack
 from engram.agent.settings import PyAgent
 from engram.agent.transfer import check_compatible
@@ -190,7 +191,7 @@ def test_a_dict_space_of_a_vectorised_environment_has_parts():
     assert [part.name for part in EnvSpec.of(env).parts] == ["0", "1", "2"]
 
 
-def test_another_part_is_an_incompatible_environment():
+def test_a_missing_part_makes_an_environment_incompatible():
     spec = spec_of()
     with pytest.raises(UserError, match=r"no part 'place/room'"):
         check_compatible(spec, spec.with_parts(["camera", "heat", "map", "move", "place/position"]))
@@ -280,14 +281,14 @@ def test_only_the_critic_sees_the_parts_that_are_its_own(policy, memory):
     assert torch.equal(act(rows)["values"], first["values"])
 
 
-def test_parts_that_are_not_there_cannot_be_the_critics():
+def test_unknown_parts_cannot_be_critic_only():
     with pytest.raises(UserError, match=r"py_agent.critic_only: test has no part 'camra'; did you mean camera"):
         MettaAgent(spec_of(), PyAgent(critic_only=["camra"]))
     with pytest.raises(UserError, match="nothing is left for the actor"):
         MettaAgent(spec_of(), PyAgent(critic_only=[part.name for part in spec_of().parts]))
 
 
-def test_the_action_before_is_a_part_that_a_policy_may_leave_out():
+def test_the_previous_action_is_a_part_that_a_policy_may_leave_out():
     spec = make_spec(load(["env=FrozenLake-v1"]).env)
     read = {
         str(previous): [part.name for part in MettaAgent(spec, PyAgent(previous=previous)).policy.actor_spec.parts]
@@ -298,8 +299,27 @@ def test_the_action_before_is_a_part_that_a_policy_may_leave_out():
 
 
 @pytest.mark.parametrize("previous", [None, ["action"], [], ["reward"], ["action", "reward"]])
-def test_symbols_with_any_input_of_the_step_before_replay_exactly(previous):
+def test_symbols_with_the_previous_action_or_reward_replay_exactly(previous):
     spec = make_spec(load(["env=Blackjack-v1"]).env)
     torch.manual_seed(0)
     agent = MettaAgent(spec, PyAgent(hidden_size=16, previous=previous))
     assert play_and_replay(agent, 7)[0] < 1e-5
+
+
+@pytest.mark.parametrize("steps", [1, 7, 64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"name": name} for name in ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example")),
+        *({"core": core, "critic_memory": True} for core in ("lstm", "gru", "mingru", "lru", "attention")),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_parts_masks_previous_step_normalisation_and_critic_together_replay_exactly(options, steps):
+    torch.manual_seed(0)
+    inputs = {"previous": ["action", "reward"], "critic_only": ["camera", "place/position"]}
+    agent = MettaAgent(spec_of(masks=True), PyAgent(hidden_size=16, **inputs, **options))
+    for module in agent.modules():
+        if isinstance(module, ObservationNormalizer):
+            module.update(torch.tensor(100.0), torch.randn_like(module.mean), torch.rand_like(module.variance) + 0.5)
+    assert play_and_replay(agent, steps)[0] < 1e-5

@@ -47,13 +47,13 @@ def test_every_way_to_call_it_gives_the_same_and_has_its_gradient(way):
     assert x.grad.tolist() == [4, 4]
 
 
-def test_what_a_compiler_traces_with_never_reaches_the_function():
+def test_fake_tensors_never_reach_the_function():
     calls.clear()
     compiled(torch.ones(3, requires_grad=True), 2.0)
     assert calls == [Tensor]  # once, when it ran
 
 
-def test_nor_do_tensors_that_only_have_a_shape():
+def test_meta_tensors_never_reach_the_function():
     calls.clear()
     with FakeTensorMode() as mode:
         y = scaled_for_a_test(mode.from_tensor(torch.ones(3)), 2.0)
@@ -67,13 +67,13 @@ def test_parameters_and_other_kinds_of_tensors_are_taken_too():
     assert x.grad.tolist() == [4, 4]
 
 
-def test_the_operator_keeps_its_promises():
+def test_the_operator_passes_opcheck():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(scaled_for_a_test.definition, (torch.ones(3, requires_grad=True), 2.0), test_utils=checks)
 
 
-def test_an_operator_that_was_changed_has_another_name(tmp_path):
-    """PyTorch keeps compiled code on disk, by the names of operators: it must not find that of the one before."""
+def test_a_changed_operator_has_a_different_name(tmp_path):
+    """PyTorch keeps compiled code on disk, by the names of operators: it must not find that of an older version."""
     found = []
     for version, arguments in enumerate(("x: Tensor", "x: Tensor, more: float")):
         path = tmp_path / f"version_{version}.py"

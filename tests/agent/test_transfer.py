@@ -45,7 +45,7 @@ def test_the_l2_loss_measures_new_weights_from_their_initial_values() -> None:
     torch.testing.assert_close(new.l2_init_loss(), old.l2_init_loss())
 
 
-def test_features_in_another_order_are_an_error() -> None:
+def test_features_in_a_different_order_are_an_error() -> None:
     turned = Fast(OLD.with_features(OLD.features[::-1]))
     with pytest.raises(UserError, match="in their old order"):
         load_weights(turned, Fast(OLD).state_dict(), OLD)

@@ -35,7 +35,7 @@ def test_nothing_is_found_in_environments_that_are_right(settings):
         ("mask", r"environment 0, at step 3 .*: the action mask allows no action"),
     ],
 )
-def test_what_a_run_cannot_store_is_an_error(fault, message):
+def test_observations_that_a_run_cannot_store_are_errors(fault, message):
     (error,) = check_environment(house(fault=fault), 60).errors
     assert re.search(message, error), error
 
@@ -47,7 +47,7 @@ def test_what_a_run_cannot_store_is_an_error(fault, message):
         ("seed", "the same seed and actions gave other observations at step 0 the second time"),
     ],
 )
-def test_what_a_run_can_live_with_is_a_warning(fault, message):
+def test_problems_that_a_run_tolerates_are_warnings(fault, message):
     check = check_environment(house(fault=fault, masks=False), 20)
     assert check.errors == []
     assert any(message in warning for warning in check.warnings), check.warnings
@@ -73,3 +73,8 @@ def test_popgym_and_minigrid_run_without_wrappers():
     assert popgym is not None
     for name in [*names, "minigrid:MiniGrid-MemoryS7-v0"]:
         assert check_environment(Gym(id=name), 5).errors == [], name
+
+
+@pytest.mark.parametrize(("name", "same"), [("FrozenLake-v1", True), ("Blackjack-v1", False)])
+def test_first_observations_of_all_episodes_are_compared(name, same):
+    assert ("seeds" in check_environment(Gym(id=name)).facts) == same

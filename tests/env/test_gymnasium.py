@@ -83,7 +83,7 @@ def test_gymnasiums_own_environments_run(name, size, action):
 
 
 def own_parts(spec):
-    """Those of the environment itself, without the action before."""
+    """Those of the environment itself, without the previous action."""
     return [part for part in spec.all_parts if part.name != "previous_action"]
 
 
@@ -109,11 +109,11 @@ def test_a_tuple_arrives_as_parts():
         (Gym(id="CartPole-v1"), False),
     ],
 )
-def test_the_action_before_is_shown_where_observations_are_only_symbols(settings, expected):
+def test_the_previous_action_is_shown_where_observations_are_only_symbols(settings, expected):
     assert ("previous_action" in [part.name for part in adapter.spec(settings).parts]) == expected
 
 
-def test_the_part_of_the_action_before_holds_it_and_is_zero_at_starts():
+def test_the_part_of_the_previous_action_is_zero_at_starts():
     block, buffers = start(Gym(id="FrozenLake-v1"), range(3))
     for _ in range(30):
         buffers.actions[:] = [1, 2, 3]
@@ -248,7 +248,7 @@ def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
             assert_same({name: array[i : i + 1] for name, array in save_buffers(buffers).items()}, save_buffers(alone))
 
 
-def test_another_seed_gives_another_stream():
+def test_a_different_seed_gives_a_different_stream():
     assert not np.array_equal(start(Gym(), seed=7)[1].observations, start(Gym(), seed=8)[1].observations)
 
 
@@ -292,7 +292,7 @@ def test_a_replay_that_differs_is_noticed(change):
     assert not (other.restore(block.state()) and restore_buffers(save_buffers(buffers), other_buffers))
 
 
-def test_a_replay_with_another_return_is_noticed():
+def test_a_replay_with_a_different_return_is_noticed():
     block, buffers = start(walk(length=9))
     play(block, buffers, lambda: 1, 5)
     state = block.state()
@@ -322,7 +322,7 @@ def test_a_nan_raises_with_environment_and_step(bad, step, message):
 
 def test_a_nan_action_is_named_as_the_cause():
     block, buffers = start(Gym(id="Pendulum-v1"))
-    with pytest.raises(UserError, match="the action before it was not finite either"):
+    with pytest.raises(UserError, match="the previous action was not finite either"):
         play(block, buffers, lambda: np.nan, 1)
 
 

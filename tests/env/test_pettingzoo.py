@@ -197,7 +197,7 @@ def test_only_present_agents_act():
         (lambda o, r, te, tr, i: o.pop("b"), "b is among the agents but has no observation"),
     ],
 )
-def test_what_a_step_may_not_return_is_refused(change, message):
+def test_invalid_results_of_a_step_are_refused(change, message):
     block, buffers = start(skirmish(), range(2))
     env = block._envs[1]
     step = env.step

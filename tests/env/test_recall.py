@@ -94,7 +94,7 @@ def test_the_goal_accounts_for_truncated_episodes():
     assert abs(episodes.returns[first].mean() - goal) < 4 * np.sqrt(goal * (1 - goal) / 4000)
 
 
-def test_delays_are_drawn_around_the_middle_and_never_negative():
+def test_delays_are_sampled_around_the_middle_and_never_negative():
     _, episodes = play(Recall(delay=1, delay_jitter=3), ids=range(500), steps=50)
     lengths, counts = np.unique(Episodes.concatenate(episodes).lengths, return_counts=True)
     assert lengths.tolist() == [2, 3, 4, 5, 6]

@@ -152,7 +152,7 @@ GRID = spaces.Box(0, 255, (5, 5, 1), np.uint8)
         (spaces.Dict({"a": spaces.Text(5)}), {"a": 5}, r"\['a'\] is 5, expected a text"),
     ],
 )
-def test_what_does_not_fit_its_space_is_refused_and_named(space, bad, message):
+def test_values_that_do_not_fit_their_space_are_refused_and_named(space, bad, message):
     good, spec = np.zeros_like(bad) if space is GRID else space.sample(), spec_of(space, symbols=16)
     shape, dtype = spec.row
     rows = np.zeros((2, *shape), dtype)
@@ -200,7 +200,7 @@ def test_a_wrong_mask_is_refused(mask, message):
         written(plain, [np.ones(2)], [{} if mask is None else {"action_mask": mask}], spec=spec)
 
 
-def test_equal_texts_are_equal_and_other_words_are_other_numbers():
+def test_equal_texts_give_equal_numbers_and_other_words_different_ones():
     space = spaces.Dict({"mission": spaces.Text(40)})
     texts = [{"mission": text} for text in ("go to the red ball", "go to the red ball", "go to the green key")]
     rows = written(space, texts)["mission"]

@@ -92,7 +92,7 @@ def test_rows_see_the_same_whatever_the_number_of_batches(num_batches):
         assert listed(env.drain_episodes()) == listed(alone.drain_episodes())
 
 
-def test_another_seed_gives_other_data():
+def test_a_different_seed_gives_different_data():
     with started(RECALL, 7, seed=1) as env, started(RECALL, 7, seed=2) as other:
         assert Played(env).play(20).seen != Played(other).play(20).seen
 
@@ -299,7 +299,7 @@ def test_an_environment_without_exact_replay_has_no_state(trouble):
             Played(env).play(3)
 
 
-def test_a_state_of_another_environment_is_refused_without_side_effects():
+def test_a_state_of_a_different_environment_is_refused_without_side_effects():
     with started(RECALL, 4) as env, started(RECALL, 4) as same:
         for other in (VectorEnv(RECALL, 5), VectorEnv(RECALL, 4, seed=1), VectorEnv(Recall(cues=3), 4)):
             other.reset()

@@ -11,7 +11,7 @@ def engram(*words: str, cwd) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
-def test_its_worlds_say_what_to_install(tmp_path):
+def test_mettagrid_worlds_name_the_package_to_install(tmp_path):
     done = engram("train", "env=tmaze", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (

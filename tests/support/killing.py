@@ -1,4 +1,4 @@
-"""Proves that a killed run goes on as if nothing had happened: real runs, killed with signal 9 at random moments.
+"""Proves that a killed run resumes exactly: real runs, killed with signal 9 at random moments.
 
     OMP_NUM_THREADS=1 .venv/bin/python tests/support/killing.py --kills 16 --writing 6 --out bench/results/resume.json
 
@@ -39,7 +39,7 @@ ENVIRONMENTS = {
 
 
 class Kill(NamedTuple):
-    """One death of a run: when, and what it left."""
+    """One kill of a run: when, and what it left."""
 
     environment: str
     seconds: float  # since its process began
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 
 
 def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> Iterator[Kill]:
-    """Kill runs so often, up to 6 times each; raises if one of them ends differently from the one that was not."""
+    """Kill runs so often, up to 6 times each; raises if one ends differently from an uninterrupted run."""
     words = (*ENVIRONMENTS[environment], f"trainer.total_timesteps={plan.epochs * running.BATCH}")
     whole = root / "whole"
     began = time.monotonic()

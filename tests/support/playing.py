@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 
 
 def vector_env(size: int = 5, actions: spaces.Space | None = None) -> SimpleNamespace:
-    """The least an environment must have for a policy to be built on it."""
+    """The minimum that a policy needs of an environment."""
     return SimpleNamespace(
         single_observation_space=spaces.Box(-np.inf, np.inf, (size,), np.float32),
         single_action_space=actions or spaces.Discrete(4),
@@ -119,7 +119,7 @@ def play(
 
 
 def replay(policy: nn.Module, segment: Segment) -> TensorDict:
-    """A segment through the policy again, from the memory it began with."""
+    """Replays a segment from the memory it began with."""
     rows, steps = segment.fields.batch_size
     td = segment.fields.select("env_obs", "dones", "truncateds").clone()
     memory = {name: m.unsqueeze(1).expand(-1, steps, *m.shape[1:]) for name, m in segment.memory.items()}

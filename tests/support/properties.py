@@ -1,4 +1,4 @@
-"""What must hold for every policy, one check each: for tests that it holds, and for those that break it on purpose."""
+"""Properties of every policy, one check each: for tests that they hold, and for tests that break them on purpose."""
 
 import torch
 from support.playing import play, random_observations, replay, replay_difference
@@ -19,7 +19,7 @@ def check_replay(policy: Policy, steps: int = 8, end_chance: float = 0.2, rollou
 
 
 def check_no_graph(policy: Policy) -> None:
-    """What is remembered has no past, although acting had a graph."""
+    """Stored memory is detached, although acting had a graph."""
     for seed in range(3):
         act(policy, seed)
     assert act(policy)["values"].requires_grad
@@ -120,5 +120,5 @@ def act(
 
 
 def answers(td: TensorDict) -> Tensor:
-    """All that a policy said, [rows, numbers]."""
+    """All outputs of a policy, [rows, numbers]."""
     return torch.cat([td["full_log_probs"], td["values"].unsqueeze(1)], dim=1)

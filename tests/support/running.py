@@ -1,4 +1,4 @@
-"""Whole runs, small ones, on the recall task unless another environment is given."""
+"""Small whole runs, on the recall task unless a different environment is given."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ SMALL = (
 
 
 class Silent:
-    """A display that only remembers what it was told to say."""
+    """A display that only records its messages."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -51,7 +51,7 @@ def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display:
 
 
 def metrics(directory: Path, name: str = "x") -> list[dict[str, Any]]:
-    """Without what may differ between two equal runs, and without evaluations."""
+    """The records without timings and evaluations, which may differ between two equal runs."""
     lines = (directory / name / "metrics.jsonl").read_text().splitlines()
     other = ("time/", "process/", "evaluate/")
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(other)} for line in lines]

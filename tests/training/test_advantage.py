@@ -31,12 +31,12 @@ def test_nothing_is_carried_back_over_an_episode_end() -> None:
     assert result.tolist() == [1 + 0.25 * 3, 3, 1]
 
 
-def test_a_truncated_step_is_judged_by_the_final_observations_value() -> None:
+def test_a_truncated_step_is_bootstrapped_from_its_final_observation() -> None:
     result = advantages([1, 2], [8, 0], [1, 0], [True, True])
     assert result.tolist() == [1 + 0.5 * 8 - 1, -2]
 
 
-def test_ratios_are_clipped_separately_for_the_target_and_for_what_is_carried_back() -> None:
+def test_ratios_are_clipped_separately_for_the_target_and_for_the_trace() -> None:
     # rho = min(ratio, 1.5), c = min(ratio, 1)
     result = advantages([0, 0], [0, 0], [1, 1], [False, False], ratio=[2.0, 0.5], rho_clip=1.5, c_clip=1.0)
     assert result.tolist() == [1.5 + 0.25 * 1.0 * 0.5, 0.5]
@@ -58,7 +58,7 @@ RECORDED = json.loads((Path(__file__).parent / "recorded" / "torchrl_advantages.
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: f"{len(case['values'][0])} steps")
-def test_they_are_those_of_torchrl(case) -> None:
+def test_advantages_equal_those_of_torchrl(case) -> None:
     """Without ratios GAE, also over truncations; with ratios and a lambda of 1 the targets of V-trace."""
     settings = ("gamma", "gae_lambda", "rho_clip", "c_clip")
     x = {

@@ -33,13 +33,13 @@ def faults(how):
 
 
 @needs_mallopt
-def test_memory_that_was_freed_is_used_again():
+def test_freed_memory_is_reused():
     assert faults("keep") * 20 < faults("as it is")
 
 
 @needs_mallopt
 @pytest.mark.parametrize("name", [device.TRIM, device.MMAP])
-def test_what_the_user_has_set_is_left_alone(monkeypatch, name):
+def test_options_that_the_user_has_set_are_not_changed(monkeypatch, name):
     asked = []
     monkeypatch.setattr(ctypes, "CDLL", lambda _: type("C", (), {"mallopt": staticmethod(lambda *a: asked.append(a))}))
     monkeypatch.setenv(name, "1000000")
@@ -50,6 +50,6 @@ def test_what_the_user_has_set_is_left_alone(monkeypatch, name):
     assert asked == [(-1, 512 << 20), (-3, 32 << 20)]
 
 
-def test_a_c_library_without_such_options_is_no_error(monkeypatch):
+def test_a_c_library_without_mallopt_is_supported(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     device.keep_freed_memory()

@@ -68,7 +68,7 @@ def test_memory_lasts_as_long_as_an_episode_unless_it_is_off(monkeypatch, memory
     assert actions != by_hand(agent, len(actions), 4, 5, forget=memory != "off")
 
 
-def test_the_agent_is_left_as_it_was() -> None:
+def test_evaluation_does_not_change_the_agent() -> None:
     agent = make_agent()
     agent.reserve_memory(3)
     agent.policy.stores()["lstm"].write(torch.arange(3), torch.randn(3, 1, 16))
@@ -83,7 +83,7 @@ def test_the_agent_is_left_as_it_was() -> None:
     assert agent.training
 
 
-def test_the_copy_that_plays_has_the_same_weights_and_a_memory_of_its_own() -> None:
+def test_the_copy_that_plays_shares_the_weights_and_has_its_own_memory() -> None:
     agent = make_agent()
     agent.policy.stores()["lstm"].write(torch.arange(2), torch.ones(2, 1, 16))
     copy = copy_with_own_memory(agent)
@@ -93,7 +93,7 @@ def test_the_copy_that_plays_has_the_same_weights_and_a_memory_of_its_own() -> N
     assert agent.stored_memory()["lstm.memory"].all()
 
 
-def test_a_policy_that_cannot_be_copied_is_the_users_to_mend() -> None:
+def test_a_policy_that_cannot_be_copied_is_a_user_error() -> None:
     agent = make_agent()
     agent.policy.lines = (line for line in "ab")  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"Fast cannot be copied .*generator"):
@@ -108,7 +108,7 @@ def test_episodes_follow_from_the_seed_and_not_from_the_workers() -> None:
     assert evaluate(agent, RECALL, 24, num_envs=6, seed=4) != found
 
 
-def test_every_episode_asked_for_is_played_and_none_more() -> None:
+def test_exactly_the_requested_episodes_are_played() -> None:
     for episodes in (1, 5, 32, 33, 70):
         assert evaluate(make_agent(), RECALL, episodes).episodes == episodes
 
@@ -129,7 +129,7 @@ class Leaning(LSTMWrapper):
 
 
 @pytest.mark.parametrize(("name", "likely"), [("CartPole-v1", 1), ("Pendulum-v1", [0.25])])
-def test_greedy_takes_the_most_likely_action_and_otherwise_they_are_drawn(monkeypatch, name: str, likely) -> None:
+def test_greedy_takes_the_most_likely_action_and_otherwise_actions_are_sampled(monkeypatch, name: str, likely) -> None:
     env = Gym(id=name, max_steps=12)
     agent = MettaAgent(make_spec(env), Leaning(make_spec(env)))
     greedy = np.concatenate(played(monkeypatch, agent, env, 4, greedy=True))
@@ -155,7 +155,7 @@ def test_short_episodes_count_no_more_than_long_ones() -> None:
     assert tally.result().returns.mean == 0.5
 
 
-def test_agents_that_share_an_episode_are_not_taken_for_independent() -> None:
+def test_agents_of_one_episode_are_not_treated_as_independent() -> None:
     together, apart = Tally(np.array([2]), agents=2), Tally(np.array([4]), agents=1)
     for value in (0.0, 1.0):
         together.add(batch_of(True, True), episodes_of((0, value), (1, value)))
@@ -167,7 +167,7 @@ def test_agents_that_share_an_episode_are_not_taken_for_independent() -> None:
     assert wide.episodes == 2
 
 
-def test_each_agent_and_each_statistic_has_figures_of_its_own() -> None:
+def test_each_agent_and_each_statistic_has_its_own_estimate() -> None:
     tally = Tally(np.array([1]), agents=3)
     tally.add(batch_of(True, False, False), episodes_of((0, 4.0)))  # leaves early, and its episode counts to this one
     tally.add(batch_of(True, True, True), episodes_of((1, 2.0)))  # the third was never there
@@ -179,7 +179,7 @@ def test_each_agent_and_each_statistic_has_figures_of_its_own() -> None:
     assert found.record() == {"evaluate/return": 3.0, "evaluate/length": 1.0, "evaluate/double": 6.0}
 
 
-def test_an_environment_whose_episodes_never_end_is_said_to(monkeypatch) -> None:
+def test_an_environment_whose_episodes_never_end_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(module, "MAX_STEPS_WITHOUT_END", 20)
     with pytest.raises(UserError, match=r"no episode of recall ended within 20 steps"):
         evaluate(make_agent(), Recall(delay=100), 2)

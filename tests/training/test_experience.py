@@ -60,7 +60,7 @@ def fill(experience: Experience, parts: list[slice]) -> None:
         experience.store_bootstrap(step_td(rows, experience.steps_per_row), rows)
 
 
-def test_steps_that_only_warm_memory_up_have_no_weight() -> None:
+def test_burn_in_steps_have_no_weight() -> None:
     experience = make(burn_in=2)
     fill(experience, [slice(0, ROWS)])
     for minibatch in experience.minibatches(judged(torch.zeros(experience.segments, HORIZON)), torch.Generator()):
@@ -69,7 +69,7 @@ def test_steps_that_only_warm_memory_up_have_no_weight() -> None:
 
 
 @pytest.mark.parametrize(("parts", "sizes"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (5, [1] * 5), (9, [1] * 5)])
-def test_a_minibatch_is_cut_into_parts_that_are_all_of_it(parts: int, sizes: list[int]) -> None:
+def test_a_minibatch_splits_into_parts_that_cover_it(parts: int, sizes: list[int]) -> None:
     experience = make(5, 5)
     fill(experience, [slice(0, ROWS)])
     minibatch = next(experience.minibatches(judged(torch.rand(experience.segments, HORIZON)), torch.Generator()))
@@ -104,7 +104,7 @@ def test_only_known_fields_are_kept() -> None:
     assert "not_stored" not in experience.buffer.keys()  # noqa: SIM118
 
 
-def test_it_is_full_when_what_followed_the_last_step_is_known() -> None:
+def test_it_is_full_when_every_row_has_its_bootstrap_value() -> None:
     experience = make(1)
     experience.begin()
     for step in range(HORIZON):
@@ -116,7 +116,7 @@ def test_it_is_full_when_what_followed_the_last_step_is_known() -> None:
     assert experience.full
 
 
-def test_a_step_is_judged_by_the_reward_that_arrived_with_the_next_observation() -> None:
+def test_the_reward_of_a_step_arrives_with_the_next_observation() -> None:
     experience = make()
     fill(experience, [slice(0, 4)])
     result = compute_advantages(experience, PPO(gamma=0.5, gae_lambda=0.0, norm_adv=False))
@@ -159,7 +159,7 @@ def test_minibatches_carry_the_data_and_memory_of_their_segments() -> None:
         assert torch.equal(minibatch.advantages[:, 0], minibatch.segments.float())
 
 
-def test_priorities_prefer_large_advantages_and_weights_make_up_for_it() -> None:
+def test_priorities_prefer_large_advantages_and_importance_weights_correct_the_bias() -> None:
     experience = make(minibatch_segments=1)
     fill(experience, [slice(0, 4)])
     advantages = torch.full((8, HORIZON), 0.1)

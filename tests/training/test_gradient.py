@@ -166,7 +166,7 @@ def test_acting_and_learning_are_in_the_same_precision(tmp_path, monkeypatch) ->
     assert seen == {(False, torch.bfloat16), (True, torch.bfloat16)}
 
 
-def test_l2_init_pulls_weights_back_to_where_they_began_also_after_a_stop(tmp_path) -> None:
+def test_l2_init_pulls_weights_to_their_initial_values_also_after_a_resume(tmp_path) -> None:
     run(tmp_path, epochs=4, name="free")
     run(tmp_path, "trainer.ppo.l2_init_coef=1", epochs=4, name="held")
     for epochs in (2, 4):

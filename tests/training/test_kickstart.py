@@ -20,7 +20,7 @@ def taught(tmp_path_factory):
     return directory / "teacher"
 
 
-def test_the_distance_is_as_computed_by_hand() -> None:
+def test_the_distance_from_the_teacher_equals_a_hand_computation() -> None:
     teacher = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]]).log()
     student = torch.tensor([[[0.5, 0.5], [0.1, 0.9]]]).log()
     weights = torch.tensor([[2.0, 0.0]])
@@ -32,9 +32,7 @@ def test_the_distance_is_as_computed_by_hand() -> None:
 
 
 @pytest.mark.parametrize("memory", ["carry", "reset"])
-def test_a_teacher_with_the_same_weights_is_no_distance_away_as_long_as_both_remember(
-    tmp_path, taught, memory: str
-) -> None:
+def test_a_teacher_with_the_same_weights_and_memory_has_distance_zero(tmp_path, taught, memory: str) -> None:
     still = ("trainer.optimizer.learning_rate=1e-12", f"trainer.memory={memory}", "trainer.norm_obs=false")
     run(tmp_path, *TASK, *still, f"init_from={taught}", f"trainer.kickstart.teacher={taught}", epochs=4)
     for record in metrics(tmp_path)[1:]:
@@ -52,7 +50,7 @@ def test_a_policy_comes_closer_to_its_teacher(tmp_path, taught) -> None:
     assert "loss/teacher_action" not in metrics(taught.parent, "teacher")[0]
 
 
-def test_the_teacher_counts_less_and_less_and_then_is_not_asked(tmp_path, taught) -> None:
+def test_the_teacher_is_annealed_and_then_no_longer_evaluated(tmp_path, taught) -> None:
     words = (
         f"trainer.kickstart.teacher={taught}",
         "trainer.kickstart.action_coef=2",
@@ -70,7 +68,7 @@ class StopsAfter(Silent):
             raise KeyboardInterrupt
 
 
-def test_a_kickstarted_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path, taught) -> None:
+def test_a_kickstarted_run_resumes_exactly(tmp_path, taught) -> None:
     words = (*TASK, "trainer.checkpoint.interval=1", f"trainer.kickstart.teacher={taught}")
     run(tmp_path, *words, name="whole", epochs=5)
     with pytest.raises(KeyboardInterrupt):
@@ -79,7 +77,7 @@ def test_a_kickstarted_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_pat
     assert metrics(tmp_path, "pieces") == metrics(tmp_path, "whole")
 
 
-def test_what_cannot_teach_is_the_users_mistake(tmp_path, taught) -> None:
+def test_an_unusable_teacher_is_a_user_error(tmp_path, taught) -> None:
     with pytest.raises(UserError, match=r"trainer\.kickstart\.teacher: no such directory: nowhere"):
         run(tmp_path, "trainer.kickstart.teacher=nowhere", name="a")
     with pytest.raises(UserError, match="actions"):

@@ -54,7 +54,7 @@ def test_steps_of_weight_zero_do_not_count() -> None:
     assert beside.total.item() == pytest.approx(alone.total.item())
 
 
-def test_normalised_advantages_have_mean_zero_and_deviation_one_over_what_counts() -> None:
+def test_normalised_advantages_have_mean_zero_and_deviation_one_over_the_masked_steps() -> None:
     advantages = torch.randn(8, 16) * 3 + 2
     there = torch.rand(8, 16) < 0.7
     advantages[~there] = 1e9
@@ -83,7 +83,7 @@ def test_moments_are_those_of_the_masked_steps() -> None:
     assert (count.item(), mean.item(), mean_square.item()) == (2, -0.5, 12.5)
 
 
-def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None:
+def test_advantages_with_a_small_spread_are_not_scaled_up() -> None:
     advantages, there = torch.randn(8, 16) * 0.01, torch.ones(8, 16, dtype=torch.bool)
     spread = advantages.std()
     assert normalize(advantages, there, minimum=0.5).std().item() == pytest.approx(spread.item() / 0.5, rel=1e-4)
@@ -93,7 +93,7 @@ def test_advantages_that_spread_less_than_they_should_are_not_blown_up() -> None
 
 @pytest.mark.skipif(kernels() is None, reason="there is no compiler, or the kernels are switched off")
 @pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
-def test_kernels_say_what_pytorch_says(vf_clip_coef: float | None) -> None:
+def test_kernels_equal_pytorch(vf_clip_coef: float | None) -> None:
     torch.manual_seed(0)
     now = [(torch.randn(16, 64) * 0.4).requires_grad_() for _ in range(3)]
     stored = [torch.randn(64, 16).t() * size for size in (0.4, 0.4, 2.0, 1.0)]  # rows that lie apart

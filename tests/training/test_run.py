@@ -32,7 +32,7 @@ def run(directory: Path, *words: str, name: str = "x", epochs: int = 4, display:
 
 
 def metrics(directory: Path, name: str = "x") -> list[dict]:
-    """Without what may differ between two equal runs."""
+    """The records without timings, which may differ between two equal runs."""
     lines = (directory / name / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "process/"))} for line in lines]
 
@@ -66,7 +66,7 @@ def test_two_runs_with_one_seed_have_identical_metrics(tmp_path, workers: int) -
     assert metrics(tmp_path, "a") != metrics(tmp_path, "c")
 
 
-def test_a_run_sees_to_it_that_freed_memory_is_kept_before_it_uses_any(tmp_path, monkeypatch) -> None:
+def test_the_allocator_is_configured_before_anything_is_built(tmp_path, monkeypatch) -> None:
     order = []
     monkeypatch.setattr("engram.training.run.keep_freed_memory", lambda: order.append("keep"))
     monkeypatch.setattr("engram.training.run.make_spec", lambda env: order.append("build") or make_spec(env))
@@ -85,7 +85,7 @@ def test_a_run_learns_the_same_in_any_number_of_batches(tmp_path, monkeypatch) -
 
 
 @pytest.mark.parametrize(("workers", "rows", "batches"), [(2, 256, 2), (2, 128, 1), (0, 256, 1)])
-def test_a_run_steps_environments_in_as_many_batches_as_its_rows_are_worth(
+def test_the_number_of_batches_depends_on_the_rows(
     tmp_path, monkeypatch, workers: int, rows: int, batches: int
 ) -> None:
     seen = []
@@ -97,7 +97,7 @@ def test_a_run_steps_environments_in_as_many_batches_as_its_rows_are_worth(
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
-def test_a_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path, environment: str, optimizer: str) -> None:
+def test_a_stopped_run_resumes_exactly(tmp_path, environment: str, optimizer: str) -> None:
     words = (*ENVIRONMENTS[environment], f"trainer.optimizer.type={optimizer}")
     run(tmp_path, *words, name="whole", epochs=5)
     for epochs in (2, 3, 5):
@@ -109,7 +109,7 @@ def test_a_run_that_stopped_goes_on_exactly_as_if_it_had_not(tmp_path, environme
 
 
 @pytest.mark.parametrize("damage", ["cut off", "one bit"])
-def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_gives_the_same_end(tmp_path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_gives_the_same_result(tmp_path, damage: str) -> None:
     run(tmp_path, *ENVIRONMENTS["recall"], name="whole", epochs=5)
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
     newest = sorted((tmp_path / "x" / "checkpoints").iterdir())[-1] / "weights.safetensors"
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_said_aloud_and_the_one_before_gives_the_same_en
 
 
 class Interrupting(Silent):
-    """A person who has seen enough after so many epochs."""
+    """Interrupts the run after so many epochs, as Ctrl-C does."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Interrupting(Silent):
         ),
     ],
 )
-def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, epoch: int, said: str) -> None:
+def test_an_interrupted_run_reports_what_is_lost(tmp_path, interval: int, epoch: int, said: str) -> None:
     words = (*ENVIRONMENTS["recall"], f"trainer.checkpoint.interval={interval}")
     with pytest.raises(KeyboardInterrupt) as caught:
         run(tmp_path, *words, epochs=7, display=Interrupting(epoch))
@@ -157,7 +157,7 @@ def test_a_run_that_is_interrupted_says_what_is_lost(tmp_path, interval: int, ep
     assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_run_that_is_interrupted_with_all_saved_has_lost_nothing(tmp_path, monkeypatch) -> None:
+def test_a_run_interrupted_after_a_checkpoint_loses_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_) -> None:
         raise KeyboardInterrupt
 
@@ -167,7 +167,7 @@ def test_a_run_that_is_interrupted_with_all_saved_has_lost_nothing(tmp_path, mon
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
 
 
-def test_a_run_that_is_interrupted_while_it_saves_does_not_count_on_it(tmp_path, monkeypatch) -> None:
+def test_a_run_interrupted_while_saving_does_not_count_that_checkpoint(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -178,7 +178,7 @@ def test_a_run_that_is_interrupted_while_it_saves_does_not_count_on_it(tmp_path,
 
 
 @pytest.mark.parametrize("best", ["whole", "damaged"])
-def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew_over_what_is_left(tmp_path, best: str) -> None:
+def test_a_run_with_only_damaged_checkpoints_is_not_overwritten(tmp_path, best: str) -> None:
     run(tmp_path, *ENVIRONMENTS["recall"], epochs=3)
     where, display = tmp_path / "x" / "checkpoints", Silent()
     for path in [*where.glob("epoch_*"), *([where / "best"] if best == "damaged" else [])]:
@@ -226,14 +226,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
 
-def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
+def test_a_missing_device_is_a_user_error() -> None:
     assert choose_device("auto").type in ("cpu", "cuda", "mps")
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="device=cuda"):
             choose_device("cuda")
 
 
-def test_bfloat16_on_a_cpu_that_dies_of_it_is_refused_with_the_fix(monkeypatch, tmp_path) -> None:
+def test_bfloat16_on_a_cpu_that_would_crash_is_refused_with_the_fix(monkeypatch, tmp_path) -> None:
     flags = tmp_path / "cpuinfo"
     flags.write_text("flags : avx512f amx_tile")
     monkeypatch.setattr(device, "CPU_FLAGS", flags)

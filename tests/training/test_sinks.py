@@ -45,11 +45,11 @@ def wandb(monkeypatch) -> FakeWandb:
     return fake
 
 
-def test_only_numbers_are_drawn() -> None:
+def test_only_numbers_are_logged() -> None:
     assert numbers({"epoch": 1, "return": None, "loss/total": 0.5, "text": "a"}) == {"epoch": 1, "loss/total": 0.5}
 
 
-def test_without_being_asked_nothing_is_written_or_imported(tmp_path, monkeypatch) -> None:
+def test_by_default_no_sink_is_imported_or_written(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     run(tmp_path, epochs=1)
@@ -60,7 +60,7 @@ def test_without_being_asked_nothing_is_written_or_imported(tmp_path, monkeypatc
     ("word", "module", "extra"),
     [("trainer.tensorboard=true", "torch.utils.tensorboard", "tensorboard"), ("wandb=offline", "wandb", "wandb")],
 )
-def test_what_is_not_installed_is_said_with_the_command_that_installs_it(
+def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
     tmp_path, monkeypatch, word, module, extra
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -69,7 +69,7 @@ def test_what_is_not_installed_is_said_with_the_command_that_installs_it(
         run(tmp_path, word, epochs=1)
 
 
-def test_tensorboard_has_the_curves_of_a_run_each_step_once_also_after_a_stop(tmp_path) -> None:
+def test_tensorboard_has_each_step_once_also_after_a_resume(tmp_path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -96,7 +96,7 @@ def test_wandb_gets_the_settings_and_every_record_and_a_resumed_run_is_the_same_
     assert all(run.finished and run.steps == ("*", "steps") for run in wandb.runs)
 
 
-def test_wandb_without_a_login_is_the_users_to_mend(tmp_path, wandb) -> None:
+def test_wandb_without_a_login_is_a_user_error(tmp_path, wandb) -> None:
     with pytest.raises(UserError, match="api_key not configured: log in with `wandb login`, or give wandb=offline"):
         run(tmp_path, "wandb=online", "wandb.project=forbidden", epochs=1)
 

@@ -23,7 +23,7 @@ from engram.training.storage import DiskError, LineFile, Storage
 
 
 class Meddler(running.Silent):
-    """A display that does something to the disk after some epochs."""
+    """A display that changes the disk after some epochs."""
 
     def __init__(self, by_epoch: dict[int, Callable[[], object]]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Meddler(running.Silent):
 
 
 class Disk:
-    """A small file system, or none of its own but a limit on the size of files."""
+    """A small file system, or a limit on the size of files."""
 
     def __init__(self, path: Path, mounted: bool) -> None:
         self.path, self.mounted = path, mounted
@@ -83,7 +83,7 @@ def disk(tmp_path) -> Iterator[Disk]:
 
 
 def run(directory: Path, display: running.Silent, epochs: int, *words: str):
-    """As the command line does it: locked, and able to make its directory again."""
+    """As the command line does it: locked, and able to recreate its directory."""
     settings = load(
         [
             *running.RECALL,
@@ -110,7 +110,7 @@ def newest(directory: Path) -> int:
     return checkpoint.state["progress"]["epoch"]
 
 
-def test_a_full_disk_costs_nothing_once_there_is_room_again(disk, tmp_path) -> None:
+def test_a_full_disk_loses_nothing_once_space_is_free_again(disk, tmp_path) -> None:
     display = Meddler({2: disk.fill, 5: disk.free})
     run(disk.path, display, 6)
     assert epochs_in(disk.path) == [1, 2, 3, 4, 5, 6]
@@ -118,7 +118,7 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(disk, tmp_path) -> N
     assert not list((disk.path / "x" / "checkpoints").glob(".*"))
     warnings = [message for message in display.messages if "cannot be written" in message]
     assert len(warnings) == 1  # not one for each epoch
-    assert "Training goes on" in warnings[0]
+    assert "Training continues" in warnings[0]
     log = running.log(disk.path)
     assert "cannot be written" in log
     assert "can be written again" in log
@@ -160,7 +160,7 @@ def test_a_read_only_disk_is_only_a_pause(disk) -> None:
 
 
 @pytest.mark.parametrize("what", ["everything", "files", "lock"])
-def test_what_is_removed_under_way_is_made_again(tmp_path, what: str) -> None:
+def test_files_removed_during_a_run_are_recreated(tmp_path, what: str) -> None:
     directory = tmp_path / "x"
 
     def remove() -> None:
@@ -194,7 +194,7 @@ def test_a_run_stops_if_another_process_trains_in_its_directory(tmp_path) -> Non
     lock(directory).close()
 
 
-def test_no_half_line_is_left(disk) -> None:
+def test_no_partial_line_is_left(disk) -> None:
     lines = LineFile(disk.path / "lines")
     lines.write("first")
     disk.fill()
@@ -233,6 +233,6 @@ def test_damaged_metrics_are_cut_off_and_never_raise(tmp_path) -> None:
         assert path.read_text() == "".join(good)
 
 
-def test_other_errors_are_not_taken_for_those_of_the_disk(tmp_path) -> None:
+def test_other_errors_are_not_treated_as_disk_errors(tmp_path) -> None:
     with pytest.raises(ZeroDivisionError):
         Storage(tmp_path, 60).attempt("x", lambda: 1 / 0)

@@ -80,7 +80,7 @@ def test_a_replay_may_differ_by_rounding(precision: str, bound: float) -> None:
     check_health(record | {"memory/replay_error": 0.5}, network(), Trainer(precision=precision, replay_error_bound=0.6))
 
 
-def test_a_run_stopped_by_the_guard_resumes_with_another_bound(tmp_path, monkeypatch) -> None:
+def test_a_run_stopped_by_the_guard_resumes_with_a_different_bound(tmp_path, monkeypatch) -> None:
     original = OptimizerStep.__call__
 
     def explodes(self, settings):

@@ -80,7 +80,7 @@ class PolicyAdapter(ABC):
     resets_between_rollouts = False  # its training loop resets all memory before a rollout
     acts_in_training_mode = True
     learns_row_subsets = True  # a minibatch may hold any rows in any order
-    assumed_loop = ""  # how the training loop around it is taken to handle memory
+    assumed_loop = ""  # how its training loop is assumed to handle memory
 
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         self.policy, self.spec = policy, spec
@@ -130,6 +130,10 @@ class PolicyAdapter(ABC):
         if self.policy.training != mode:
             self.policy.train(mode)
 
+    def constants(self) -> tuple[Any, ...]:
+        """What copies of this adapter share."""
+        return (self.spec,)
+
     def begin_rollout(self) -> None:
         if self.resets_between_rollouts:
             self.reset()
@@ -139,4 +143,4 @@ class PolicyAdapter(ABC):
 
 
 class CallError(Exception):
-    """A call returned something missing or misshapen; the text says what."""
+    """A call returned something missing or misshapen; the message says what."""

@@ -1,4 +1,4 @@
-"""Adapters for policies of other libraries, each played the way that library's training loop plays it."""
+"""Adapters for policies of other libraries, each called as that library's training loop calls it."""
 
 # B rows, T steps, A actions
 
@@ -117,7 +117,7 @@ class Sb3Adapter(ExternalStateAdapter):
         return PolicyOutput(value.reshape(rows, steps), log_prob.reshape(rows, steps), segment.actions, entropy=entropy)
 
     def _channels_first(self, observations: Tensor) -> Tensor:
-        """Images as sb3's own wrapper hands them over."""
+        """Images in the layout of sb3's wrapper."""
         expected, shape = self.policy.observation_space.shape, self.spec.single_observation_space.shape
         transposed = expected != shape and expected == (shape[-1], *shape[:-1])
         return observations.movedim(-1, 1) if transposed else observations

@@ -1,4 +1,4 @@
-"""Which adapter plays a policy: by name, or recognised by the policy's methods."""
+"""The adapter of a policy: by name, or recognised by the policy's methods."""
 
 import inspect
 from typing import Any

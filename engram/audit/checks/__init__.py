@@ -9,6 +9,7 @@ from engram.audit.checks import (
     gradient,
     gradient_health,
     memory_interface,
+    nan_at_start,
     observation_tokens,
     precision,
     replay,
@@ -22,6 +23,7 @@ MODULES = (
     detachment,
     row_isolation,
     boundary,
+    nan_at_start,
     gradient,
     memory_interface,
     replay,
@@ -34,5 +36,5 @@ MODULES = (
 )
 CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
 
-# Worth repeating during training.
+# Repeated during training.
 CHEAP = ("detachment", "row_isolation", "boundary_acting", "boundary_learning", "memory_after_learning", "replay")

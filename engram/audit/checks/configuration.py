@@ -1,4 +1,4 @@
-"""Configuration: do options arrive and act, and do weights stay in their range?"""
+"""Configuration: do options reach the policy and take effect, and do weights stay in their range?"""
 
 import warnings
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _unknown_option(audit: AuditContext) -> Iterator[str]:
         warnings.simplefilter("always")
         try:
             audit.make(**{MISTYPED: 0.1})
-        except Exception as error:  # a refusal says it, too
+        except Exception as error:  # an error is an answer too
             if "clip_range" in str(error) or MISTYPED in str(error):
                 return
             raise
@@ -64,10 +64,10 @@ def _unknown_option(audit: AuditContext) -> Iterator[str]:
 
 
 def _l2_init(policy: Any) -> Iterator[str]:
-    """The pull back to the first weights has to have a gradient."""
+    """The L2-init loss must have a gradient."""
     if not callable(getattr(policy, "l2_init_loss", None)):
         return
-    policy.l2_init_loss()  # where they began is what they are at the first use
+    policy.l2_init_loss()  # the first call copies the initial weights
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.1)
@@ -98,11 +98,11 @@ def weight_clipping(audit: AuditContext) -> Verdict:
 
 
 def _with_clip_range(audit: AuditContext) -> Any:
-    """The policy, told to clip: when it is made, if it can be, or later."""
+    """The policy with a clip range, set when it is built if possible, otherwise later."""
     if audit.takes_options:
         try:
             return audit.make(clip_range=RANGE)
-        except TypeError:  # which is what the check of the configuration says
+        except TypeError:  # which the check `configuration` reports
             pass
     policy: Any = copy_policy(audit.policy, audit.policy)
     policy.clip_range = RANGE

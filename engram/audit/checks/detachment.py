@@ -1,4 +1,4 @@
-"""Does anything that is kept carry a graph, and does anything grow?"""
+"""Does stored state carry a graph, and does memory grow?"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, PolicyOutput
 from engram.audit.checks.row_isolation import state_after_call
-from engram.audit.context import EXACT, AuditContext, max_difference
+from engram.audit.context import AuditContext
+from engram.audit.difference import EXACT, max_difference
 from engram.audit.result import Check, Verdict
 from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_tensors
 from engram.audit.scenario import Scenario, play
@@ -47,7 +48,7 @@ def detachment(audit: AuditContext) -> Verdict:
 def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[str], list[str]]:
     """Tensors with a graph that stay alive after a call: in modules and anywhere else; and in helper objects.
 
-    A helper object, such as a distribution that is filled anew in every call, only keeps the last graph alive.
+    A helper object, such as a distribution that is refilled in every call, only keeps the last graph alive.
     """
     kept: dict[str, None] = {}
     idle: dict[str, None] = {}
@@ -111,7 +112,7 @@ def graph_growth(audit: AuditContext) -> Verdict:
     """Many steps, resets and learning calls: the graph, live tensors, what is kept, and the process."""
     adapter, scenario = audit.adapter(), audit.scenario(71, steps=10, end_chance=0.1)
     sizes = torch.tensor([_graph_after(adapter, scenario, step) for step in range(30)], dtype=torch.float32)
-    nodes = float(sizes[29] - sizes[9]) / 20  # the same moment of the story
+    nodes = float(sizes[29] - sizes[9]) / 20  # at the same point of each cycle
     with _only_new_objects():
         with torch.no_grad():
             steps = _growth(adapter, lambda: _window(adapter, scenario), WINDOW)
@@ -129,7 +130,7 @@ def graph_growth(audit: AuditContext) -> Verdict:
 
 
 class Growth(NamedTuple):
-    """By how much, each time."""
+    """Growth per window."""
 
     kept: float = 0.0  # entries and numbers that the policy holds
     tensors: float = 0.0  # alive in the process
@@ -137,7 +138,7 @@ class Growth(NamedTuple):
 
 
 def _growth(adapter: PolicyAdapter, again: Callable[[], object], times: int) -> Growth:
-    """What grows over some windows, after a first one that may fill what has its size then."""
+    """What grows over some windows, after a first one that may fill caches."""
     again()
     seen = [_sizes(adapter)]
     for _ in range(WINDOWS):
@@ -176,7 +177,7 @@ def _window(adapter: PolicyAdapter, scenario: Scenario, reset: bool = False) -> 
 
 @contextmanager
 def _only_new_objects() -> Iterator[None]:
-    """Whatever there was before is set aside, so that counting is quick."""
+    """Ignores older objects, so that counting is quick."""
     gc.freeze()
     try:
         yield

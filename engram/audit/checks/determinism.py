@@ -8,7 +8,8 @@ from torch import Tensor
 from engram.audit.adapters.row_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
-from engram.audit.context import AuditContext, max_difference, seed_everything, tolerance
+from engram.audit.context import AuditContext, seed_everything
+from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import play
 
@@ -39,7 +40,7 @@ def determinism(audit: AuditContext) -> Verdict:
 
 
 def _changed_by_calls(audit: AuditContext) -> str:
-    """Why the same learning call gives other outputs when it is repeated, if it does."""
+    """Why a repeated learning call gives different outputs, if it does."""
     if audit.learning_error:
         return ""
     adapter, segment = audit.adapter(own_mode=True), audit.segment(85)

@@ -11,7 +11,8 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.adapters.td import rows_by_id
-from engram.audit.context import EXACT, PASTS, AuditContext, describe, max_difference, tolerance
+from engram.audit.context import PASTS, AuditContext, describe
+from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 
@@ -20,6 +21,7 @@ METHODS = ("has_memory", "get_memory", "set_memory", "reset_memory", "reset_env_
 
 @torch.no_grad()
 def memory_interface(audit: AuditContext) -> Verdict:
+    audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
     asked = 1
@@ -44,7 +46,7 @@ def _future(audit: AuditContext, adapter: PolicyAdapter) -> Tensor:
 
 
 def _has_it(audit: AuditContext) -> Iterator[str]:
-    """It says that it has memory."""
+    """`has_memory` is true."""
     if audit.policy.has_memory() is not True:  # type: ignore[operator]
         yield f"has_memory() is {audit.policy.has_memory()}, so nobody would save or reset it"  # type: ignore[operator]
 
@@ -62,14 +64,14 @@ def _by_row(audit: AuditContext) -> Iterator[str]:
 
 
 def _copies(audit: AuditContext) -> Iterator[str]:
-    """What get_memory gives is a copy."""
+    """`get_memory` returns a copy."""
     adapter, policy = _lived(audit)
     memory = policy.get_memory()
     kept = deepcopy(memory)
     _future(audit, adapter)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
-    elif audit.memory_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
+    elif audit.past_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
         yield "get_memory() gives the same for two different pasts, though outputs differ"
     elif audit.memory_effect > EXACT and all(
         _same(*_memories_of_two_pasts(audit, steps, one_policy=True))
@@ -107,7 +109,7 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
 
 
 def _from_file(audit: AuditContext) -> Iterator[str]:
-    """Memory survives a file and another policy of the same weights."""
+    """Memory survives a file, and works in another policy with the same weights."""
     adapter, policy = _lived(audit)
     memory = policy.get_memory()
     tensors = {str(number): tensor.contiguous() for number, tensor in enumerate(leaves(memory))}
@@ -133,7 +135,7 @@ def _reset(audit: AuditContext) -> Iterator[str]:
 
 
 def _reset_row(audit: AuditContext) -> Iterator[str]:
-    """Reset_env_memory forgets one row, and does not mind one it does not know."""
+    """`reset_env_memory` forgets one row, and ignores unknown rows."""
     fresh = _future(audit, audit.adapter())
     undisturbed = _future(audit, _lived(audit)[0])
     adapter, policy = _lived(audit)
@@ -148,7 +150,7 @@ def _reset_row(audit: AuditContext) -> Iterator[str]:
 
 
 def _new_rows(audit: AuditContext) -> Iterator[str]:
-    """Rows that come later begin with nothing."""
+    """Rows that appear later start with empty memory."""
     expected = _future(audit, audit.adapter())
     adapter, _ = _lived(audit)
     scenario = audit.scenario(91, steps=2)
@@ -188,7 +190,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def memory_after_learning(audit: AuditContext) -> Verdict:
-    """Acting goes on from where it was, whether there was an update in between or not."""
+    """Acting continues from its memory, whether there was an update in between or not."""
     audit.needs_memory()
     adapter = audit.adapter()
     if adapter.resets_between_rollouts:

@@ -1,4 +1,4 @@
-"""Tokens: does every kind of observation reach the answer?"""
+"""Tokens: does every kind of observation reach the outputs?"""
 
 # M tokens of (location, feature, value)
 
@@ -7,16 +7,17 @@ from torch import Tensor
 
 from engram.agent.actions import make_actions
 from engram.audit.adapters.base import ActingBatch, PolicyAdapter
-from engram.audit.context import AuditContext, abs_difference
+from engram.audit.context import AuditContext
+from engram.audit.difference import abs_difference
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, Feature
 
-PLACES = 4  # how many surroundings each token is tried in
+PLACES = 4  # locations at which each token is tried
 
 
 @torch.no_grad()
 def observation(audit: AuditContext) -> Verdict:
-    """One token alone in view: another value of it, or its absence, must change what is said."""
+    """One token alone in view: a different value, or its absence, must change the outputs."""
     if audit.spec.observation_kind != "tokens":
         raise DoesNotApplyError("asked of tokens only, which have to be decoded first")
     features, adapter = audit.spec.features[:32], audit.adapter()
@@ -38,7 +39,7 @@ def observation(audit: AuditContext) -> Verdict:
 
 
 def _matters(adapter: PolicyAdapter, pairs: tuple[Tensor, Tensor]) -> bool:
-    """Whether the two views of any pair are answered differently."""
+    """Whether the two observations of any pair give different outputs."""
     said, width = [], make_actions(adapter.spec).noise
     for tokens in pairs:
         none = torch.zeros(len(tokens), dtype=torch.bool)

@@ -13,7 +13,8 @@ from torch import Tensor
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import AuditContext, describe, max_difference
+from engram.audit.context import AuditContext, describe
+from engram.audit.difference import max_difference
 from engram.audit.double_precision import double_precision, doubled
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play
@@ -116,7 +117,7 @@ def _compiled_difference(adapter: TdAdapter, name: str, scenario: Scenario, segm
 
 
 def _reason(error: Exception) -> str:
-    """The first lines of what the compiler says, and the line of the policy it stopped at."""
+    """The first lines of the compiler's error, and the line of the policy it stopped at."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     places = [match for line in lines if (match := PLACE.match(line)) and "site-packages" not in line]
     stopped = [f"at {short_path(match[1])}:{match[2]}, in {match[3]}" for match in places]

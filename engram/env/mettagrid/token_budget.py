@@ -25,7 +25,7 @@ def max_tokens_seen(config: MettaGridConfig) -> int:
     terminals, truncations = np.zeros((2, agents), np.bool_)
     rewards, (moves, vibes) = np.zeros(agents, np.float32), np.zeros((2, agents), np.int32)
     steps = max(_AGENT_STEPS // agents, 10)
-    steps = min(steps, game.max_steps or steps)  # 0 is no limit
+    steps = min(steps, game.max_steps or steps)  # 0: no limit
     random, maximum = np.random.default_rng(0), 0
     for seed in range(_EPISODES):
         simulator = factory.make(seed)

@@ -17,15 +17,10 @@ from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 
-CHOSEN = (
-    "num_envs",
-    "batch_size",
-    "minibatch_size",
-    "update_epochs",
-)  # sizes that are chosen by the machine if the settings leave them open
+AUTOMATIC = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes chosen for the machine if not set
 PROGRESS = ("steps", "epoch", "seconds")
 EXACT = "resume: exact"
-KEPT = (*CHOSEN, "rows", "horizon", "segments")
+KEPT = (*AUTOMATIC, "rows", "horizon", "segments")
 
 log = logging.getLogger("engram")
 
@@ -42,11 +37,11 @@ def sizes_of_run(
     if checkpoint is None or number_of_ranks(checkpoint) != processes:
         return here
     stored: Mapping[str, int] = checkpoint.state["sizes"]
-    given = {name: stored[name] for name in CHOSEN if getattr(trainer, name) is None}
+    given = {name: stored[name] for name in AUTOMATIC if getattr(trainer, name) is None}
     sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
     if changed := _differences(sizes, stored, KEPT):
         raise UserError(f"{checkpoint.path} is of a run with different sizes ({', '.join(changed)}): start a new run")
-    if changed := _differences(here, stored, CHOSEN):
+    if changed := _differences(here, stored, AUTOMATIC):
         log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
     return sizes
 
@@ -66,7 +61,7 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
         "env_spec": training.agent.env_spec.to_json(),
         "policy_spec": training.agent.policy.env_spec.to_json(),
     }
-    return common, state, _own_part(training, common["weights"])
+    return common, state, _rank_state(training, common["weights"])
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> str:
@@ -78,8 +73,8 @@ def restore(training: Training, checkpoint: Checkpoint) -> str:
         return _restore(training, checkpoint)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise UserError(
-            f"{checkpoint.path} cannot be restored ({type(error).__name__}: {error}): remove it to resume from the one "
-            "before, or start a new run"
+            f"{checkpoint.path} cannot be restored ({type(error).__name__}: {error}): remove it to resume from the "
+            "previous one, or start a new run"
         ) from error
 
 
@@ -97,7 +92,7 @@ def _restore(training: Training, checkpoint: Checkpoint) -> str:
         now, before = training.world.size, number_of_ranks(checkpoint)
         return (
             f"resume: with {now} rank{'s' * (now > 1)}, not {before}: weights, optimiser, counters and schedules "
-            "are restored; environments, memory and random numbers start new"
+            "are restored; environments, memory and random numbers start fresh"
         )
     _load_random(training, groups["random"])
     if state["own"]["has_env_state"]:
@@ -110,11 +105,12 @@ def _restore(training: Training, checkpoint: Checkpoint) -> str:
             return EXACT
     training.env.reset()
     training.agent.reset_memory()
-    return "resume: environments reset (this kind cannot be restored), memory cleared with them"
+    return "resume: environments reset (they cannot be restored), memory cleared with them"
 
 
-def _own_part(training: Training, weights: Mapping[str, Tensor]) -> RankState:
-    env_state, teacher = training.env.state(), training.rollout.teacher
+def _rank_state(training: Training, weights: Mapping[str, Tensor]) -> RankState:
+    env_state = None if training.env.closed else training.env.state()  # closed: they failed too often
+    teacher = training.rollout.teacher
     state: dict[str, Any] = {"has_env_state": env_state is not None}
     groups: Groups = {"memory": _on_cpu(training.agent.stored_memory()), "random": _random_states(training)}
     if teacher is not None:

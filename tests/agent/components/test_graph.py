@@ -154,7 +154,7 @@ def test_a_kind_must_be_a_registered_name(kind: str) -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "linear", {}, {"fc1": "linear"}, {3: {}}, {"a": {"kind": []}}, {"": {}}])
-def test_data_that_is_no_graph_is_a_user_error(data) -> None:
+def test_data_that_is_not_a_graph_is_a_user_error(data) -> None:
     with pytest.raises(UserError):
         ComponentPolicy(token_spec(), data)
 

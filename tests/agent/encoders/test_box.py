@@ -37,7 +37,7 @@ def random_tokens(rows=6, count=40, window=(11, 11)):
     return tokens.to(torch.uint8)
 
 
-def drawn_by_hand(tokens, spec):
+def box_by_hand(tokens, spec):
     """The expected box, drawn one token at a time."""
     places = {feature.id: (place, feature.normalization) for place, feature in enumerate(spec.features)}
     height, width = spec.window
@@ -65,7 +65,7 @@ def test_small_values_are_not_truncated():
     assert draw((0x34, 9, 1))[3, 3, 4] == pytest.approx(0.01)
 
 
-def test_global_tokens_are_drawn_in_the_centre():
+def test_global_tokens_are_in_the_centre():
     assert draw((0xFE, 1, 20))[1, 5, 5] == 1.0
     assert draw((0xFE, 1, 20), window=(5, 9))[1, 2, 4] == 1.0
 
@@ -76,12 +76,12 @@ def test_the_last_token_of_a_cell_and_feature_counts():
 
 
 @pytest.mark.parametrize("window", [(11, 11), (5, 7), (3, 15)])
-def test_the_box_equals_one_drawn_by_hand(window):
+def test_the_box_equals_one_made_by_hand(window):
     tokens, spec = random_tokens(window=window), token_spec(window)
-    assert torch.equal(TokensToBox(spec)(tokens), drawn_by_hand(tokens, spec))
+    assert torch.equal(TokensToBox(spec)(tokens), box_by_hand(tokens, spec))
 
 
-def test_dividing_after_drawing_gives_the_same_box_to_the_last_bit():
+def test_dividing_after_scattering_gives_the_same_box_to_the_last_bit():
     tokens, spec = random_tokens(), token_spec()
     raw = TokensToBox(spec, normalise=False)(tokens)
     assert torch.equal(ObservationNormaliser(spec)(raw), TokensToBox(spec)(tokens))
@@ -134,7 +134,7 @@ def test_the_layers_are_those_of_the_contract():
 def test_a_token_convolution_equals_that_of_the_box():
     spec, tokens = token_spec(), random_tokens()
     fused = TokenConv2d(spec, 8, (5, 5), (3, 3))
-    torch.testing.assert_close(fused(tokens), fused.conv(drawn_by_hand(tokens, spec)))
+    torch.testing.assert_close(fused(tokens), fused.conv(box_by_hand(tokens, spec)))
 
 
 def test_double_precision_and_autocast_work():

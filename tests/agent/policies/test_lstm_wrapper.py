@@ -30,7 +30,7 @@ class Small(LSTMWrapper):
 
 
 class OwnForward(Small):
-    """Writes its own forward out of the two building blocks, and flattens the td on the way."""
+    """Its own forward, with the two building blocks and a flattened td."""
 
     def forward(self, td, state=None, action=None):
         observations = td["env_obs"]
@@ -51,7 +51,7 @@ class OwnForward(Small):
 
 
 class OwnLSTM(OwnForward):
-    """Brings an nn.LSTM of its own, which knows nothing of episodes."""
+    """Uses its own nn.LSTM, which knows nothing of episodes."""
 
     def __init__(self, env, **kwargs):
         super().__init__(env, hidden_size=16, **kwargs)
@@ -149,7 +149,7 @@ def test_rows_never_see_each_others_memory_when_batches_arrive_out_of_order() ->
             torch.testing.assert_close(apart(piece)["values"], expected[part], rtol=0, atol=1e-6)
 
 
-def test_learning_does_not_move_memory_on() -> None:
+def test_learning_does_not_change_stored_memory() -> None:
     policy = make()
     segments = play(policy, 4, 5, 0.1)
     before = policy.memory.memory_NLS.clone()
@@ -196,7 +196,7 @@ def test_memory_in_whole_slices_is_understood_too() -> None:
     assert torch.equal(policy.get_memory()[0][5], h[:, 1])
 
 
-def test_one_row_or_all_can_be_forgotten_and_unknown_rows_are_no_error() -> None:
+def test_one_row_or_all_can_be_reset_and_unknown_rows_are_ignored() -> None:
     policy = make()
     policy(acting_td(policy, 3))
     policy.reset_env_memory(1)
@@ -248,7 +248,7 @@ def test_an_option_that_nothing_uses_is_kept_and_named_with_the_nearest_known_on
         make(clip_range=0.1, analyze_weights_interval=3)
 
 
-def test_a_call_of_the_wrong_shape_says_what_it_takes() -> None:
+def test_a_call_of_the_wrong_shape_is_an_error_with_the_expected_shape() -> None:
     policy = make()
     (segment,) = play(policy, 3, 4, 0, rollouts=1)
     with pytest.raises(ValueError, match="give the actions too"):

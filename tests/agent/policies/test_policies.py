@@ -72,7 +72,7 @@ def test_memory_is_right_in_every_policy_and_core(check, name: str, core: str) -
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("check", [check_log_probs, check_values_are_fractions, check_clipping])
-def test_every_policy_says_and_sees_the_right_numbers(check, name: str) -> None:
+def test_every_policy_gives_right_log_probs_and_normalises_and_clips(check, name: str) -> None:
     check(made(name))
 
 
@@ -86,7 +86,7 @@ def test_tokens_about_the_agent_itself_reach_the_policy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_an_observation_without_tokens_is_no_trouble(name: str) -> None:
+def test_an_observation_without_tokens_is_supported(name: str) -> None:
     policy = made(name)
     features = policy.encode_observations(torch.full((2, 12, 3), 0xFF, dtype=torch.uint8))
     features.sum().backward()

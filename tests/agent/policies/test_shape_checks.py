@@ -28,7 +28,7 @@ def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class Sized(LSTMWrapper):
-    """Each of its parts is as large as it is told."""
+    """Each of its parts has the given size."""
 
     def __init__(self, env, features=64, logits=None, values=1, **kwargs) -> None:
         super().__init__(env, input_size=64, hidden_size=32, num_layers=1, **kwargs)
@@ -82,7 +82,7 @@ def assert_refused(policy: LSTMWrapper, message: str) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("features", [3, 63, 65, 6400])
-def test_features_of_another_width_than_the_core_was_made_for_are_named(features: int, core: str) -> None:
+def test_features_of_the_wrong_width_are_named(features: int, core: str) -> None:
     message = rf"Sized: encode_observations returned \[6, {features}\], .* core expects \[6, 64\] \(input_size=64\)"
     assert_refused(Sized(vector_env(), features, core=core), message)
     message = rf"inputs are \[\d, \d, {features}\], expected \[T, B, 64\]"
@@ -90,7 +90,7 @@ def test_features_of_another_width_than_the_core_was_made_for_are_named(features
 
 
 class Reshaped(Sized):
-    """Gives whatever is made of its features."""
+    """Returns its features after a change."""
 
     def encode_observations(self, observations):
         return self.change(self.encoder(observations))
@@ -112,7 +112,7 @@ def test_features_that_are_not_a_row_for_each_observation_are_named(change, said
     assert_refused(policy, f"encode_observations returned {said}")
 
 
-def test_features_of_several_sides_are_taken_as_one_row() -> None:
+def test_features_of_several_dimensions_are_flattened() -> None:
     policy = Reshaped(vector_env())
     policy.change = lambda features: features.view(-1, 4, 4, 4)
     assert replay_difference(policy, play(policy, 5, 8, 0.1)) < 1e-5
@@ -120,7 +120,7 @@ def test_features_of_several_sides_are_taken_as_one_row() -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("shape", [(2, 8, 65), (2, 8, 63), (8, 64), (1, 2, 8, 64)])
-def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...]) -> None:
+def test_a_core_refuses_inputs_of_the_wrong_size(core: str, shape: tuple[int, ...]) -> None:
     made, starts = CORES[core](64, 128, 1), torch.zeros(2, 8, dtype=torch.bool)
     with pytest.raises(UserError, match=r"expected \[T, B, 64\]"):
         made(torch.ones(shape), made.initial_memory(8), starts)
@@ -128,7 +128,7 @@ def test_a_core_takes_no_inputs_of_another_size(core: str, shape: tuple[int, ...
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("size", [127, 129, 32])
-def test_heads_made_for_another_size_say_so(grad: bool, size: int) -> None:
+def test_heads_refuse_features_of_the_wrong_size(grad: bool, size: int) -> None:
     discrete, continuous = Sized(vector_env()), Sized(vector_env(actions=spaces.Box(-1, 1, (2,))))
     actors = [make_actor(policy.env_spec, policy.action_space, 128) for policy in (discrete, continuous)]
     for head in (Critic(128), BilinearActor(128, 5), *actors):
@@ -141,7 +141,7 @@ def test_heads_made_for_another_size_say_so(grad: bool, size: int) -> None:
 
 @pytest.mark.parametrize("kind", [Sized, OwnForward])
 @pytest.mark.parametrize("logits", [1, 3, 5, 9])
-def test_another_number_of_logits_is_named(logits: int, kind: type[Sized]) -> None:
+def test_a_wrong_number_of_logits_is_named(logits: int, kind: type[Sized]) -> None:
     message = rf"{kind.__name__}: decode_actions returned logits \[6, {logits}\], but 4 actions need \[6, 4\]"
     assert_refused(kind(vector_env(), logits=logits), message)
 
@@ -167,7 +167,7 @@ def test_values_that_are_not_one_for_each_row_are_named(values: int, kind: type[
 
 
 class Decoding(Sized):
-    """Gives whatever is made of its logits and values."""
+    """Returns its logits and values after a change."""
 
     def decode_actions(self, hidden):
         return self.change(*super().decode_actions(hidden))
@@ -186,7 +186,7 @@ class Decoding(Sized):
         (lambda logits, value: (value, logits), r"returned logits \[6, 1\]"),
     ],
 )
-def test_what_is_not_a_pair_of_logits_and_values_is_named(change, said: str) -> None:
+def test_outputs_other_than_a_pair_of_logits_and_values_are_named(change, said: str) -> None:
     policy = Decoding(vector_env())
     policy.change = change
     assert_refused(policy, f"Decoding: decode_actions .*{said}")
@@ -197,7 +197,7 @@ def test_what_is_not_a_pair_of_logits_and_values_is_named(change, said: str) -> 
     [lambda value: value.squeeze(1), lambda value: value.view(-1, STEPS)],
     ids=["[N]", "[B, T]"],
 )
-def test_values_may_have_a_side_of_one_or_none(change) -> None:
+def test_values_may_have_a_last_dimension_of_one(change) -> None:
     policy = Decoding(vector_env())
     policy.change = lambda logits, value: (logits, value)
     expected = learn(policy)["value"]

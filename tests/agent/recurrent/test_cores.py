@@ -62,7 +62,7 @@ def test_a_kernel_computes_the_layers_definition(name: str, starts: Tensor) -> N
     assert_equal(ours, theirs)
 
 
-def test_a_subclass_with_another_layer_runs_without_the_kernel() -> None:
+def test_a_subclass_with_a_different_layer_runs_without_the_kernel() -> None:
     class Leaky(LSTM):
         @staticmethod
         def layer(x, memory, starts, *weights):

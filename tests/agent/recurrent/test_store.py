@@ -34,7 +34,7 @@ def test_rows_never_written_are_zero_and_not_known() -> None:
     assert store.known_ids() == []
 
 
-def test_what_is_written_is_read_by_its_id_in_any_order() -> None:
+def test_memory_is_read_by_id_in_any_order() -> None:
     store = MemoryStore(1, 2)
     memory = torch.arange(6.0).view(3, 1, 2)
     store.write(ids(5, 1, 3), memory)
@@ -50,13 +50,13 @@ def test_reading_gives_a_copy() -> None:
     assert before.item() == 1
 
 
-def test_what_is_written_loses_its_graph() -> None:
+def test_written_memory_is_detached() -> None:
     store = MemoryStore(1, 2)
     store.write(ids(0), torch.ones(1, 1, 2, requires_grad=True) * 3)
     assert not store.memory_NLS.requires_grad
 
 
-def test_room_grows_by_doubling_and_what_was_there_stays() -> None:
+def test_the_store_grows_by_doubling_and_keeps_its_memory() -> None:
     store = MemoryStore(1, 1)
     sizes = set()
     for i in range(100):
@@ -119,7 +119,7 @@ def made(core: str = "lstm") -> Policy:
     return make_policy(token_spec(), PyAgent(core=core, hidden_size=16))
 
 
-def test_a_copy_of_a_policy_has_a_memory_of_its_own() -> None:
+def test_a_copy_of_a_policy_has_its_own_memory() -> None:
     policy = made()
     act(policy)
     other = copy.deepcopy(policy)
@@ -130,7 +130,7 @@ def test_a_copy_of_a_policy_has_a_memory_of_its_own() -> None:
 
 
 def future(policy: Policy) -> Tensor:
-    """What a policy says in three steps to come, with another episode starting in the second."""
+    """The outputs of the next three steps, with a new episode in the second."""
     starts = torch.tensor([False, True, False, False, False, False])
     with torch.no_grad():
         return torch.stack([act(policy, 7 + step, dones=starts & (step == 1))["full_log_probs"] for step in range(3)])
@@ -162,7 +162,7 @@ def test_memory_restores_the_same_future_in_a_new_process(tmp_path: Path) -> Non
     assert torch.equal(restored, future(policy))
 
 
-def restore_and_go_on(directory: Path) -> None:
+def restore_and_continue(directory: Path) -> None:
     """What the new process does."""
     spec = EnvSpec.from_json(json.loads((directory / "spec.json").read_text(encoding="utf-8")))
     policy = make_policy(spec, PyAgent(hidden_size=16))
@@ -176,7 +176,7 @@ def restore_and_go_on(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    restore_and_go_on(Path(sys.argv[1]))
+    restore_and_continue(Path(sys.argv[1]))
 
 
 def test_a_range_of_rows_is_a_copy_where_gradients_are_wanted_and_the_memory_itself_where_not():

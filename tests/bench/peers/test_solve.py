@@ -11,7 +11,7 @@ from bench.peers.solve import Solving, summarize
 from engram.bench import meter as meter_module
 from engram.bench.meter import Meter
 from engram.bench.process import ProgramError
-from engram.bench.train_program import MeterDisplay
+from engram.bench.train import MeterDisplay
 
 CURVES = {
     "engram": [[5.0, 1000, None], [10.0, 2000, 300.0], [20.0, 4000, 498.0], [30.0, 6000, 480.0]],

@@ -84,7 +84,7 @@ def test_the_t_maze_spec_has_the_best_returns_with_and_without_memory():
     assert spec(TMaze(wrong_reward=-3)).memoryless_ceiling == 0.0
 
 
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
+def test_equal_seeds_give_equal_rows_and_different_seeds_different_rows():
     actions = actions_for(TINY, envs=3, steps=40)
     first = play(*make(TINY, seed=7), actions)
     assert_same(first, play(*make(TINY, seed=7), actions))

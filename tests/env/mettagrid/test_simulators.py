@@ -25,7 +25,7 @@ def test_random_maps_equal_those_of_mettagrid(border, agents):
         assert ours == theirs
 
 
-def test_agents_are_told_apart_in_the_map():
+def test_agents_are_distinguished_in_the_map():
     names = [
         name for row in SimulatorFactory(world(Arena(agents=3))).map(0) for name in row if name.startswith("agent")
     ]

@@ -112,7 +112,7 @@ def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
         ("world.json", "[]", "must hold the fields of a MettaGridConfig, not list"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path, name, text, complaint):
+def test_a_file_that_is_not_a_configuration_is_refused(tmp_path, name, text, complaint):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=complaint):
         spec(MettagridFile(path=str(tmp_path / name)))
@@ -167,3 +167,10 @@ def test_a_world_nested_too_deeply_is_refused(tmp_path):
         (tmp_path / "world.json").write_text(text)
         with pytest.raises(UserError, match="nested"):
             spec(MettagridFile(path=str(tmp_path / "world.json")))
+
+
+def test_a_field_with_several_forms_is_one_line(tmp_path):
+    with pytest.raises(UserError) as caught:
+        spec(write(tmp_path / "world.json", small(agent__rewards={"ore": {"reward": {"nme": "ore.gained"}}})))
+    _, line = str(caught.value).splitlines()
+    assert line.startswith("  game.agent.rewards.ore.reward: does not have the fields of InventoryValue or StatValue")

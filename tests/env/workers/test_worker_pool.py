@@ -169,7 +169,7 @@ def test_a_large_state_cannot_block_on_a_stopped_worker():
             env.restore(state)
 
 
-def test_pausing_parent_and_workers_is_no_timeout():
+def test_pausing_parent_and_workers_is_not_a_timeout():
     """Ctrl-Z and fg: time has passed, but no worker had a chance to answer."""
     process, workers = parent("slow", step_timeout=2.0)
     process.stdout.readline()

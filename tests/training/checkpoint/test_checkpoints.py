@@ -46,7 +46,7 @@ def test_the_best_by_evaluation_outlives_the_last_few(tmp_path, evaluated) -> No
     assert epochs(tmp_path) == [4, 5]
 
 
-def test_a_run_that_goes_on_remembers_its_best(tmp_path, evaluated) -> None:
+def test_a_resumed_run_remembers_its_best(tmp_path, evaluated) -> None:
     evaluated(0.8, 0.5, 0.9)
     running.run(tmp_path, "trainer.evaluate_interval=1", epochs=1)
     running.run(tmp_path, "trainer.evaluate_interval=1", epochs=2)
@@ -62,13 +62,13 @@ def test_without_evaluations_the_best_is_by_the_returns_of_training(tmp_path) ->
     assert returns[best(tmp_path)["progress"]["epoch"] - 1] == max(returns)
 
 
-def test_a_few_episodes_make_no_best(tmp_path, monkeypatch) -> None:
+def test_a_few_episodes_are_not_enough_for_a_best(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(archive, "MIN_EPISODES", 10_000)
     running.run(tmp_path)
     assert not (tmp_path / "x" / "checkpoints" / "best").exists()
 
 
-def test_what_was_evaluated_counts_more_than_what_training_met(tmp_path, evaluated) -> None:
+def test_an_evaluated_return_outranks_a_training_return(tmp_path, evaluated) -> None:
     running.run(tmp_path, epochs=2)
     assert not best(tmp_path)["score"]["evaluated"]
     evaluated(-5.0)
@@ -78,7 +78,7 @@ def test_what_was_evaluated_counts_more_than_what_training_met(tmp_path, evaluat
     assert best(tmp_path)["score"]["evaluated"]
 
 
-def test_what_is_evaluated_is_saved_between_checkpoints_too(tmp_path) -> None:
+def test_an_evaluated_epoch_is_saved_between_checkpoints_too(tmp_path) -> None:
     running.run(tmp_path, "trainer.evaluate_interval=2", "trainer.checkpoint.interval=100", epochs=5)
     assert epochs(tmp_path) == [2, 4, 5]
 
@@ -92,7 +92,7 @@ def test_an_epoch_is_saved_once(tmp_path, monkeypatch) -> None:
     assert saved == [1, 2]
 
 
-def test_a_damaged_best_is_said_aloud_and_replaced(tmp_path, evaluated) -> None:
+def test_a_damaged_best_is_reported_and_replaced(tmp_path, evaluated) -> None:
     evaluated(0.9, 0.1)
     running.run(tmp_path, "trainer.evaluate_interval=1", epochs=1)
     (tmp_path / "x" / "checkpoints" / "best" / "state.json").write_text("{}")

@@ -63,7 +63,7 @@ def epoch_of(path) -> int:
 
 
 def seal(path) -> None:
-    """Make the checksums those of the files as they are now."""
+    """Update the checksums to the current files."""
     files = [file for file in path.iterdir() if file.name != "manifest.json"]
     manifest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (path / "manifest.json").write_text(json.dumps(manifest))
@@ -82,7 +82,7 @@ def test_only_the_last_few_are_kept(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_noticed_and_the_previous_one_is_used(tmp_path, damage: str) -> None:
     save(tmp_path, 1)
     newest = save(tmp_path, 2)
     file = newest / ("manifest.json" if damage == "manifest" else "weights.safetensors")
@@ -116,7 +116,7 @@ def test_a_failed_save_keeps_the_last_checkpoint_and_leaves_no_files(tmp_path, m
     assert load_latest(tmp_path)[0] is not None
 
 
-def test_leftovers_of_a_killed_save_are_cleared_away_and_never_loaded(tmp_path) -> None:
+def test_leftovers_of_a_killed_save_are_deleted_and_never_loaded(tmp_path) -> None:
     (tmp_path / ".writing_000001").mkdir()
     assert load_latest(tmp_path) == (None, [])
     save(tmp_path, 2)
@@ -219,7 +219,7 @@ def test_retention_notices_damage_done_since_the_last_save(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["retention", "the same epoch again"])
-def test_a_kill_while_deleting_leaves_nothing_half_deleted_in_sight(tmp_path, monkeypatch, again: bool) -> None:
+def test_a_kill_while_deleting_leaves_no_partial_checkpoint(tmp_path, monkeypatch, again: bool) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)
 
@@ -254,7 +254,7 @@ MANIFESTS = [
 
 @pytest.mark.parametrize("content", MANIFESTS, ids=range(len(MANIFESTS)))
 @pytest.mark.parametrize("name", ["manifest.json", "state.json"])
-def test_hostile_json_is_passed_over(tmp_path, content: str, name: str) -> None:
+def test_hostile_json_is_skipped(tmp_path, content: str, name: str) -> None:
     save(tmp_path, 1)
     newest = save(tmp_path, 2)
     (newest / name).write_text(content)
@@ -288,7 +288,7 @@ def test_files_are_bounded_before_they_are_read(tmp_path) -> None:
             load_checkpoint(path)
 
 
-def test_checkpoints_outside_of_the_run_are_passed_over(tmp_path) -> None:
+def test_checkpoints_outside_of_the_run_are_skipped(tmp_path) -> None:
     save(tmp_path / "other" / "checkpoints", 9)
     save(tmp_path / "run" / "checkpoints", 1)
     (tmp_path / "run" / "checkpoints" / "epoch_000009").symlink_to(tmp_path / "other" / "checkpoints" / "epoch_000009")
@@ -316,7 +316,7 @@ def test_hostile_specs_are_refused_before_anything_is_built(tmp_path, change: di
         load_checkpoint(path)
 
 
-def test_a_full_disk_is_an_os_error_whatever_safetensors_calls_it(tmp_path, monkeypatch) -> None:
+def test_an_error_of_safetensors_on_a_full_disk_is_an_os_error(tmp_path, monkeypatch) -> None:
     def full(*_args, **_kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 

@@ -30,7 +30,7 @@ def source(tmp_path_factory) -> Path:
 
 
 def first_weights(monkeypatch, directory: Path, *words: str) -> dict[str, torch.Tensor]:
-    """What a run has when it begins; it is stopped there."""
+    """The initial weights of a run, which is then stopped."""
 
     def stop(training, *_: object) -> None:
         seen.update(training.agent.state_dict())
@@ -46,7 +46,7 @@ def first_weights(monkeypatch, directory: Path, *words: str) -> dict[str, torch.
 
 
 @pytest.mark.parametrize("which", ["recall", "recall/checkpoints/epoch_000002"])
-def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(monkeypatch, tmp_path, source, which) -> None:
+def test_init_from_loads_weights_and_nothing_else(monkeypatch, tmp_path, source, which) -> None:
     weights = first_weights(monkeypatch, tmp_path, f"init_from={source / which}", "seed=7")
     path = source / "recall" / "checkpoints" / ("epoch_000003" if which == "recall" else "epoch_000002")
     stored = load_checkpoint(path).groups["weights"]
@@ -55,7 +55,7 @@ def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(monkeypa
     assert {name for name in stored if name not in weights} == {name for name in stored if ".l2_init." in name}
 
 
-def test_once_begun_a_run_goes_on_from_its_own_checkpoints(tmp_path, source) -> None:
+def test_a_run_with_init_from_resumes_from_its_own_checkpoints(tmp_path, source) -> None:
     other = shutil.copytree(source / "recall", tmp_path / "other")
     words = (f"init_from={other}", "trainer.norm_obs=false")  # it depends on the length of a run
     running.run(tmp_path, *words, epochs=4, name="whole")
@@ -93,14 +93,14 @@ def test_a_world_with_other_features_is_learned_resumed_and_evaluated(tmp_path, 
     assert known <= learned
 
 
-def test_a_path_that_leads_nowhere_says_so(tmp_path, source) -> None:
+def test_a_missing_path_is_an_error(tmp_path, source) -> None:
     with pytest.raises(UserError, match=r"init_from: no such directory: nowhere. Give a run"):
         running.run(tmp_path, "init_from=nowhere")
     with pytest.raises(UserError, match=r"init_from: .*/runs\S* has no readable checkpoint"):
         running.run(tmp_path, f"init_from={source}")
 
 
-def test_checkpoints_of_a_run_are_found_by_word_or_path(source) -> None:
+def test_checkpoints_of_a_run_are_found_by_name_or_path(source) -> None:
     latest = checkpoint_of(source / "recall", "latest")
     assert latest.path.name == "epoch_000003"
     assert checkpoint_of(source / "recall", str(latest.path)).state == latest.state
@@ -109,7 +109,7 @@ def test_checkpoints_of_a_run_are_found_by_word_or_path(source) -> None:
         checkpoint_of(source / "workshop", "best")
 
 
-def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(tmp_path, source, monkeypatch) -> None:
+def test_a_damaged_checkpoint_is_skipped_unless_it_was_named(tmp_path, source, monkeypatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(origin.log, "warning", lambda text, *values: said.append(text % values))
     run = shutil.copytree(source / "recall", tmp_path / "run")
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(tmp_path, sourc
     assert str(newest.path) in said[0]
 
 
-def test_where_no_checkpoint_can_be_read_the_best_one_is_named_if_it_can(tmp_path, source) -> None:
+def test_if_no_checkpoint_is_readable_a_readable_best_is_suggested(tmp_path, source) -> None:
     run = shutil.copytree(source / "recall", tmp_path / "run", symlinks=True)
     for path in (run / "checkpoints").glob("epoch_*"):
         (path / "state.json").write_text("{}")

@@ -21,7 +21,7 @@ def stored(tmp_path, cores: int, **trainer) -> Checkpoint:
     return Checkpoint(tmp_path, {"sizes": sizes_with(cores, **trainer)._asdict(), "ranks": [{}]}, {})
 
 
-def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypatch) -> None:
+def test_a_run_resumes_exactly_on_a_machine_with_a_different_number_of_cores(tmp_path, monkeypatch) -> None:
     def run(name: str, cores: int, epochs: int) -> None:
         monkeypatch.setattr("engram.training.run.available_cores", lambda: cores)
         steps = f"trainer.total_timesteps={epochs * 2048}"
@@ -38,24 +38,24 @@ def test_a_run_goes_on_exactly_on_a_machine_with_other_cores(tmp_path, monkeypat
     assert checkpoint.state["sizes"]["num_envs"] == 8
 
 
-def test_sizes_left_to_the_machine_are_those_the_run_began_with(tmp_path) -> None:
+def test_automatic_sizes_are_those_that_the_run_started_with(tmp_path) -> None:
     long = {"total_timesteps": 10_000_000}
     began = stored(tmp_path, cores=2, **long)
     assert sizes_with(16, began, **long) == sizes_with(2, **long)
     assert sizes_with(16, **long) != sizes_with(2, **long)
 
 
-def test_a_checkpoint_of_other_sizes_is_refused(tmp_path) -> None:
+def test_a_checkpoint_of_different_sizes_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match=r"run with different sizes \(rows 32, not 64\): start a new run"):
         sizes_with(2, stored(tmp_path, cores=2, batch_size=8192), agents=2, batch_size=8192)
 
 
-def test_every_size_that_settings_may_leave_open_is_kept() -> None:
+def test_every_automatic_size_is_kept_on_resume() -> None:
     left_open = {name for name, field in Trainer.model_fields.items() if field.default is None} & {*Sizes._fields}
-    assert {*resume.CHOSEN} == left_open - {"num_workers"}
+    assert {*resume.AUTOMATIC} == left_open - {"num_workers"}
 
 
-def test_another_number_of_processes_may_have_other_sizes(tmp_path) -> None:
+def test_a_different_number_of_ranks_may_change_the_sizes(tmp_path) -> None:
     began = stored(tmp_path, cores=2)
     trainer = Trainer(num_workers=0, num_envs=8, scale_batches_by_world_size=True)
     assert sizes_of_run(trainer, began, 1, "cpu", 16, processes=2).num_envs == 4
