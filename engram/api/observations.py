@@ -28,11 +28,20 @@ class ObservationRows:
     def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
         self._own, self._spec = own, spec
         self._shows_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
+        names = own.observation.spaces if isinstance(own.observation, spaces.Dict) else ()
+        self._masks_in_infos = spec.action_mask and ACTION_MASK not in names
         self._space = spaces.Dict({OBSERVED: own.observation}) if self._shows_action else own.observation
         self._rows, self._writer = np.zeros(0), RowWriter(self._space, spec, Buffers.allocate(spec, 0).observations)
 
     def convert(self, observation: Any, action_masks: Any = None) -> Rows:
         """The rows are valid until the next call."""
+        if action_masks is not None and not self._spec.action_mask:
+            raise UserError(f"action_masks: {self._spec.name} had no action masks in training: leave them out")
+        if action_masks is None and self._masks_in_infos:
+            raise UserError(
+                f"action_masks: {self._spec.name} gives masks in its infos: call act(observation, "
+                "action_masks=info['action_mask']), or train with env.action_masks=false"
+            )
         singles, single = _split(observation, self._own.observation)
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations
@@ -44,7 +53,15 @@ class ObservationRows:
             raise UserError(f"observation: {error}") from None
         for transform in self._own.transforms:
             self._rows[...] = transform(self._rows)
+        self._refuse_nan()
         return Rows(self._rows, single)
+
+    def _refuse_nan(self) -> None:
+        """NaN and infinity would stay in the agent's memory."""
+        packing = self._spec.packing
+        for name, part in ({"": self._rows} if packing is None else packing.views(self._rows)).items():
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
 
     def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
         """Write the previous actions, as the environment takes them, where the policy sees them as a part."""

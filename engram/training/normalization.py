@@ -24,6 +24,7 @@ def advantage_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
 
 
 def is_first_update(agent: MettaAgent) -> bool:
+    """Whether all returns so far were the same, so that there is no unit for values yet."""
     return not agent.policy.value_normalizer.updates.item()
 
 
@@ -36,15 +37,15 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
     """
     normalizer, counted = agent.policy.value_normalizer, learnable(experience.buffer)
     stored = [
-        (fields, fields["values"].clone(), fields["final_values"].clone())
+        (fields, normalizer.inverse(fields["values"]), normalizer.inverse(fields["final_values"]))
         for fields in (experience.buffer, experience.bootstrap)
     ]
     for _ in range(FIRST_SWEEPS):
         _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, counted, world)
-        normalizer.begin(mean.float(), mean_square.float())
-        for fields, values, final_values in stored:
-            fields["values"].copy_(normalizer(values))
-            fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_values), final_values))
+        normalizer.begin(mean.float(), (mean_square - mean.square()).float())
+        for fields, outputs, final_outputs in stored:
+            fields["values"].copy_(normalizer(outputs))
+            fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_outputs), 0.0))
 
 
 @torch.no_grad()
@@ -55,7 +56,8 @@ def update_normalizers(
     counted = learnable(experience.buffer)
     if values:
         _, mean, mean_square = masked_moments(advantages.returns, counted, world)
-        agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_output())
+        variance = (mean_square - mean.square()).float()
+        agent.policy.value_normalizer.update(mean.float(), variance, agent.policy.value_output())
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:

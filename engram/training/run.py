@@ -22,7 +22,8 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
-from engram.stored.metrics import read_metrics
+from engram.stored.columns import Columns, read_columns
+from engram.stored.files import UnreadableError
 from engram.stored.plan import stored_plan, write_plan
 from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
@@ -183,7 +184,11 @@ def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, stor
     """Follows the run from its beginning; also stores the plan, for others who look at the run."""
     stored = stored_plan(plan)
     storage.attempt("plan.json", partial(write_plan, settings.directory, stored))
-    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), read_metrics(settings.directory))
+    try:
+        earlier = read_columns(settings.directory)
+    except UnreadableError:
+        earlier = Columns()
+    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), earlier)
 
 
 def _train(

@@ -6,6 +6,10 @@ import pytest
 from api.echo import Echo
 
 import engram
+from engram.api.observations import ObservationRows
+from engram.env.registry import make_spec
+from engram.env.settings import Gym
+from engram.env.single import row_spaces
 
 
 def observations(rows: int, seed: int = 0):
@@ -136,6 +140,13 @@ def test_other_mistakes_in_acting(cartpole):
         (lambda: engram.load("nowhere/x"), "run: there are no runs in nowhere"),
         (lambda: engram.load(cartpole, checkpoint="best"), "checkpoint: .* has no best checkpoint yet"),
         (lambda: engram.load(5), "run: 5 is a int: give the directory of a run"),
+        (lambda: engram.load(cartpole, seed="x"), "seed: 'x' is not a whole number from 0"),
+        (lambda: engram.load(cartpole, device="cpuu"), "device: 'cpuu' is not one of auto, cpu.*did you mean cpu"),
+        (lambda: agent.act(np.full((2, 4), np.nan)), "observation: has NaN or infinity"),
+        (
+            lambda: agent.act(np.zeros((2, 4)), action_masks=[[1, 0]] * 2),
+            "action_masks: CartPole-v1 had no",
+        ),
     ):
         with pytest.raises(engram.UserError, match=message):
             call()
@@ -166,3 +177,11 @@ def test_the_agent_adds_the_action_before_to_plain_symbols(name, tmp_path):
         start = terminated or truncated
         if start:
             observation, _ = env.reset()
+
+
+def test_masks_that_are_missing_are_asked_for():
+    settings = Gym(id="Taxi-v4")
+    rows = ObservationRows(row_spaces(settings), make_spec(settings))
+    with pytest.raises(engram.UserError, match=r"call act\(observation, action_masks=info\['action_mask'\]\)"):
+        rows.convert(7)
+    rows.convert(7, action_masks=np.ones(6, np.int8))

@@ -18,6 +18,9 @@ from engram.settings import UserError
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "export.md"
 
+HOUSE = ("env=gym", "env.id=house:House-v0")  # images, symbols, vectors and text as parts, and action masks
+INPUTS_AND_CRITIC = ("py_agent.previous=[action,reward]", "py_agent.critic_only=[camera,position]")
+STEPS = 60  # of the comparison; `engram export` makes 1,000
 POLICIES = {
     "fast": ("env=tmaze",),
     "latent_attn_tiny": ("env=tmaze", "py_agent=latent_attn_tiny"),
@@ -27,9 +30,20 @@ POLICIES = {
     "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
     "gru": ("env=recall", "py_agent.core=gru"),
     "mingru": ("env=recall", "py_agent.core=mingru"),
+    "lru": ("env=recall", "py_agent.core=lru"),
+    "attention": ("env=recall", "py_agent.core=attention", "py_agent.window=8"),
     "parts": ("env=gym", "env.id=minigrid:MiniGrid-Empty-5x5-v0"),
     "continuous": ("env=gym", "env.id=Pendulum-v1"),
+    "image": ("env=gym", "env.id=screen:Screen-v0"),
+    "masks": ("env=Taxi-v4",),
+    "everything, critic's memory": (*HOUSE, *INPUTS_AND_CRITIC, "py_agent.critic_memory=true", "py_agent.core=gru"),
+    "everything, yaml": (*HOUSE, "agent=fast"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "env" / "fakes"))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +62,8 @@ def test_every_policy_acts_the_same_in_both_formats(make, tmp_path, name):
     for form in FORMATS.values():
         path = tmp_path / f"policy{form.suffix}"
         form.write(program, [*step.fields, *INPUTS], output_names(agent), about, path)
-        found = check.compare(agent, step, form.load(path), settings.env, steps=150)
-        assert found.steps == 150
+        found = check.compare(agent, step, form.load(path), settings.env, steps=STEPS)
+        assert found.steps == STEPS
         assert found.resets > found.decisions // found.steps  # beyond the first step's
         assert found.difference < 1e-4
 
@@ -127,5 +141,9 @@ def test_the_suffix_says_the_format():
     assert write.choose_format(None, None) == "onnx"
     assert write.choose_format(Path("a.pt2"), None) == "torch"
     assert write.choose_format(Path("a.bin"), "torch") == "torch"
+    with pytest.raises(UserError, match=r"a\.bin does not say its format"):
+        write.choose_format(Path("a.bin"), None)
+    with pytest.raises(UserError, match="format: 'onx' is not one of onnx, torch"):
+        write.choose_format(Path("a.onnx"), "onx")
     with pytest.raises(UserError, match=r"looks like --format onnx.*name it a\.pt2"):
         write.choose_format(Path("a.onnx"), "torch")
