@@ -83,7 +83,7 @@ def test_a_replay_may_differ_by_rounding(precision: str, bound: float) -> None:
 def test_a_run_stopped_by_the_guard_resumes_with_a_different_bound(tmp_path, monkeypatch) -> None:
     original = OptimizerStep.__call__
 
-    def explodes(self, settings):
+    def explodes(self, settings, norms=None):
         norms = original(self, settings)
         epochs = len(metrics(tmp_path))
         return norms._replace(norm=norms.norm * 1e6) if epochs >= MIN_HISTORY else norms
