@@ -42,6 +42,18 @@ class Silent:
     def finish(self, result: Any) -> None: ...
 
 
+class InterruptAfter(Silent):
+    """Interrupts the run after an epoch was written, as Ctrl-C does; None: never."""
+
+    def __init__(self, epoch: int | None) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def update(self, record: Any) -> None:
+        if record["epoch"] == self.epoch:
+            raise KeyboardInterrupt
+
+
 def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display: Silent | None = None) -> RunResult:
     steps = f"trainer.total_timesteps={epochs * BATCH}"
     env = () if any(word.startswith("env=") for word in words) else RECALL
