@@ -11,7 +11,7 @@ help:
 	@echo 'make test  [ARGS="..."]                install what tests need, then run them all'
 	@echo 'make check                             lint, format, types and import rules'
 	@echo 'make bench [ARGS="core"]                benchmarks, and races against other systems'
-	@echo 'make docs                              check links, commands and code in the documentation'
+	@echo 'make docs                              check the documentation and build its site in docs/_build'
 	@echo 'make install                           only create the virtual environment'
 	@echo 'make clean                             remove the virtual environment and caches'
 
@@ -30,13 +30,15 @@ check: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: $(VENV)/installed
+docs: $(VENV)/installed-docs
 	@$(BIN)/python docs/check.py
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo 'Open docs/_build/index.html'
 
 install: $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build docs/_build *.egg-info
 
 # A change of pyproject.toml reinstalls. Of pip's output, one line per package is shown.
 $(VENV)/installed: pyproject.toml $(BIN)/python
@@ -47,6 +49,9 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@EXTRA='[mettagrid,dev]'; $(INSTALL)
+
+$(VENV)/installed-docs: $(VENV)/installed
+	@EXTRA='[mettagrid,docs]'; $(INSTALL)
 
 INSTALL = echo "Installing engram$$EXTRA into $(VENV) (the first time this takes some minutes) ..."; rm -f $@; \
 	{ $(PIP) install --progress-bar off -e ".$$EXTRA" && echo done >$@; } \

@@ -4,7 +4,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from engram.cli.main import VERBS
 from engram.config.load import load
@@ -12,11 +14,12 @@ from engram.config.several import expand
 from engram.settings import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([^`\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SAVED = re.compile(r"^Save this as `(\S+)`:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)  # commands may use it
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 TARGET = re.compile(r"^([\w-]+):", re.MULTILINE)
 SETTINGS = ("train", "validate")  # verbs that take the settings of a run
-PLACEHOLDERS = ("…", "...", "[", "NAME", "VALUE", "CLASS", "FILE", "path/to/")
+PLACEHOLDERS = ("…", "...", "NAME", "VALUE", "CLASS", "FILE", "path/to/")
 
 
 def main() -> int:
@@ -32,12 +35,15 @@ def check(page: Path) -> Iterator[str]:
     for link, _ in LINK.findall(FENCE.sub("", text)):
         if "://" not in link and not link.startswith("mailto:") and not (page.parent / link).exists():
             yield f"broken link {link}"
-    for language, code in FENCE.findall(text):
-        if language == "python":
-            yield from _check_python(code)
-        elif language in ("", "sh", "bash", "console"):
-            for line in code.replace("\\\n", " ").splitlines():
-                yield from _check_command(line.strip().removeprefix("$ "))
+    with TemporaryDirectory() as folder, chdir(folder):
+        for name, code in SAVED.findall(text):
+            Path(name).write_text(code, encoding="utf-8")
+        for language, code in FENCE.findall(text):
+            if language == "python":
+                yield from _check_python(code)
+            elif language in ("", "sh", "bash", "console"):
+                for line in code.replace("\\\n", " ").splitlines():
+                    yield from _check_command(line.strip().removeprefix("$ "))
 
 
 def _check_python(code: str) -> Iterator[str]:

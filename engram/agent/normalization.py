@@ -14,6 +14,7 @@ from engram.env.parts import OBSERVATION
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
+SAME_RETURNS = 1e-3  # a spread of returns below this share of their mean is rounding and unfinished bootstrapping
 
 
 class ObservationNormalizer(nn.Module):
@@ -47,7 +48,7 @@ class ValueNormalizer(nn.Module):
     """The critic's output in units of the returns: value = mean + std * output (PopArt)."""
 
     mean: Tensor
-    mean_square: Tensor
+    variance: Tensor
     std: Tensor
     largest_std: Tensor  # of the run so far: returns of a solved task hardly differ
     updates: Tensor
@@ -55,31 +56,38 @@ class ValueNormalizer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("mean_square", torch.ones(()))
+        self.register_buffer("variance", torch.ones(()))
         self.register_buffer("std", torch.ones(()))
         self.register_buffer("largest_std", torch.zeros(()))
-        self.register_buffer("updates", torch.zeros(()))
+        self.register_buffer("updates", torch.zeros(()))  # 0 as long as returns have not differed
 
     def forward(self, output: Tensor) -> Tensor:
         return output * self.std.to(output.dtype) + self.mean.to(output.dtype)
 
-    @torch.no_grad()
-    def begin(self, mean: Tensor, mean_square: Tensor) -> None:
-        """Initialise from the first rollout: an untrained critic then predicts the mean return."""
-        self.updates.fill_(1)
-        self.mean.copy_(mean)
-        self.mean_square.copy_(mean_square)
-        self._measure()
-        self.largest_std.copy_(self.std)
+    def inverse(self, value: Tensor) -> Tensor:
+        """The critic's output for a value."""
+        return (value - self.mean) / self.std
 
     @torch.no_grad()
-    def update(self, mean: Tensor, mean_square: Tensor, layer: nn.Linear | None) -> None:
+    def begin(self, mean: Tensor, variance: Tensor) -> None:
+        """Take over a rollout's statistics: an untrained critic then says the mean return.
+
+        Returns that do not differ give no unit, so they do not count as an update: the next rollout begins again.
+        """
+        self.mean.copy_(mean)
+        self.variance.copy_(variance)
+        self._measure()
+        self.largest_std.copy_(self.std)
+        self.updates.copy_(self.variance.clamp(min=0).sqrt() >= self.std)
+
+    @torch.no_grad()
+    def update(self, mean: Tensor, variance: Tensor, layer: nn.Linear | None) -> None:
         """Follow the returns of a rollout. `layer`, the critic's last one, is rescaled so that values stay the same."""
         self.updates += 1
         rate = (1 / self.updates).clamp(min=VALUE_RATE)
         old_mean, old_std = self.mean.clone(), self.std.clone()
         self.mean.lerp_(mean, rate)
-        self.mean_square.lerp_(mean_square, rate)
+        self.variance.lerp_(variance, rate).add_(rate * (1 - rate) * (mean - old_mean).square())
         self._measure()
         self.largest_std.copy_(torch.maximum(self.largest_std, self.std))
         if layer is not None:
@@ -88,4 +96,5 @@ class ValueNormalizer(nn.Module):
                 layer.bias.copy_((old_std * layer.bias + old_mean - self.mean) / self.std)
 
     def _measure(self) -> None:
-        self.std.copy_((self.mean_square - self.mean.square()).clamp(min=0).sqrt().clamp(min=1e-4))
+        least = (SAME_RETURNS * self.mean.abs()).clamp(min=1e-4)
+        self.std.copy_(torch.maximum(self.variance.clamp(min=0).sqrt(), least))

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -23,11 +23,13 @@ from engram.config.run import RunSettings
 from engram.env.action_reader import reader
 from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
+from engram.nearest import suggestion
 from engram.settings import UserError
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 
+DEVICES = get_args(RunSettings.model_fields["device"].annotation)
 State = tuple[np.ndarray, ...]  # memory [B, L, S] of each recurrent part, and the previous actions
 
 
@@ -55,7 +57,7 @@ class Agent:
         if seed is None:
             self._generator.seed()
         else:
-            self._generator.manual_seed(seed)
+            self._generator.manual_seed(int(seed))
         self._rows: int | None = None
         self._before: np.ndarray | None = None  # the previous actions, as the policy chose them
 
@@ -218,6 +220,10 @@ def load(
     sampled actions reproducible. `trust=True` allows code that the run names, although you did not make the run here.
     """
     directory = directory_of(run)
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+        raise UserError(f"seed: {seed!r} is not a whole number from 0")
+    if device not in DEVICES:
+        raise UserError(f"device: {device!r} is not one of {', '.join(DEVICES)}{suggestion(str(device), DEVICES)}")
     given = {"env": env, "py_agent": policy}
     unused = ["trainer", "hooks", *(name for name, choice in given.items() if choice is not None)]
     settings = _changed(load_run(directory, trust, unused), env, policy)

@@ -33,6 +33,8 @@ class ObservationRows:
 
     def convert(self, observation: Any, action_masks: Any = None) -> Rows:
         """The rows are valid until the next call."""
+        if action_masks is not None and not self._spec.action_mask:
+            raise UserError(f"action_masks: {self._spec.name} had no action masks in training: leave them out")
         singles, single = _split(observation, self._own.observation)
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations
@@ -44,7 +46,15 @@ class ObservationRows:
             raise UserError(f"observation: {error}") from None
         for transform in self._own.transforms:
             self._rows[...] = transform(self._rows)
+        self._refuse_nan()
         return Rows(self._rows, single)
+
+    def _refuse_nan(self) -> None:
+        """NaN and infinity would stay in the agent's memory."""
+        packing = self._spec.packing
+        for name, part in ({"": self._rows} if packing is None else packing.views(self._rows)).items():
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
 
     def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
         """Write the previous actions, as the environment takes them, where the policy sees them as a part."""

@@ -82,6 +82,7 @@ def train_run(
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    end_hung: Callable[[], None] = lambda: None,
 ) -> None:
     """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
     # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
@@ -97,7 +98,7 @@ def train_run(
     hook = find_hook(settings) if world is None or world.main else None
     on_epoch = follow(settings, hook, interrupted)
     try:
-        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch)
+        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung)
     except OSError as error:
         if not _is_about(error, settings.directory):
             raise

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.registry import adapt
 from engram.audit.adapters.td import TdAdapter
+from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.result import CannotAuditError, DoesNotApplyError
 from engram.audit.retained import copy_policy
 from engram.audit.scenario import Scenario, play, random_actions, random_scenario
@@ -20,7 +21,6 @@ from engram.audit.source_location import error_location
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-EXACT = 1e-5  # largest difference between float32 numbers of size 1 that should be equal
 VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
 PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
 
@@ -33,6 +33,7 @@ class AuditSizes(NamedTuple):
     steps: int = 500  # acting steps without an episode end
 
 
+DEFAULT_SIZES = AuditSizes()
 QUICK = AuditSizes(rows=12, horizon=12, steps=60)
 
 
@@ -50,7 +51,7 @@ class AuditContext:
     ) -> None:
         """`make()` returns the policy; with `takes_options`, its keyword arguments are the policy's settings."""
         self.make, self.spec, self.seed, self.takes_options = make, spec, seed, takes_options
-        self.sizes = sizes or AuditSizes()
+        self.sizes = sizes or DEFAULT_SIZES
         self.failed: set[str] = set()  # the checks that failed so far
         self.original = self._build(adapter)
         self.learning_error = self._try_learning()
@@ -58,7 +59,8 @@ class AuditContext:
         self.mode_matters = self._mode_matters()
         self._test_reset(self.original)
         self.learned_start = ""  # the parameters of a learned initial state, if there is one
-        self.visible, self.memory_effect = self._with_visible_memory()
+        self.visible, self.past_effect = self._with_visible_memory()
+        self.memory_effect = self.past_effect if self.past_effect > EXACT else self._clock_effect(self.visible)
         self.learned_start = self._find_learned_start()
 
     @property
@@ -98,9 +100,10 @@ class AuditContext:
         return scenario.segment(random_actions(self.spec, (scenario.rows, scenario.steps), self.generator(salt + 1)))
 
     def fresh_start(self, played: Any) -> Any:
-        """A scenario or segment whose first step is flagged as a start, if the policy needs the flag to begin anew."""
-        if not self.learned_start:
-            return played
+        """A scenario or segment whose first step is flagged as a start, as the first step of every episode is.
+
+        The flag may bring in a learned initial state, or leave out the previous action.
+        """
         dones = played.dones.clone()
         dones[:, 0] = True
         return replace(played, dones=dones)
@@ -109,6 +112,12 @@ class AuditContext:
         """Skip the check if the outputs do not depend on the past."""
         if self.memory_effect <= EXACT:
             raise DoesNotApplyError("the outputs do not depend on the past: see memory_used")
+
+    def needs_declared_memory(self) -> None:
+        """Skip the check if the policy has no memory and says so."""
+        declared = getattr(self.policy, "has_memory", None)
+        if self.memory_effect <= EXACT and callable(declared) and declared() is False:
+            raise DoesNotApplyError("the policy has no memory, as has_memory() says")
 
     def needs_repeatable_outputs(self) -> None:
         """Skip the check if the outputs are random, even in evaluation mode."""
@@ -211,8 +220,7 @@ class AuditContext:
         if effect >= VISIBLE:
             return self.original, effect
         perturbed = copy_adapter(self.original)
-        for policy in _policies(perturbed):
-            perturb_weights(policy, self.generator(97))
+        perturb_weights(perturbed.policy, self.generator(97))
         perturbed_effect = self._memory_effect(perturbed)
         return (perturbed, perturbed_effect) if perturbed_effect > effect else (self.original, effect)
 
@@ -234,6 +242,17 @@ class AuditContext:
                 return torch.inf
             effect = max(effect, max_difference(outputs[0], outputs[1]))
         return effect
+
+    @torch.no_grad()
+    def _clock_effect(self, adapter: PolicyAdapter) -> float:
+        """How much the length of the past changes the outputs: of a memory that only counts steps."""
+        scenario, outputs = self.scenario(96, steps=4), []
+        for first in (0, 2):
+            copy = copy_adapter(adapter)
+            copy.training_mode = False if self.mode_matters else None
+            seed_everything(self.seed)
+            outputs.append(play(copy, scenario.part(first)).numbers[:, -1])
+        return max_difference(outputs[0], outputs[1])
 
     def _find_learned_start(self) -> str:
         """Parameters that only a flagged start brings in: then a start means them, and not an empty store."""
@@ -260,7 +279,7 @@ class AuditContext:
 
 
 def copy_adapter(adapter: PolicyAdapter) -> PolicyAdapter:
-    return copy_policy(adapter, adapter.policy)
+    return copy_policy(adapter, adapter.policy, adapter.constants())
 
 
 def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
@@ -272,37 +291,16 @@ def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
 
 def scale_weights(adapter: PolicyAdapter, factor: float) -> None:
     """Multiply every weight matrix."""
-    for policy in _policies(adapter):
-        with torch.no_grad():
-            for parameter in policy.parameters():
-                if parameter.dim() > 1:
-                    parameter.mul_(factor)
-
-
-def _policies(adapter: PolicyAdapter) -> list[nn.Module]:
-    """The policy, and the blank copy that a reset restores."""
-    return [adapter.policy, *([adapter._blank] if isinstance(adapter, TdAdapter) else [])]
+    with torch.no_grad():
+        for parameter in adapter.policy.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
 
 
 def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-
-
-def abs_difference(one: Tensor, other: Tensor) -> Tensor:
-    """Infinite where only one is infinite, or either is NaN."""
-    return torch.where(one == other, 0.0, (one - other).abs().nan_to_num(nan=torch.inf))
-
-
-def max_difference(one: Tensor, other: Tensor) -> float:
-    return float(abs_difference(one, other).max()) if one.numel() else 0.0
-
-
-def tolerance(*numbers: Tensor, exact: float = EXACT) -> float:
-    """Largest difference between numbers of this size that should be equal."""
-    finite = [part[part.isfinite()].abs() for part in numbers]
-    return exact * max(1.0, *(float(part.max()) if part.numel() else 0.0 for part in finite))
 
 
 @torch.no_grad()

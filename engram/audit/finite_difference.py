@@ -32,6 +32,7 @@ class Precision(NamedTuple):
 
 DOUBLE = Precision(1e-6, 3e-4, 1e-7)
 KINK = 0.01  # part of the step with which a difference is repeated
+LONGER, JUMP = (1e2, 1e3), 0.1  # factors of the step; relative difference beyond which a function is not smooth
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 
 
@@ -120,6 +121,16 @@ class LearningCall:
                 error = min(error, self._relative(given, float(self.derivative(loss, direction, KINK)), size))
             worst = max(worst, error)
         return worst
+
+    def jumps(self, loss: Loss) -> bool:
+        """Whether outputs jump as weights change, as with a quantised memory: then no difference is a derivative.
+
+        The differences of a smooth function over short and longer steps agree, whatever its gradient is said to be.
+        """
+        direction = self.direction(170)
+        short = float(self.derivative(loss, direction))
+        longer = [float(self.derivative(loss, direction, factor)) for factor in LONGER]
+        return self.precision is DOUBLE and any(abs(long - short) > JUMP * abs(long) for long in longer)
 
     def _relative(self, given: float, true: float, size: float) -> float:
         return abs(given - true) / max(size, abs(true), 1e-12)

@@ -8,7 +8,7 @@ from string import Template
 
 from torch import Tensor
 
-from engram.audit.context import EXACT
+from engram.audit.difference import EXACT
 from engram.audit.result import AuditReport, CheckResult
 from engram.audit.root_cause import RootCause
 from engram.audit.text_report import conclusion, measured, title

@@ -6,8 +6,11 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+
+from engram.env.spec import EnvSpec
 
 MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"_buffers", "training"}  # parameters, submodules and hooks
 DEPTH = 6
@@ -42,12 +45,13 @@ def graph_nodes(tensors: Iterable[Tensor]) -> set[Any]:
     return nodes
 
 
-def copy_policy(thing: Any, module: nn.Module) -> Any:
-    """A deep copy of a module, or of its adapter. What cannot be copied, such as an environment, is shared."""
+def copy_policy(thing: Any, module: nn.Module, constants: Iterable[Any] = ()) -> Any:
+    """A deep copy of a module, or of its adapter. Constants, and what cannot be copied (an environment), are shared."""
+    shared = {id(value): value for value in (*constants, *_spaces(module))}
     try:
-        return deepcopy(thing)
+        return deepcopy(thing, {**shared})
     except Exception:
-        return deepcopy(thing, {id(value): value for value in _uncopiable(module)})
+        return deepcopy(thing, shared | {id(value): value for value in _uncopiable(module)})
 
 
 def restore_retained(module: nn.Module, blank: nn.Module) -> None:
@@ -62,6 +66,12 @@ def restore_retained(module: nn.Module, blank: nn.Module) -> None:
         for name, value in vars(theirs).items():
             if name not in MODULE_INTERNALS and name != "training":
                 ours.__dict__[name] = deepcopy(value, same)
+
+
+def _spaces(module: nn.Module) -> Iterator[Any]:
+    """Descriptions of the environment, which nothing changes: copying them takes longer than copying weights."""
+    for part in module.modules():
+        yield from (value for value in vars(part).values() if isinstance(value, EnvSpec | spaces.Space))
 
 
 def _uncopiable(module: nn.Module) -> Iterator[Any]:

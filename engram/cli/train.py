@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,8 @@ def _train(
     """Train, and return the exit code: that of a signal if one stopped the run."""
     try:
         with request_stop(display.message) as request:
-            train_run(settings, display, world, trust, restore, lambda: request.stop is not None)
+            end_hung = partial(_end_hung, display)
+            train_run(settings, display, world, trust, restore, lambda: request.stop is not None, end_hung)
     except KeyboardInterrupt as stop:
         raise type(stop)(*(stop.args or [STOPPED])) from None
     if request.stop is None:
@@ -130,6 +131,13 @@ def _train(
     if world is None or world.main:
         print(SAVED, file=sys.stderr)
     return request.stop.exit_code
+
+
+def _end_hung(display: AbstractContextManager) -> None:
+    """Ends the program from another thread: the main thread is in an environment that does not return."""
+    display.__exit__(None, None, None)
+    print("an environment hangs (see above): " + STOPPED, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:

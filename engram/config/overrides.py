@@ -32,6 +32,8 @@ def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
     for name, value in settings.items():
         if name in GROUPS and isinstance(value, Mapping):
             yield from from_python({f"{name}.{key}": part for key, part in value.items()})
+        elif not NAME.fullmatch(name):
+            raise UserError(f"{name}={value}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
         else:
             plain = _plain(value, name)
             yield Override(name, plain if isinstance(plain, str) else str(plain), plain)

@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "trainer.total_timesteps",
     "trainer.num_workers",
     "trainer.worker_timeout",
+    "trainer.worker_restarts",
     "trainer.disk_timeout",
     "trainer.peer_timeout",
     "trainer.checkpoint",

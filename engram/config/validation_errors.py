@@ -1,5 +1,6 @@
 """Turns pydantic's validation errors into messages: the setting's name, what was given, what is expected."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Union
 
@@ -69,8 +70,7 @@ def _message(name: str, details: ErrorDetails) -> str:
         return f"missing: give {name}=VALUE"
     shown = repr(given) if isinstance(given, str) else _shorten(given)
     if kind == "literal_error":
-        types = setting_names.leaf_types(_names_beside(name)[name])
-        choices = [choice for choice in types if isinstance(choice, str)]
+        choices = re.findall(r"'([^']*)'", context["expected"])
         return f"{shown} is not one of {', '.join(choices)}{suggestion(str(given), choices, likeness=0.7)}"
     if kind == "union_tag_not_found":
         return f"no kind is given: one of {', '.join(_kinds(name))}"

@@ -137,8 +137,8 @@ class Block(Protocol):
     episode number k of environment `id` is seeded with `episode_seed(seed, id, k)`.
     """
 
-    def reset(self) -> None:
-        """Starts every environment's next episode and writes its first observation."""
+    def reset(self, first_episode: int | None = None) -> None:
+        """Starts every environment's next episode, or the one with this number, and writes its first observation."""
 
     def step(self) -> Ended | None:
         """Takes `buffers.actions`, writes all other buffers, begins a new episode where one ended; returns those."""
@@ -156,6 +156,9 @@ class Block(Protocol):
 
     def scene(self) -> "Scene | None":
         """What the block's first environment looks like now; None if it cannot be rendered."""
+
+    def where(self) -> str | None:
+        """Which environment is being stepped and where in its episode; None if they all step at once."""
 
     def close(self) -> None: ...
 

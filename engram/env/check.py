@@ -1,6 +1,7 @@
 """The environment check: plays a short while, exactly as training does, and reports what is wrong and where."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +40,11 @@ class _Play:
     seconds: float = 0.0
 
 
-def check_environment(settings: Any, steps: int = 200) -> EnvCheck:
+def check_environment(settings: Any, steps: int = 200, on_hang: Callable[[str], None] | None = None) -> EnvCheck:
     """Checks spaces, observations, rewards, flags, agents, masks, seeds, and measures the time and size of a step."""
     check = EnvCheck()
     try:
-        with VectorEnv(settings, ENVS, seed=0) as env:
+        with VectorEnv(settings, ENVS, seed=0, on_hang=on_hang) as env:
             check.spec = env.spec
             play = _play(env, steps)
     except UserError as error:
@@ -102,11 +103,15 @@ def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
                 "numbers from self.np_random, and set up everything in reset. Until then a run cannot resume exactly"
             )
             return
-    firsts = [play.shown[0]["observations"], *(each["observations"] for each in play.shown if each["starts"].all())]
-    if play.ended + play.truncated >= ENVS and all(np.array_equal(firsts[0], other) for other in firsts):
-        rows = len(firsts[0]) // ENVS
-        if np.array_equal(firsts[0][:rows], firsts[0][rows:]):
-            check.facts["seeds"] = "every episode begins with the same observation"
+    rows = len(play.shown[0]["starts"]) // ENVS
+    firsts = [
+        each["observations"][first : first + rows]
+        for each in play.shown
+        for first in range(0, ENVS * rows, rows)
+        if each["starts"][first : first + rows].all()
+    ]
+    if len(firsts) > ENVS and all(np.array_equal(firsts[0], other) for other in firsts):
+        check.facts["seeds"] = "every episode begins with the same observation"
 
 
 def _check_play(play: _Play, check: EnvCheck) -> None:

@@ -21,6 +21,7 @@ class EpisodeLog:
     ) -> None:
         envs, rows = len(env_ids), len(buffers.rewards)
         self.episodes = [-1] * envs  # number of the running episode
+        self.stepping = 0  # the environment that is being stepped
         self.lengths = np.zeros(rows, np.int32)  # per agent: agents may join late or leave early
         self.returns = np.zeros(rows, return_dtype)
         self._name, self._env_ids, self._seed, self._buffers = name, env_ids, seed, buffers
@@ -48,6 +49,10 @@ class EpisodeLog:
         self.episodes[env] += 1
         self._first_ticks[env] = self._tick
         return self.seed(env)
+
+    def number_from(self, episode: int) -> None:
+        """Gives the episodes that begin next this number."""
+        self.episodes = [episode - 1] * len(self.episodes)
 
     def describe(self, env: int) -> str:
         """Which environment this is and where in its episode, for error messages."""

@@ -105,7 +105,9 @@ class GymBlock:
         self._buffers = buffers
         self._log = EpisodeLog(name, env_ids, seed, buffers)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._log.number_from(first_episode)
         buffers = self._buffers
         shown = [self._begin_episode(i) for i in range(len(self._envs))]
         self._write([observation for observation, _ in shown], [info for _, info in shown])
@@ -130,6 +132,7 @@ class GymBlock:
         strict = self._strict
         try:
             for i, step in enumerate(self._steps):
+                log.stepping = i
                 observation, reward, terminated, truncated, info = step(actions[i])
                 if terminated or truncated or strict:
                     self._check_outcome(i, observation, terminated, truncated)
@@ -142,7 +145,7 @@ class GymBlock:
         except UserError:
             raise
         except Exception as error:
-            error.add_note(log.describe(len(observations)))
+            error.add_note(log.describe(log.stepping))
             raise
         self._write(observations, infos)
         try:
@@ -168,6 +171,9 @@ class GymBlock:
 
     def scene(self) -> np.ndarray | None:
         return picture(self._envs[0].render()) if self._envs[0].render_mode == "rgb_array" else None
+
+    def where(self) -> str:
+        return self._log.describe(self._log.stepping)
 
     def close(self) -> None:
         for env in self._envs:

@@ -116,7 +116,9 @@ class PettingZooBlock:
         self._buffers = buffers
         self._log = EpisodeLog(name, env_ids, seed, buffers)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._log.number_from(first_episode)
         self._clear_step()
         for i in range(len(self._envs)):
             self._begin_episode(i, self._log.begin(i))
@@ -145,6 +147,9 @@ class PettingZooBlock:
         # A ParallelEnv need not have a render mode at all.
         return picture(self._envs[0].render()) if getattr(self._envs[0], "render_mode", None) == "rgb_array" else None
 
+    def where(self) -> str:
+        return self._log.describe(self._log.stepping)
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
@@ -169,6 +174,7 @@ class PettingZooBlock:
         """Steps environment i and writes its rows. Returns whether any agent is left."""
         env, first = self._envs[i], i * len(self._agents)
         alive = self._alive[first : first + len(self._agents)]
+        self._log.stepping = i
         acting = {agent: action for agent, action, acts in zip(self._agents, actions, alive, strict=True) if acts}
         try:
             observations, rewards, terminations, truncations, infos = env.step(acting)

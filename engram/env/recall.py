@@ -48,7 +48,9 @@ class RecallBlock:
         self._cue = np.zeros(rows, np.int64)
         self._query = np.zeros(rows, np.int64)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._episode[:] = first_episode - 1
         self._begin(np.arange(len(self._step)))
         buffers = self._buffers
         buffers.rewards[:], buffers.terminals[:], buffers.truncations[:] = 0.0, False, False
@@ -84,6 +86,9 @@ class RecallBlock:
 
     def scene(self) -> None:
         return None  # an observation shows all there is
+
+    def where(self) -> None:
+        return None
 
     def close(self) -> None:
         pass

@@ -34,6 +34,8 @@ def find(name: str, option: str) -> Any:
     if name in _objects:
         return _objects[name]
     location, _, path = name.rpartition(":")
+    if not location or not path:
+        raise UserError(f"{option}: '{name}' is not the name of code: write file.py:NAME or package.module:NAME")
     if location == "__main__" and not _has(sys.modules["__main__"], path):
         raise UserError(
             f"{option}: {path} was defined in a script or notebook and is not in this program: define it first and "

@@ -1,7 +1,7 @@
 """The vectorised environment: many environments as rows, in batches that step while the policy acts on others."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from engram.env import snapshot
 from engram.env.block import Buffers, Ended, Episodes
 from engram.env.registry import make_spec
+from engram.env.workers.hang_watch import HangWatch
 from engram.env.workers.pool import open_local, open_workers, split
+from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command
 from engram.settings import UserError
 
@@ -22,10 +24,15 @@ _Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the first row
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that step together. `buffers` do not change until the batch is sent."""
+    """Rows that step together. `buffers` do not change until the batch is sent.
+
+    Rows that were `interrupted` begin a new episode because their environment was restarted; nobody knows the outcome
+    of the action before: its reward, and whether it ended the episode.
+    """
 
     rows: slice
     buffers: Buffers
+    interrupted: np.ndarray  # [rows] bool
 
 
 class VectorEnv:
@@ -53,19 +60,28 @@ class VectorEnv:
         step_timeout: float = 20.0,
         start_timeout: float = 120.0,
         first_env: int = 0,
+        restarts: Restarts | None = None,
+        on_hang: Callable[[str], None] | None = None,
     ) -> None:
-        """`first_env`: the id of the first environment, for ranks that share one numbering."""
+        """`first_env`: the id of the first environment, for ranks that share one numbering.
+
+        `restarts`: how often environments that fail are built again and begin new episodes; None: never.
+        `on_hang` is called, in a thread, when environments of this process take longer than these timeouts.
+        """
         if num_batches is None:
             num_batches = 2 if num_workers else 1
         _check_counts(num_envs=(num_envs, 1), num_workers=(num_workers, 0), num_batches=(num_batches, 1))
         self.settings, self.spec = settings, make_spec(settings)
         self.num_envs, self.rows, self.seed = num_envs, num_envs * self.spec.agents, seed
         positions = split(range(num_envs), min(num_batches, num_envs))  # of the environments of each batch
+        self.restarts = restarts or Restarts()
+        what = (settings, self.spec, seed, positions, first_env)
         if num_workers:
             workers = min(num_workers, num_envs)
-            opened = open_workers(settings, self.spec, seed, positions, first_env, workers, step_timeout, start_timeout)
+            opened = open_workers(*what, workers, step_timeout, start_timeout, self.restarts)
         else:
-            opened = open_local(settings, self.spec, seed, positions, first_env)
+            watch = HangWatch(step_timeout, start_timeout, on_hang) if on_hang else None
+            opened = open_local(*what, self.restarts, watch)
         self._pool, self._buffers, self._shares = opened
         self._finalizer = weakref.finalize(self, self._pool.close)  # also when the interpreter exits
         self._batches = [self._make_batch(envs) for envs in positions]
@@ -77,7 +93,6 @@ class VectorEnv:
         self._sent: dict[int, None] = {}
         self._held: dict[int, None] = {}
         self._ready: dict[int, list[Any]] = {}  # results of sent batches that have been waited for
-        self._steps = [0] * len(positions)
         self._finished: list[_Finished] = []
 
     def reset(self) -> None:
@@ -101,9 +116,12 @@ class VectorEnv:
         results = self._ready.pop(index) if index in self._ready else self._pool.finish(index)
         del self._sent[index]
         self._held[index] = None
-        if any(results):
+        batch = self._batches[index]
+        if any(results) or batch.interrupted[0] or batch.interrupted.any():
             self._finished += self._ended(index, results)
-        return self._batches[index]
+            batch.interrupted[:] = False
+            self._mark(index, [share for share, result in enumerate(results) if result is INTERRUPTED])
+        return batch
 
     def send(self, batch: Batch | slice, actions: Any) -> None:
         """Lets a received batch, or the batch of these rows, step with a copy of these actions."""
@@ -111,7 +129,6 @@ class VectorEnv:
         index = self._index_of(batch.rows if isinstance(batch, Batch) else batch)
         _copy_actions(actions, self._batches[index].buffers.actions)
         del self._held[index]
-        self._steps[index] += 1
         self._pool.start(Command.STEP, index)
         self._sent[index] = None
 
@@ -124,12 +141,13 @@ class VectorEnv:
         """All that `restore` needs, for any number of workers and batches; None if the environments have no state.
 
         Waits for batches that step. After `restore`, they and the batches that the caller holds must be received.
+        Restarted environments that have no episode yet begin one, also in batches that the caller holds.
         """
         self._wait_for_all()
         order = [*self._held, *self._sent]
         if not order:
             raise RuntimeError("there is no state before reset()")
-        parts = [part for results in self._command_all(Command.STATE) for part in results]
+        parts = self._block_states()
         if any(part is None for part in parts):
             return None
         unseen = [ended for index, results in self._ready.items() for ended in self._ended(index, results)]
@@ -137,7 +155,7 @@ class VectorEnv:
         own = {
             "seed": np.array([self.seed & 0xFFFFFFFFFFFFFFFF], np.uint64),
             "line": np.repeat([order.index(index) for index in range(len(order))], self._sizes),
-            "steps": np.repeat(self._steps, self._sizes),
+            "steps": np.repeat(self._pool.steps, self._sizes),
             "ended": steps,
         }
         return (
@@ -160,7 +178,7 @@ class VectorEnv:
             return False
         if not snapshot.restore_buffers(buffers, self._buffers):
             return False
-        self._steps = state["steps"][self._firsts].tolist()
+        self._pool.steps[:] = state["steps"][self._firsts].tolist()
         finished, steps = snapshot.load_episodes(snapshot.with_prefix("episodes", state)), state["ended"]
         self._finished = [(int(step), 0, finished.select(steps == step)) for step in np.unique(steps)]
         for index in np.argsort(state["line"][self._firsts], kind="stable").tolist():
@@ -174,7 +192,12 @@ class VectorEnv:
         if 0 not in self._held:
             raise RuntimeError("a scene belongs to an observation: recv() the first batch before")
         self._pool.start(Command.SCENE, 0)
-        return self._pool.finish(0)[0]
+        scene = self._pool.finish(0)[0]
+        return None if scene is INTERRUPTED else scene
+
+    @property
+    def closed(self) -> bool:
+        return self._pool.closed
 
     def close(self) -> None:
         """Ends all workers and closes all environments. May be called again."""
@@ -188,7 +211,8 @@ class VectorEnv:
 
     def _make_batch(self, envs: range) -> Batch:
         rows = slice(envs.start * self.spec.agents, envs.stop * self.spec.agents)
-        return Batch(rows, self._buffers.rows(rows.start, rows.stop))
+        buffers = self._buffers.rows(rows.start, rows.stop)
+        return Batch(rows, buffers, np.zeros(len(buffers.rewards), np.bool_))
 
     def _check_open(self) -> None:
         if self._pool.closed:
@@ -209,10 +233,26 @@ class VectorEnv:
     def _ended(self, index: int, results: list[Any]) -> list[_Finished]:
         """The episodes that ended, from the results of a batch's shares."""
         return [
-            (self._steps[index], envs.start * self.spec.agents, ended)
+            (self._pool.steps[index], envs.start * self.spec.agents, ended)
             for envs, ended in zip(self._shares[index], results, strict=False)
-            if ended is not None
+            if ended is not None and ended is not INTERRUPTED
         ]
+
+    def _mark(self, index: int, shares: Sequence[int]) -> None:
+        """Marks the rows of restarted environments."""
+        batch, agents = self._batches[index], self.spec.agents
+        for envs in (self._shares[index][share] for share in shares):
+            start = envs.start * agents - batch.rows.start
+            batch.interrupted[start : start + len(envs) * agents] = True
+
+    def _block_states(self) -> list[Any]:
+        """The states of all shares. An environment that is restarted meanwhile has none: it begins an episode."""
+        while True:
+            for index, share in self._pool.begin_restarted():
+                self._mark(index, [share])
+            parts = [part for results in self._command_all(Command.STATE) for part in results]
+            if not any(part is INTERRUPTED for part in parts):
+                return parts
 
     def _index_of(self, rows: slice) -> int:
         index = self._indices.get((rows.start, rows.stop))

@@ -20,12 +20,16 @@ class Export(NamedTuple):
 
 def choose_format(path: Path | None, format_name: str | None) -> str:
     """The format that was asked for, or that of the file's suffix; ONNX by default."""
+    if format_name and format_name not in FORMATS:
+        raise UserError(f"format: {format_name!r} is not one of {', '.join(FORMATS)}")
     by_suffix = None if path is None else {each.suffix: name for name, each in FORMATS.items()}.get(path.suffix)
     if format_name and by_suffix and format_name != by_suffix:
         raise UserError(
             f"--out: {path} looks like --format {by_suffix}, but --format {format_name} was given: "
             f"name it {path.with_suffix(FORMATS[format_name].suffix).name}"  # type: ignore[union-attr]
         )
+    if path is not None and not format_name and not by_suffix:
+        raise UserError(f"--out: {path} does not say its format: name it .onnx or .pt2, or give the format")
     return format_name or by_suffix or "onnx"
 
 

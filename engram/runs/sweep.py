@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ from engram.stored.metrics import read_metrics
 OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
+OPENING_ATTEMPTS = 10
+BEING_CREATED = ("already exists", "database is locked")  # by another process that began at the same time
 DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
 MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
@@ -69,9 +71,11 @@ class Sweep:
         for frozen in trials:
             if frozen.state is TrialState.RUNNING and frozen.number not in own and is_abandoned(frozen):
                 trial = Trial(self.study, frozen._trial_id)
-                self._claim(trial)
-                self.say(f"{trial_name(self.settings, trial.number)}: taken up again")
-                return trial
+                if self._take_over(trial):
+                    run = trial_name(self.settings, trial.number)
+                    self._reported[run] = max(frozen.intermediate_values, default=-1)
+                    self.say(f"{run}: taken up again")
+                    return trial
         if sum(trial.state is not TrialState.WAITING for trial in trials) >= self.settings.trials:
             return None
         trial = self.study.ask()
@@ -81,9 +85,18 @@ class Sweep:
         return trial
 
     def _claim(self, trial: Trial) -> None:
-        created = psutil.Process().create_time()
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "created": created, "alive": time.time()}
-        trial.set_user_attr(OWNER, owner)
+        trial.set_user_attr(OWNER, {**self._identity(), "alive": time.time()})
+
+    def _take_over(self, trial: Trial) -> bool:
+        """Claim an abandoned trial. Of several processes that try at the same time, the last one to write gets it."""
+        self._claim(trial)
+        time.sleep(POLL_SECONDS)
+        (frozen,) = [each for each in self.study.get_trials(deepcopy=False) if each.number == trial.number]
+        return frozen.state is TrialState.RUNNING and self._identity().items() <= frozen.user_attrs[OWNER].items()
+
+    @staticmethod
+    def _identity() -> dict[str, Any]:
+        return {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()}
 
     def _values(self, trial: Trial) -> dict[str, Any]:
         """The trial's values; a resumed trial keeps its own."""
@@ -96,15 +109,20 @@ class Sweep:
             trial = self._trials[run]
             if beat:
                 self._claim(trial)
-            for steps, value in self._metric(run):
-                if steps > self._reported.get(run, -1):
-                    trial.report(value, steps)
-                    self._reported[run] = steps
-                    if steps >= self.settings.warmup_steps and run not in self._pruned and trial.should_prune():
-                        self._pruned.add(run)
-                        pool.stop(run)
+            for steps in self._report_metric(trial, run):
+                if steps >= self.settings.warmup_steps and run not in self._pruned and trial.should_prune():
+                    self._pruned.add(run)
+                    pool.stop(run)
         if beat:
             self._heartbeat = time.monotonic()
+
+    def _report_metric(self, trial: Trial, run: str) -> Iterator[int]:
+        """Tell Optuna the values that are new, one after the other; yields the steps of each."""
+        for steps, value in self._metric(run):
+            if steps > self._reported.get(run, -1):
+                trial.report(value, steps)
+                self._reported[run] = steps
+                yield steps
 
     def _metric(self, run: str) -> list[tuple[int, float]]:
         records = read_metrics(self.runs_dir / run)
@@ -126,23 +144,30 @@ class Sweep:
             if len(self._failures) >= MAX_FAILURES and not outcome(self.study).complete:
                 raise UserError(f"sweep: the first {MAX_FAILURES} trials failed, the last one with\n{reason}")
             return
+        [*self._report_metric(trial, ended.name)]  # pruning compares others with all of them
         self.study.tell(trial, found[-1][1])
         self.say(f"{ended.name}: {self.settings.metric} {found[-1][1]:.4g} after {ended.seconds:.0f} s")
 
 
 def open_study(settings: SweepSettings, storage: str) -> optuna.Study:
-    try:
-        return optuna.create_study(
-            study_name=settings.study,
-            storage=storage_url(storage),
-            sampler=_sampler(settings),
-            pruner=_pruner(settings),
-            direction=settings.direction,
-            load_if_exists=True,
-        )
-    except Exception as error:  # of any database and its driver
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"storage: {storage} cannot be opened ({reason}): give a file or an Optuna URL") from error
+    for attempt in range(OPENING_ATTEMPTS):
+        try:
+            return optuna.create_study(
+                study_name=settings.study,
+                storage=storage_url(storage),
+                sampler=_sampler(settings),
+                pruner=_pruner(settings),
+                direction=settings.direction,
+                load_if_exists=True,
+            )
+        except Exception as error:  # of any database and its driver
+            text = str(error).strip()
+            if attempt + 1 < OPENING_ATTEMPTS and any(sign in text for sign in BEING_CREATED):
+                time.sleep(POLL_SECONDS)
+                continue
+            reason = text.splitlines()[0] if text else type(error).__name__
+            raise UserError(f"storage: {storage} cannot be opened ({reason}): give a file or an Optuna URL") from error
+    raise AssertionError
 
 
 def storage_url(storage: str) -> str:

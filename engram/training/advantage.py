@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience
+from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
 
 
@@ -42,11 +42,12 @@ def compute_advantages(
         settings.gae_lambda,
         settings.rho_clip,
         settings.c_clip,
+        experience.by_row("masked"),
     )
     advantages, returns = experience.by_segment(advantages), experience.store_returns(returns)
-    alive = experience.buffer["alive"]
     if settings.norm_adv:
-        advantages = normalize(advantages, alive, world, minimum=settings.adv_floor * advantage_unit)
+        counted = learnable(experience.buffer)
+        advantages = normalize(advantages, counted, world, minimum=settings.adv_floor * advantage_unit)
     return Advantages(advantages, returns, value_unit)
 
 
@@ -60,16 +61,22 @@ def vtrace(
     gae_lambda: float,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
+    masked_RT: Tensor | None = None,
 ) -> Advantages:
     """Advantages and returns of every step, [R, T].
 
     `rewards[t]` and `ends[t]` belong to the action at t. `next_values[t]` is the value of the next observation; after
     a truncation that of the true final observation; after a termination 0. `ratio` is the probability of the action
     under the current policy divided by that under the policy that took it; 1 gives plain GAE.
+
+    The outcome of `masked` steps is unknown. They have no advantage, and steps before them end with the value of the
+    first masked observation, as if the rollout ended there.
     """
     rho = ratio_RT.clamp(max=rho_clip)
     discount = gamma * gae_lambda * ratio_RT.clamp(max=c_clip) * (~ends_RT)
     delta = rho * (rewards_RT + gamma * next_values_RT - values_RT)
+    if masked_RT is not None:
+        delta, discount = delta.masked_fill(masked_RT, 0.0), discount.masked_fill(masked_RT, 0.0)
     advantages = reverse_scan(delta, discount)
     return Advantages(advantages, advantages + values_RT)
 

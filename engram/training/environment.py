@@ -1,6 +1,7 @@
 """The environment of a run: as the settings say, as a checkpoint stored it, or as a hook changes it between epochs."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
+from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import Checkpoint
@@ -24,11 +26,11 @@ CHECK_STEPS = 50  # of random play before a run
 log = logging.getLogger("engram")
 
 
-def check_before_run(env: EnvSettings) -> None:
+def check_before_run(env: EnvSettings, on_hang: Callable[[str], None]) -> None:
     """Play a short while with random actions, unless `env.check` is off, so that mistakes show before the run."""
     if getattr(env, "check", "off") == "off":
         return
-    check = check_environment(env, CHECK_STEPS)
+    check = check_environment(env, CHECK_STEPS, on_hang)
     if check.errors:
         raise UserError(check.errors[0])
     for warning in check.warnings:
@@ -49,27 +51,44 @@ def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | No
         raise UserError(f"{checkpoint.path}: its environment does not fit this version of Engram: {error}") from None
 
 
-def open_environment(env: EnvSettings, seed: int, sizes: Sizes, timeout: float, world: World) -> VectorEnv:
-    """`timeout`: seconds that a worker may take for one step."""
+def open_environment(
+    env: EnvSettings,
+    seed: int,
+    sizes: Sizes,
+    step_timeout: float,
+    world: World,
+    restarts: Restarts,
+    on_hang: Callable[[str], None],
+) -> VectorEnv:
     return VectorEnv(
         env,
         num_envs=sizes.num_envs,
         num_workers=sizes.num_workers,
         seed=seed,
         num_batches=number_of_batches(sizes.num_workers, sizes.rows),
-        step_timeout=timeout,
+        step_timeout=step_timeout,
         first_env=world.rank * sizes.num_envs,
+        restarts=restarts,
+        on_hang=on_hang,
     )
 
 
-def change_environment(training: Training, env: EnvSettings, seed: int, sizes: Sizes, timeout: float) -> None:
+def change_environment(
+    training: Training,
+    env: EnvSettings,
+    seed: int,
+    sizes: Sizes,
+    step_timeout: float,
+    on_hang: Callable[[str], None],
+) -> None:
     """Start new episodes in all rows, in a different environment with the same spaces."""
     if env == training.env.settings:
         return
     _check_same_spaces(training.agent.env_spec, make_spec(env))
     training.env.close()
     seed = derive_seed(seed, "environment", training.progress.epoch)  # episodes that were not played before
-    training.env = open_environment(env, seed, sizes, timeout, training.world)
+    restarts = training.env.restarts
+    training.env = open_environment(env, seed, sizes, step_timeout, training.world, restarts, on_hang)
     training.env.reset()
     training.rollout.change_environment(training.env)
     log.info("epoch %s: the environment is now %r", training.progress.epoch, env)

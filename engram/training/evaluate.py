@@ -7,6 +7,7 @@ short episodes.
 # B rows of a batch, D random numbers per action
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def evaluate(
     num_workers: int = 0,
     memory: str = "carry",
     step_timeout: float = 20.0,
+    on_hang: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Play `episodes` whole episodes, spread evenly over the environments. The agent is not changed.
 
@@ -46,12 +48,13 @@ def evaluate(
     the most likely action; otherwise actions are sampled. Memory lasts for an episode, unless `memory` is "off".
     """
     num_envs = min(num_envs, episodes)
+    workers = min(num_workers, num_envs)
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
     device = next(agent.parameters()).device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        VectorEnv(env_settings, num_envs, min(num_workers, num_envs), seed, step_timeout=step_timeout) as env,
+        VectorEnv(env_settings, num_envs, workers, seed, step_timeout=step_timeout, on_hang=on_hang) as env,
         Threads(num_workers, env.rows, len(env.batches)).while_acting(),
     ):
         torch.manual_seed(seed)  # for policies that draw random numbers themselves

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from engram.training.advantage import Advantages
 
 FLOATS = ("rewards", "act_log_prob", "values", "returns", "ratio", "final_values")
-FLAGS = ("dones", "truncateds", "starts", "alive")
+FLAGS = ("dones", "truncateds", "starts", "alive", "masked")
 BOOTSTRAP = ("rewards", "dones", "truncateds", "values", "final_values")  # needed of the step after the last
 NOT_LEARNED_FROM = ("rewards", "ratio", "final_values")  # only advantages need these
+NOT_IN_STEPS = ("returns", "ratio", "masked")  # what a step's td never has
 
 
 class Minibatch(NamedTuple):
@@ -24,7 +25,7 @@ class Minibatch(NamedTuple):
     data: TensorDict  # [B, T]: the stored fields that the update needs
     memory: TensorDict  # [B]: memory at each segment's start, by name
     advantages: Tensor  # [B, T]
-    weights: Tensor  # [B, T]: importance weights; 0 for agents that are not alive and for burn-in steps
+    weights: Tensor  # [B, T]: importance weights; 0 for agents that are not alive, masked and burn-in steps
     value_unit: Tensor | float = 1.0
 
     @property
@@ -91,7 +92,7 @@ class Experience:
         fields |= {name: torch.zeros(shape, dtype=torch.bool, device=device) for name in FLAGS}
         self.buffer = TensorDict(fields, batch_size=shape, device=device)
         # Views of each step, made once: indexing both dimensions in every store costs more.
-        self._steps = [(name, field.unbind(1)) for name, field in fields.items() if name not in ("returns", "ratio")]
+        self._steps = [(name, field.unbind(1)) for name, field in fields.items() if name not in NOT_IN_STEPS]
         self.memory = TensorDict(
             {name: torch.zeros(self.segments, *s, device=device) for name, s in (memory_shapes or {}).items()},
             batch_size=[self.segments],
@@ -112,6 +113,7 @@ class Experience:
         self.position[:] = 0
         self._has_bootstrap[:] = False
         self.buffer["ratio"].fill_(1.0)
+        self.buffer["masked"].fill_(False)
 
     def step_of(self, env_id: slice) -> int:
         """Number of steps stored for these rows, which must all have the same."""
@@ -131,6 +133,20 @@ class Experience:
             if value is not None:
                 steps[t][segments] = value
         self.position[env_id] += 1
+
+    def mask_unfinished(self, interrupted: Tensor, env_id: slice) -> None:
+        """Mask what these rows, [R] bool, stored of the episode that was cut off, back to the start of its segment.
+
+        To be called before the step that follows is stored. The outcome of the last action is unknown, so no advantage
+        of these steps is known.
+        """
+        step = self.step_of(env_id)
+        if step == 0:
+            return  # the outcome of the last action came with the rollout before
+        segments, steps = self._segments_of(env_id, step - 1), (step - 1) % self.horizon + 1
+        starts = self.buffer["starts"][segments, :steps].int()
+        later_starts = starts.flip(1).cumsum(1).flip(1) - starts
+        self.buffer["masked"][segments, :steps] |= interrupted.unsqueeze(1) & (later_starts == 0)
 
     def store_memory(self, memory: Mapping[str, Tensor], env_id: slice) -> None:
         """Store the memory of these rows before the segment that begins now."""
@@ -166,7 +182,7 @@ class Experience:
             for segments in order.view(count, -1):
                 yield self._minibatch(segments, advantages, None)
             return
-        size = (advantages.advantages * self.buffer["alive"]).abs().sum(1)
+        size = (advantages.advantages * learnable(self.buffer)).abs().sum(1)
         priority = size.pow(prio_alpha).clamp(min=1e-6)
         probability = priority / priority.sum()
         for _ in range(count):
@@ -188,7 +204,7 @@ class Experience:
 
     def _minibatch(self, segments: Tensor, advantages: "Advantages", importance: Tensor | None) -> Minibatch:
         data = _select(self.buffer, segments, without=NOT_LEARNED_FROM)
-        weights = data["alive"].float()
+        weights = learnable(data).float()
         if self.burn_in:
             weights[:, : self.burn_in] = 0
         if importance is not None:
@@ -205,6 +221,15 @@ class Experience:
     def _segments_of(self, env_id: slice, step: int) -> slice:
         offset = step // self.horizon * self.rows
         return slice(env_id.start + offset, env_id.stop + offset)
+
+
+def learnable(steps: TensorDictBase) -> Tensor:
+    """The steps that count: those of agents that are alive, except masked ones.
+
+    A step is masked if its environment failed before the episode's end, in the same segment: what its action led to, or
+    an action after it, is unknown. It was played and can be replayed, but has no advantage and no return.
+    """
+    return steps["alive"] & ~steps["masked"]
 
 
 def _select(source: TensorDictBase, segments: Tensor, without: Sequence[str] = ()) -> TensorDict:

@@ -12,6 +12,7 @@ from engram.training.settings import Trainer
 
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 CORRELATION = 0.7  # of the noise of actions from step to step
+PERSISTENT = 0.95  # of every fourth row, for discrete actions: keeps a direction for some 20 steps
 
 
 def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
@@ -30,7 +31,15 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
     return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
-def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: float) -> tuple[Tensor, Tensor]:
+def correlations(correlation: float, rows: int, continuous: bool) -> Tensor:
+    """The correlation of each row's noise, [R, 1]. For discrete actions every fourth row is more persistent."""
+    every = torch.full((rows, 1), correlation)
+    if correlation and not continuous:
+        every[3::4] = max(correlation, PERSISTENT)
+    return every
+
+
+def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: Tensor | float) -> tuple[Tensor, Tensor]:
     """Uniform noise whose normal quantiles are an AR(1) process, and its last state.
 
     Each step's distribution is unchanged, so log-probabilities are exact.

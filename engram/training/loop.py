@@ -13,7 +13,7 @@ from engram.env.settings import EnvSettings
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience
+from engram.training.experience import Experience, learnable
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import (
     Averages,
@@ -100,6 +100,7 @@ def train(
                 record |= evaluate()
         record |= progress.timing(timers.take(), training.rollout.batch_size)
         record["process/megabytes"] = process_megabytes()
+        record["env/worker_restarts"] = sum(world.gather(training.env.restarts.count))
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
         check_health(record, agent, settings)
@@ -132,6 +133,8 @@ def learn(training: Training, experience: Experience, settings: Trainer, average
     agent, world, prioritized = training.agent, training.world, settings.prioritized
     set_options(training.optimizer, settings.optimizer)
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    if not world.sum(learnable(experience.buffer).sum()).item():  # every environment failed at the end
+        return compute_advantages(experience, settings.ppo, world=world)
     norm_returns, first = settings.ppo.norm_returns, is_first_update(agent)
     if norm_returns and first:
         begin_value_normalization(agent, experience, settings.ppo, world)

@@ -7,7 +7,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.observations import unpack
 from engram.training.advantage import Advantages, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Experience
+from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
 
 FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
@@ -24,6 +24,7 @@ def advantage_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
 
 
 def is_first_update(agent: MettaAgent) -> bool:
+    """Whether all returns so far were the same, so that there is no unit for values yet."""
     return not agent.policy.value_normalizer.updates.item()
 
 
@@ -34,17 +35,17 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
     An untrained critic then predicts the mean return instead of 0. Segments end long before discounted rewards fade,
     so returns are bootstrapped from that mean until it no longer changes.
     """
-    normalizer, alive = agent.policy.value_normalizer, experience.buffer["alive"]
+    normalizer, counted = agent.policy.value_normalizer, learnable(experience.buffer)
     stored = [
-        (fields, fields["values"].clone(), fields["final_values"].clone())
+        (fields, normalizer.inverse(fields["values"]), normalizer.inverse(fields["final_values"]))
         for fields in (experience.buffer, experience.bootstrap)
     ]
     for _ in range(FIRST_SWEEPS):
-        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, alive, world)
-        normalizer.begin(mean.float(), mean_square.float())
-        for fields, values, final_values in stored:
-            fields["values"].copy_(normalizer(values))
-            fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_values), final_values))
+        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, counted, world)
+        normalizer.begin(mean.float(), (mean_square - mean.square()).float())
+        for fields, outputs, final_outputs in stored:
+            fields["values"].copy_(normalizer(outputs))
+            fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_outputs), 0.0))
 
 
 @torch.no_grad()
@@ -52,13 +53,14 @@ def update_normalizers(
     agent: MettaAgent, experience: Experience, advantages: Advantages, observations: bool, values: bool, world: World
 ) -> None:
     """Update the statistics with the observations and returns of a rollout, after learning from it."""
-    alive = experience.buffer["alive"]
+    counted = learnable(experience.buffer)
     if values:
-        _, mean, mean_square = masked_moments(advantages.returns, alive, world)
-        agent.policy.value_normalizer.update(mean.float(), mean_square.float(), agent.policy.value_output())
+        _, mean, mean_square = masked_moments(advantages.returns, counted, world)
+        variance = (mean_square - mean.square()).float()
+        agent.policy.value_normalizer.update(mean.float(), variance, agent.policy.value_output())
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
-        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), alive, world)
+        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), counted, world)
         variance = (mean_square - mean.square()).clamp(min=0)
         normalizer.update(count.float(), mean.float(), variance.float())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from engram.agent.previous import PREVIOUS
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Minibatch
+from engram.training.experience import Minibatch, learnable
 
 REPLAYED = ("env_obs", "dones", "truncateds", "starts", *PREVIOUS.values())
 
@@ -34,10 +34,10 @@ def replay(agent: nn.Module, minibatch: Minibatch) -> TensorDictBase:
 
 def replay_error(replayed: Mapping[str, Tensor], minibatch: Minibatch, world: World = ALONE) -> ReplayError:
     """Over the steps of all ranks."""
-    data = minibatch.data
+    data, counted = minibatch.data, learnable(minibatch.data)
 
     def largest(new: Tensor, old: Tensor) -> Tensor:
-        return world.max(((new.detach() - old).abs() * data["alive"]).max())
+        return world.max(((new.detach() - old).abs() * counted).max())
 
     return ReplayError(
         largest(replayed["act_log_prob"], data["act_log_prob"]), largest(replayed["value"], data["values"])

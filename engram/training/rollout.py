@@ -7,12 +7,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.device import autocast
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
-from engram.training.exploration import correlate
+from engram.training.exploration import correlate, correlations
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.settings import Trainer
@@ -44,7 +45,9 @@ class Rollout:
         self._all_rows = world.size * experience.rows
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
-        self.noise_correlation = settings.noise_correlation
+        continuous = isinstance(agent.action_space, GaussianActions)
+        self.correlation = correlations(settings.noise_correlation or 0.0, self._all_rows, continuous).to(self.device)
+        self.correlated = bool(settings.noise_correlation)
         self.last_noise: Tensor | None = None  # [all rows, D] normal: where correlated noise continues
         self._held: list[Batch] = []  # received, used for bootstrapping, and not yet acted on
         self._tds: dict[int, TensorDict] = {}  # views of the environments' buffers, by a batch's first row
@@ -60,8 +63,8 @@ class Rollout:
         # nor on the rank that has the row.
         shape = (experience.steps_per_row, self._all_rows, self.agent.action_space.noise)
         noise = torch.rand(shape, generator=self.generator, device=self.device)
-        if self.noise_correlation:
-            noise, self.last_noise = correlate(noise, self.last_noise, self.noise_correlation)
+        if self.correlated:
+            noise, self.last_noise = correlate(noise, self.last_noise, self.correlation)
         noise = noise[:, self._own_rows]
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
@@ -92,6 +95,8 @@ class Rollout:
         """Store one step of these rows and return their actions; None if they were full and this bootstraps them."""
         experience, rows = self.experience, batch.rows
         step = experience.step_of(rows)
+        if batch.interrupted.any():
+            experience.mask_unfinished(torch.from_numpy(batch.interrupted).to(self.device), rows)
         td = self._to_td(batch)
         if batch.buffers.truncations.any():
             td["final_values"] = self._final_values(batch)

@@ -16,9 +16,11 @@ from engram.cores import available_cores
 from engram.diagnosis.finding import Diagnosis
 from engram.diagnosis.live import LiveDiagnosis
 from engram.diagnosis.setup import Setup
+from engram.env.errors import EnvError
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
+from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.stored.metrics import read_metrics
 from engram.stored.plan import stored_plan, write_plan
@@ -33,6 +35,7 @@ from engram.training.distributed import ALONE, World
 from engram.training.environment import change_environment, check_before_run, current_environment, open_environment
 from engram.training.evaluate import evaluate
 from engram.training.exploration import with_exploration
+from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.log import log_to
 from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record
@@ -121,12 +124,19 @@ def start(
     trust: bool = False,
     restore_directory: Callable[[], None] | None = None,
     on_epoch: Callable[[Record], HookResult] | None = None,
+    end_hung: Callable[[], None] = lambda: None,
 ) -> RunResult:
     """Train a run. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
     `restore_directory` is called before every write, to recreate what was removed from the run's directory.
+    `end_hung` ends the program when an environment of this process hangs, after that was logged.
     """
+
+    def on_hang(message: str) -> None:
+        log.error("%s", message)
+        end_hung()
+
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: `start` needs an audit function: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
@@ -137,7 +147,7 @@ def start(
     torch.manual_seed(settings.seed)
     spec = make_spec(settings.env)
     if world.main:
-        check_before_run(settings.env)
+        check_before_run(settings.env, on_hang)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = make_agent(settings.policy, spec, settings.trainer, checkpoint, settings.init_from).to(device)
@@ -145,7 +155,8 @@ def start(
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    with open_environment(env_settings, env_seed, sizes, settings.trainer.worker_timeout, world) as env:
+    timeout, restarts = settings.trainer.worker_timeout, Restarts(settings.trainer.worker_restarts)
+    with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
@@ -156,7 +167,7 @@ def start(
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, diagnosis)
+        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, on_hang, diagnosis)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     result = replace(result, diagnosis=diagnosis.result() if diagnosis else None)
@@ -181,6 +192,7 @@ def _train(
     display: Display,
     audit: Callable[[MettaAgent], None] | None,
     on_epoch: Callable[[Record], HookResult] | None,
+    on_hang: Callable[[str], None],
     diagnosis: LiveDiagnosis | None,
 ) -> None:
     """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
@@ -200,8 +212,9 @@ def _train(
     def evaluate_now() -> Record:
         if not world.main:
             return {}
-        play = partial(evaluate, training.agent, settings.env, trainer.evaluate_episodes, memory=trainer.memory)
-        return play().record() | play(greedy=True).record("greedy_")
+        what = (training.agent, settings.env, trainer.evaluate_episodes)
+        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=trainer.worker_timeout, on_hang=on_hang)
+        return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
 
     def stop_after(record: Record) -> bool:
         if on_epoch is None:
@@ -212,7 +225,7 @@ def _train(
         )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
-            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout)
+            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
         return orders.stop
 
     try:
@@ -220,6 +233,8 @@ def _train(
     except KeyboardInterrupt as stop:
         message = stop_message(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None
+    except EnvError as error:
+        raise type(error)(f"{error}\n{save_finished_epochs(training, checkpoints)}") from error
     finally:
         training.env.close()
         for sink in sinks:

@@ -73,7 +73,8 @@ class Trainer(Settings):
     total_timesteps: Positive = 300_000
     num_envs: Size | None = None  # null: chosen for the machine
     num_workers: Workers | None = None  # 0: environments step in this process; null: chosen for the machine
-    worker_timeout: PositiveFloat = 20.0  # seconds a worker may take for one step
+    worker_timeout: PositiveFloat = 20.0  # seconds a worker, or environments in this process, may take for one step
+    worker_restarts: Workers = 3  # of failed environments within ten minutes; 0: the first failure ends the run
     disk_timeout: NonNegative = 600.0  # seconds of failing writes, such as on a full disk, before the run stops
     peer_timeout: PositiveFloat = 300.0  # seconds that ranks wait for each other
     scale_batches_by_world_size: bool = False  # the sizes given here are those of all ranks together, not of each

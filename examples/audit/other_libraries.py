@@ -3,6 +3,7 @@
 engram audit examples/audit/other_libraries.py:TorchRL env=recall
 engram audit examples/audit/other_libraries.py:RLGames env=recall
 engram audit examples/audit/other_libraries.py:Tianshou env=recall
+engram audit examples/audit/other_libraries.py:RLlib env=recall
 """
 
 import torch
@@ -141,3 +142,32 @@ class PufferLib2(nn.Module):
         logits, value, state = self.network(obs, state if steps == 1 else None)
         logits = logits if isinstance(logits, torch.Tensor) else torch.cat(list(logits), -1)
         return logits.reshape(rows, steps, -1), value.reshape(rows, steps), state
+
+
+class RLlib(nn.Module):
+    """RLlib's default PPO module with an LSTM. Its connectors split sequences where an episode ends.
+
+    Learning begins each piece from the state that acting stored for its first step.
+    """
+
+    def __init__(self, env):
+        super().__init__()
+        from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+        from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+        self.network = DefaultPPOTorchRLModule(
+            observation_space=env.single_observation_space,
+            action_space=env.single_action_space,
+            model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=SIZE, fcnet_hiddens=[SIZE]),
+            catalog_class=PPOCatalog,
+        )
+
+    def initial_state(self, rows):
+        zeros = next(self.parameters()).new_zeros(rows, 1, SIZE)
+        return {"h": zeros, "c": zeros}
+
+    def forward(self, obs, state):  # [B, T, ...]
+        batch = {"obs": obs, "state_in": state}
+        output = self.network.forward_train(batch)
+        return output["action_dist_inputs"], self.network.compute_values(batch), output["state_out"]

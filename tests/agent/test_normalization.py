@@ -28,17 +28,17 @@ def test_observations_are_unchanged_before_the_first_update_but_for_clipping() -
 def test_values_stay_the_same_when_their_statistics_change() -> None:
     torch.manual_seed(0)
     normalizer, layer, features = ValueNormalizer(), nn.Linear(8, 1), torch.randn(20, 8)
-    normalizer.begin(torch.tensor(5.0), torch.tensor(29.0))
+    normalizer.begin(torch.tensor(5.0), torch.tensor(4.0))
     assert (normalizer.mean.item(), normalizer.std.item()) == (5.0, 2.0)
     before = normalizer(layer(features))
-    normalizer.update(torch.tensor(-40.0), torch.tensor(5000.0), layer)
+    normalizer.update(torch.tensor(-40.0), torch.tensor(3400.0), layer)
     assert normalizer.std.item() != 2.0
     torch.testing.assert_close(normalizer(layer(features)), before, rtol=1e-5, atol=1e-5)
 
 
 def test_an_untrained_critic_begins_with_the_mean_return() -> None:
     normalizer = ValueNormalizer()
-    normalizer.begin(torch.tensor(-800.0), torch.tensor(800.0**2 + 100.0))
+    normalizer.begin(torch.tensor(-800.0), torch.tensor(100.0))
     assert normalizer(torch.zeros(1)).item() == -800
 
 
@@ -53,5 +53,34 @@ def test_the_largest_spread_of_returns_is_remembered() -> None:
 
 def test_equal_returns_do_not_divide_by_zero() -> None:
     normalizer = ValueNormalizer()
-    normalizer.begin(torch.tensor(3.0), torch.tensor(9.0))
+    normalizer.begin(torch.tensor(3.0), torch.tensor(0.0))
     assert normalizer(torch.ones(1)).isfinite().all()
+
+
+@pytest.mark.parametrize("mean", [0.0, -100.0, 1e4])
+def test_statistics_begin_again_until_returns_differ(mean: float) -> None:
+    normalizer = ValueNormalizer()
+    for variance, begun in ((0.0, 0), (1e-9, 0), (mean**2 + 1, 1)):
+        normalizer.begin(torch.tensor(mean), torch.tensor(variance))
+        assert normalizer.updates == begun
+    assert normalizer.std.square().item() == pytest.approx(mean**2 + 1)
+
+
+def test_a_small_spread_around_a_large_mean_is_not_lost_to_rounding() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.begin(torch.tensor(1e4), torch.tensor(400.0))
+    normalizer.update(torch.tensor(1e4), torch.tensor(400.0), None)
+    assert normalizer.std.item() == pytest.approx(20)
+
+
+def test_the_variance_of_two_rollouts_counts_the_distance_of_their_means() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.begin(torch.tensor(0.0), torch.tensor(1.0))
+    normalizer.update(torch.tensor(4.0), torch.tensor(1.0), None)
+    assert (normalizer.mean.item(), normalizer.variance.item()) == (2.0, 5.0)
+
+
+def test_the_inverse_gives_the_output_of_a_value() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.begin(torch.tensor(5.0), torch.tensor(4.0))
+    torch.testing.assert_close(normalizer.inverse(normalizer(torch.tensor([-1.0, 3.0]))), torch.tensor([-1.0, 3.0]))

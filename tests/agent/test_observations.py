@@ -9,6 +9,7 @@ from tensordict import TensorDict
 
 from engram.agent.encoders.parts import OneHot, PartsEncoder, SymbolGridEncoder
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import pack, unpack
 from engram.agent.settings import PyAgent
 from engram.agent.transfer import check_compatible
@@ -303,3 +304,22 @@ def test_symbols_with_the_previous_action_or_reward_replay_exactly(previous):
     torch.manual_seed(0)
     agent = MettaAgent(spec, PyAgent(hidden_size=16, previous=previous))
     assert play_and_replay(agent, 7)[0] < 1e-5
+
+
+@pytest.mark.parametrize("steps", [1, 7, 64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"name": name} for name in ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example")),
+        *({"core": core, "critic_memory": True} for core in ("lstm", "gru", "mingru", "lru", "attention")),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_parts_masks_previous_step_normalisation_and_critic_together_replay_exactly(options, steps):
+    torch.manual_seed(0)
+    inputs = {"previous": ["action", "reward"], "critic_only": ["camera", "place/position"]}
+    agent = MettaAgent(spec_of(masks=True), PyAgent(hidden_size=16, **inputs, **options))
+    for module in agent.modules():
+        if isinstance(module, ObservationNormalizer):
+            module.update(torch.tensor(100.0), torch.randn_like(module.mean), torch.rand_like(module.variance) + 0.5)
+    assert play_and_replay(agent, steps)[0] < 1e-5

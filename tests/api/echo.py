@@ -27,3 +27,10 @@ class Echo(gymnasium.Env):
     def _observation(self):
         shown = self.bit if self.time == 0 else 0
         return {"bit": shown, "clock": np.array([self.time / (self.delay + 1)], np.float32)}
+
+
+class Room(Echo):
+    """The environment of docs/python.md, which has a size."""
+
+    def __init__(self, size: int = 5) -> None:
+        super().__init__()

@@ -136,6 +136,13 @@ def test_other_mistakes_in_acting(cartpole):
         (lambda: engram.load("nowhere/x"), "run: there are no runs in nowhere"),
         (lambda: engram.load(cartpole, checkpoint="best"), "checkpoint: .* has no best checkpoint yet"),
         (lambda: engram.load(5), "run: 5 is a int: give the directory of a run"),
+        (lambda: engram.load(cartpole, seed="x"), "seed: 'x' is not a whole number from 0"),
+        (lambda: engram.load(cartpole, device="cpuu"), "device: 'cpuu' is not one of auto, cpu.*did you mean cpu"),
+        (lambda: agent.act(np.full((2, 4), np.nan)), "observation: has NaN or infinity"),
+        (
+            lambda: agent.act(np.zeros((2, 4)), action_masks=[[1, 0]] * 2),
+            "action_masks: CartPole-v1 had no",
+        ),
     ):
         with pytest.raises(engram.UserError, match=message):
             call()

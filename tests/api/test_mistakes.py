@@ -49,6 +49,14 @@ SAME = [
     ({"env": "recall", "hooks": "gone.py:f"}, ["env=recall", "hooks=gone.py:f"]),
     ({"env": "recall", "py_agent": {"hidden_size": 0}}, ["env=recall", "py_agent.hidden_size=0"]),
     ({"env": "recall", "init_from": "runs/gone"}, None),
+    ({"env": "recall", "hooks": "f"}, ["env=recall", "hooks=f"]),
+    ({"env": "recall", "trainer..x": 1}, ["env=recall", "trainer..x=1"]),
+    ({"env": "recall", "py_agent.previous": ["reward", "reword"]}, ["env=recall", "py_agent.previous=[reward,reword]"]),
+    ({"env": "recall", "task": "recall/delay10"}, ["env=recall", "task=recall/delay10"]),
+    ({"env": "recall", "trainer.kickstart": {}}, ["env=recall", "trainer.kickstart={}"]),
+    ({"env": "CartPole-v1", "env.wrappers": [5]}, ["env=CartPole-v1", "env.wrappers=[5]"]),
+    ({"env": "CartPole-v1", "env.kwargs": {"nope": 1}}, ["env=CartPole-v1", "env.kwargs.nope=1"]),
+    ({"env": "mettagrid", "env.path": "gone.yaml"}, ["env=mettagrid", "env.path=gone.yaml"]),
 ]
 
 

@@ -153,3 +153,39 @@ CONSTANT = {
         "schedule": {"optimizer.learning_rate": {"kind": "constant"}, "ppo.ent_coef": {"kind": "constant"}},
     },
 }
+
+
+def test_a_run_resumes_with_what_its_hook_had_changed(tmp_path):
+    def change(run, record):  # in the first epoch only
+        if record["epoch"] == 1:
+            run.set("ppo.ent_coef", 0.5)
+            run.set("optimizer.learning_rate", 0.003)
+            return {"delay": 6}
+
+    def change_and_stop(run, record):
+        if record["epoch"] == 2:
+            run.stop()
+        return change(run, record)
+
+    options = {"total_timesteps": 256, "runs_dir": tmp_path, "env.delay": 3, **SMALL}
+    whole = engram.train("recall", run="whole", on_epoch=change, **options)
+    stopped = engram.train("recall", run="parts", on_epoch=change_and_stop, **options)
+    assert stopped.steps == 128
+    resumed = engram.train(run="parts", runs_dir=tmp_path, on_epoch=change, progress=False)
+    assert records(resumed) == records(whole)
+    assert whole.records[-1]["schedule/optimizer.learning_rate"] == 0.003
+
+
+def test_a_run_with_parts_is_evaluated_and_teaches_another(run, tmp_path):
+    assert run.evaluate(episodes=6, greedy=True).episodes == 6
+    teacher = {"teacher": str(run.directory), "anneal_steps": 1000}
+    trainer = {**SMALL["trainer"], "kickstart": teacher}
+    student = engram.train(
+        Echo, "fast", total_timesteps=128, runs_dir=tmp_path, run="student", trainer=trainer, progress=False
+    )
+    assert all(record["loss/teacher_action"] > 0 for record in student.records)
+
+
+def test_a_run_with_parts_passes_the_audit(run):
+    report = engram.audit(run, only=["replay", "boundary_learning", "row_isolation", "detachment"])
+    assert report.passed, report

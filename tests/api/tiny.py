@@ -24,9 +24,10 @@ SMALL: dict[str, Any] = {
 class Small(engram.LSTMWrapper):
     """A policy of a user's own."""
 
-    def __init__(self, env: object, **kwargs: Any) -> None:
-        super().__init__(env, input_size=8, hidden_size=8, **kwargs)
-        self.encoder, self.actor, self.critic = nn.Linear(3, 8), nn.Linear(8, 2), nn.Linear(8, 1)
+    def __init__(self, env: object, hidden_size: int = 8, **kwargs: Any) -> None:
+        super().__init__(env, input_size=8, hidden_size=hidden_size, **kwargs)
+        self.encoder = nn.Linear(3, 8)
+        self.actor, self.critic = nn.Linear(hidden_size, 2), nn.Linear(hidden_size, 1)
 
     def encode_observations(self, observations: Any) -> Tensor:
         bit, clock = nn.functional.one_hot(observations["bit"].flatten().long(), 2), observations["clock"]

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from audit.broken.case import TINY
 from gymnasium import spaces
 from support.playing import vector_env
 from torch import nn
@@ -14,7 +15,7 @@ from torch.distributions import Categorical, Normal
 from engram.audit import run_audit
 from engram.audit.adapters.registry import recognise
 from engram.audit.adapters.row_state import RowStates
-from engram.audit.context import QUICK, AuditContext
+from engram.audit.context import AuditContext
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -36,7 +37,7 @@ puffer, sb3 = example("pufferlib_policy"), example("sb3_policy")
 
 
 def failures(make, env=ENV, **options) -> set[str]:
-    return {result.name for result in run_audit(make, env, sizes=QUICK, **options).failures}
+    return {result.name for result in run_audit(make, env, sizes=TINY, **options).failures}
 
 
 @pytest.mark.parametrize(("policy", "kind"), [(Plain, "module"), (Agent, "cleanrl"), (puffer.make, "pufferlib")])
@@ -50,7 +51,7 @@ def test_no_alarm_for_what_is_exact(policy) -> None:
 
 
 def test_the_loop_of_pufferlib_never_clears_and_learns_every_segment_from_nothing() -> None:
-    report = run_audit(lambda: puffer.make(ENV), ENV, sizes=QUICK)
+    report = run_audit(lambda: puffer.make(ENV), ENV, sizes=TINY)
     said = {result.name: result.finding for result in report.failures}
     assert said.keys() == {"boundary_acting", "boundary_learning", "gradient_boundary", "replay"}
     assert said["boundary_acting"].startswith("memory is not cleared at all")
@@ -242,6 +243,26 @@ def test_a_state_that_is_not_known_is_found_by_calling_without_one() -> None:
 def test_a_module_whose_state_is_unknown_says_how_to_tell(policy, said: str) -> None:
     with pytest.raises(UserError, match=rf"(?s){said}.* initial_state\(.*rows\)"):
         AuditContext(lambda: policy(ENV), ENV)
+
+
+class Unheard(nn.Module):
+    """Its call is none that an adapter knows."""
+
+    def __init__(self, width, depth=1):
+        super().__init__()
+        self.cell = nn.GRUCell(5, width)
+
+    def forward(self, batch, carry, *, mask):
+        return {"carry": self.cell(batch["x"], carry * mask)}
+
+
+def test_the_lines_to_write_are_filled_in_for_the_class() -> None:
+    with pytest.raises(UserError) as error:
+        AuditContext(lambda: Unheard(width=24), ENV)
+    lines = str(error.value)
+    assert "self.policy = Unheard(width=...)" in lines
+    assert "torch.zeros(rows, 24)" in lines
+    assert "self.policy(obs, state, mask=...)" in lines
 
 
 class Sequences(nn.Module):

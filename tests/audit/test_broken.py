@@ -27,7 +27,7 @@ def test_a_fault_is_caught_by_the_right_checks(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES[::6], ids=lambda case: case.policy.__name__)
+@pytest.mark.parametrize("case", CASES[::12], ids=lambda case: case.policy.__name__)
 def test_every_other_failure_is_a_consequence(case: Case) -> None:
     only = [*WITHOUT_COMPILING, *({"compile"} & case.checks)]
     report = run_audit(partial(case.policy, case.env), case.env, takes_options=True, only=only, sizes=QUICK)

@@ -8,6 +8,7 @@ import pytest
 
 from engram.audit.adapters.registry import ADAPTERS
 from engram.audit.checks import CHEAP, CHECKS
+from engram.audit.context import QUICK
 from engram.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,6 +28,13 @@ def test_every_adapter_has_an_example_that_is_there() -> None:
     assert all((ROOT / path).is_file() for path in rows.values())
 
 
+@pytest.fixture
+def small_sizes(monkeypatch) -> None:
+    """The examples rehearse at full size, which proves no more about the example."""
+    monkeypatch.setattr("engram.audit.context.DEFAULT_SIZES", QUICK)
+
+
+@pytest.mark.usefixtures("small_sizes")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -41,6 +49,7 @@ def test_examples_run(name: str, said: str, capsys) -> None:
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_sizes")
 def test_the_example_of_a_test_holds() -> None:
     runpy.run_path(str(ROOT / "examples" / "audit" / "in_your_tests.py"))["test_the_memory_of_my_policy_is_right"]()
 
@@ -50,5 +59,6 @@ def test_the_policies_of_the_page_on_policies_hold(policy: str, tmp_path: Path, 
     file = tmp_path / "policies.py"
     examples = re.findall(r"^```python\n(.*?)^```", POLICIES, re.MULTILINE | re.DOTALL)
     file.write_text("\n\n".join(examples), encoding="utf-8")
-    exit_code = main(["audit", f"{file}:{policy}", "env=gym", "env.id=CartPole-v1", "py_agent.hidden_size=64"])
+    options = ["env=gym", "env.id=CartPole-v1", "py_agent.hidden_size=64", "--quick"]
+    exit_code = main(["audit", f"{file}:{policy}", *options])
     assert exit_code == 0, capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 import torch
 from audit.broken.alone import Alone
 from audit.broken.calls import AveragedOverChoices
-from audit.broken.case import SEVERAL, TOKENS
+from audit.broken.case import SEVERAL, TINY, TOKENS
 from audit.broken.wrapper import OwnForward, Small, Tokens
 from gymnasium import spaces
 from support.designs import DESIGNS, design
@@ -19,7 +19,7 @@ from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, YamlAgent
 from engram.audit import run_audit
 from engram.audit.checks import CHECKS
-from engram.audit.context import QUICK
+from engram.audit.context import QUICK, AuditSizes
 
 
 class OwnLSTM(OwnForward):
@@ -84,6 +84,13 @@ class ByRowInADict(Alone):
         self.lstm_c.pop(env_id, None)
 
 
+class ClearedToOnes(Alone):
+    """The same at every start, so nothing of the past passes."""
+
+    def clear(self, h, c, start):
+        return h.masked_fill(start, 1), c.masked_fill(start, 1)
+
+
 class AddedOverChoices(AveragedOverChoices):
     def whole_batches(self, parts, actions):
         return 2 * super().whole_batches(parts, actions)
@@ -111,7 +118,7 @@ for actions in (spaces.Box(-1, 1, (2,)), spaces.Discrete(90)):
 def test_no_alarm_for_what_is_right(name: str) -> None:
     make, env = RIGHT[name]
     only = [check for check in CHECKS if check != "compile"]
-    report = run_audit(make, env, takes_options=True, only=only, sizes=QUICK)
+    report = run_audit(make, env, takes_options=True, only=only, sizes=TINY)
     assert {result.name: result.finding for result in report.failures} == {}
 
 
@@ -120,12 +127,18 @@ def test_what_is_kept_with_a_graph_fails_though_nothing_uses_it_again() -> None:
     assert "kept with a graph: last_features" in result.finding
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_constant_initial_state_is_noted_and_no_fault() -> None:
+    report = run_audit(*vector(ClearedToOnes), only=["boundary_acting", "boundary_learning", "nan_at_start"])
+    assert report.passed
+    assert "from a constant state" in report.results[0].notes[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_no_alarm_whatever_the_seed(seed: int) -> None:
     only = [check for check in CHECKS if check != "compile"]
     assert (
         run_audit(
-            partial(Small, vector_env()), vector_env(), takes_options=True, only=only, seed=seed, sizes=QUICK
+            partial(Small, vector_env()), vector_env(), takes_options=True, only=only, seed=seed, sizes=TINY
         ).failures
         == ()
     )
@@ -136,11 +149,17 @@ def checks_of(name: str) -> list[str]:
     return [check for check in CHECKS if check != "compile" or name in ("fast", "latent_attn_tiny", "example")]
 
 
+def sizes_of(name: str) -> AuditSizes:
+    """A full rehearsal of one; all have the same core, store and heads."""
+    return AuditSizes() if name == "fast" else QUICK
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_all_our_policies_hold(name: str) -> None:
     make = partial(find_class(name), token_spec(), hidden_size=32)
-    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name)).failures == ()
+    report = run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=sizes_of(name))
+    assert report.failures == ()
 
 
 @pytest.mark.slow
@@ -148,7 +167,7 @@ def test_all_our_policies_hold(name: str) -> None:
 def test_all_our_yaml_policies_hold(name: str) -> None:
     settings = design(name).model_dump()
     make = lambda **options: ComponentPolicy(token_spec(), YamlAgent(**(settings | options)))  # noqa: E731
-    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name)).failures == ()
+    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=TINY).failures == ()
 
 
 def test_a_policy_that_is_a_module_inside_the_wrapper_holds() -> None:
@@ -165,6 +184,5 @@ def test_a_policy_that_is_a_module_inside_the_wrapper_holds() -> None:
 
     only = [check for check in CHECKS if check != "compile"]
     assert (
-        run_audit(lambda: LSTMWrapper(vector_env(), policy=Inner()), vector_env(), only=only, sizes=QUICK).failures
-        == ()
+        run_audit(lambda: LSTMWrapper(vector_env(), policy=Inner()), vector_env(), only=only, sizes=TINY).failures == ()
     )

@@ -73,3 +73,8 @@ def test_popgym_and_minigrid_run_without_wrappers():
     assert popgym is not None
     for name in [*names, "minigrid:MiniGrid-MemoryS7-v0"]:
         assert check_environment(Gym(id=name), 5).errors == [], name
+
+
+@pytest.mark.parametrize(("name", "same"), [("FrozenLake-v1", True), ("Blackjack-v1", False)])
+def test_first_observations_of_all_episodes_are_compared(name, same):
+    assert ("seeds" in check_environment(Gym(id=name)).facts) == same

@@ -43,9 +43,20 @@ def test_the_documented_environment_runs(tmp_path, monkeypatch) -> None:
     assert ended.stats["lights"] == lights.tolist()
 
 
-def test_the_documented_world_can_be_played(tmp_path) -> None:
+def test_the_documented_world_can_be_played_and_pays_rewards(tmp_path) -> None:
     (tmp_path / "world.yaml").write_text(examples("yaml")[0], encoding="utf-8")
-    assert make_spec(MettagridFile(path=str(tmp_path / "world.yaml"))).agents == 2
+    settings = MettagridFile(path=str(tmp_path / "world.yaml"))
+    buffers = Buffers.allocate(make_spec(settings), 8)
+    assert buffers.spec.agents == 2
+    block = make_block(settings, range(4), 0, buffers)
+    block.reset()
+    draw, rewards = np.random.default_rng(0), 0.0
+    for _ in range(100):
+        buffers.actions[:] = draw.integers(buffers.spec.single_action_space.n, size=8)
+        block.step()
+        rewards += buffers.rewards.sum()
+    assert rewards > 0
+    block.close()
 
 
 def test_the_documented_loop_runs() -> None:

@@ -18,6 +18,8 @@ from engram.settings import UserError
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "export.md"
 
+HOUSE = ("env=gym", "env.id=house:House-v0")  # images, symbols, vectors and text as parts, and action masks
+INPUTS_AND_CRITIC = ("py_agent.previous=[action,reward]", "py_agent.critic_only=[camera,position]")
 POLICIES = {
     "fast": ("env=tmaze",),
     "latent_attn_tiny": ("env=tmaze", "py_agent=latent_attn_tiny"),
@@ -27,9 +29,25 @@ POLICIES = {
     "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
     "gru": ("env=recall", "py_agent.core=gru"),
     "mingru": ("env=recall", "py_agent.core=mingru"),
+    "lru": ("env=recall", "py_agent.core=lru"),
+    "attention": ("env=recall", "py_agent.core=attention", "py_agent.window=8"),
     "parts": ("env=gym", "env.id=minigrid:MiniGrid-Empty-5x5-v0"),
     "continuous": ("env=gym", "env.id=Pendulum-v1"),
+    "previous continuous action": ("env=Pendulum-v1", "py_agent.previous=[action,reward]"),
+    "image": ("env=gym", "env.id=screen:Screen-v0"),
+    "masks": ("env=Taxi-v4",),
+    "symbols": ("env=Blackjack-v1", "agent=fast"),
+    "everything": (*HOUSE, *INPUTS_AND_CRITIC),
+    "everything, critic's memory": (*HOUSE, *INPUTS_AND_CRITIC, "py_agent.critic_memory=true", "py_agent.core=gru"),
+    "everything, latent_attn_tiny": (*HOUSE, *INPUTS_AND_CRITIC, "py_agent=latent_attn_tiny", "py_agent.core=lru"),
+    "everything, example": (*HOUSE, *INPUTS_AND_CRITIC, "py_agent=example", "py_agent.core=attention"),
+    "everything, yaml": (*HOUSE, "agent=fast"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "env" / "fakes"))
 
 
 @pytest.fixture(scope="module")
@@ -127,5 +145,9 @@ def test_the_suffix_says_the_format():
     assert write.choose_format(None, None) == "onnx"
     assert write.choose_format(Path("a.pt2"), None) == "torch"
     assert write.choose_format(Path("a.bin"), "torch") == "torch"
+    with pytest.raises(UserError, match=r"a\.bin does not say its format"):
+        write.choose_format(Path("a.bin"), None)
+    with pytest.raises(UserError, match="format: 'onx' is not one of onnx, torch"):
+        write.choose_format(Path("a.onnx"), "onx")
     with pytest.raises(UserError, match=r"looks like --format onnx.*name it a\.pt2"):
         write.choose_format(Path("a.onnx"), "torch")

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from engram.agent.normalization import ValueNormalizer
 from engram.training.experience import Experience
-from engram.training.normalization import advantage_unit, begin_value_normalization, value_unit
+from engram.training.normalization import advantage_unit, begin_value_normalization, is_first_update, value_unit
 from engram.training.settings import PPO
 
 ROWS, HORIZON = 4, 16
@@ -34,6 +34,21 @@ def test_a_new_critic_predicts_the_return_of_a_task_that_is_longer_than_its_firs
     begin_value_normalization(agent, experience, PPO(gamma=0.98))
     assert agent.policy.value_normalizer.mean.item() == pytest.approx(50 * reward, rel=0.1)
     assert experience.buffer["values"].mean().item() == pytest.approx(50 * reward, rel=0.1)
+
+
+def test_the_first_rollout_whose_returns_differ_gives_the_unit_of_values() -> None:
+    torch.manual_seed(0)
+    agent = SimpleNamespace(policy=SimpleNamespace(value_normalizer=ValueNormalizer()))
+    normalizer, experience = agent.policy.value_normalizer, rollout_of_equal_rewards(-1.0)
+    outputs = experience.buffer["values"].clone()
+    begin_value_normalization(agent, experience, PPO(gamma=0.9))
+    assert is_first_update(agent)
+    torch.testing.assert_close(normalizer.inverse(experience.buffer["values"]), outputs, rtol=1e-2, atol=1e-2)
+    experience.buffer["rewards"][0, 8] = 50.0
+    begin_value_normalization(agent, experience, PPO(gamma=0.9))
+    assert not is_first_update(agent)
+    assert value_unit(agent, True) > 1
+    torch.testing.assert_close(normalizer.inverse(experience.buffer["values"]), outputs, rtol=1e-2, atol=1e-2)
 
 
 def test_values_and_the_floor_of_advantages_have_units_only_if_returns_are_normalised() -> None:

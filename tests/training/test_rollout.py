@@ -5,7 +5,7 @@ import torch
 from support.running import run
 
 from engram.training import loop
-from engram.training.exploration import correlate
+from engram.training.exploration import PERSISTENT, correlate, correlations
 
 
 def test_correlated_noise_is_uniform_at_every_step_and_keeps_its_side_for_a_while() -> None:
@@ -23,6 +23,22 @@ def test_correlated_noise_continues_from_one_rollout_to_the_next() -> None:
     first, last = correlate(uniform[:3], None, 0.7)
     second, _ = correlate(uniform[3:], last, 0.7)
     assert torch.equal(whole, torch.cat([first, second]))
+
+
+def test_every_fourth_row_of_discrete_actions_is_more_persistent() -> None:
+    assert correlations(0.7, 8, continuous=False).flatten().tolist() == pytest.approx([0.7, 0.7, 0.7, PERSISTENT] * 2)
+    assert correlations(0.99, 4, continuous=False).flatten().tolist() == pytest.approx([0.99] * 4)
+    assert correlations(0.7, 4, continuous=True).flatten().tolist() == pytest.approx([0.7] * 4)
+    assert correlations(0.0, 4, continuous=False).sum() == 0
+
+
+def test_each_row_has_noise_of_its_own_correlation() -> None:
+    rows = correlations(0.0, 1000, continuous=False)
+    rows[500:] = 0.9
+    noise, _ = correlate(torch.rand(64, 1000, 1, generator=torch.Generator().manual_seed(0)), None, rows)
+    normal = torch.special.ndtri(noise)
+    assert (normal[1:] * normal[:-1]).mean(0)[:500].mean() == pytest.approx(0, abs=0.03)
+    assert (normal[1:] * normal[:-1]).mean(0)[500:].mean() == pytest.approx(0.9, abs=0.03)
 
 
 @pytest.mark.parametrize(("correlation", "least", "most"), [(0.0, 0.15, 0.35), (0.7, 0.4, 0.6)])

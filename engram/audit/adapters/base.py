@@ -130,6 +130,10 @@ class PolicyAdapter(ABC):
         if self.policy.training != mode:
             self.policy.train(mode)
 
+    def constants(self) -> tuple[Any, ...]:
+        """What copies of this adapter share."""
+        return (self.spec,)
+
     def begin_rollout(self) -> None:
         if self.resets_between_rollouts:
             self.reset()

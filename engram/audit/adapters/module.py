@@ -178,25 +178,39 @@ class ModuleAdapter(ExternalStateAdapter):
         name = type(self.policy).__name__
         reason = f" ({type(error).__name__}: {' '.join(str(error).split())[:200]})" if error else ""
         given = ", ".join(inspect.signature(self.policy.forward).parameters)
+        lines = ADAPTER_LINES.format(
+            name=name,
+            arguments=_arguments(type(self.policy), ()),
+            size=next((m.hidden_size for m in self.policy.modules() if hasattr(m, "hidden_size")), "HIDDEN_SIZE"),
+            call=_arguments(self.policy.forward, ("obs", "state")),
+        )
         return (
             f"{name} cannot be played: {name}.forward({given}) is not a call that an adapter knows, or its initial "
-            f"state is not known{reason}. Write these lines and audit Audited{name} instead:\n\n{ADAPTER_LINES}"
-        ).replace("NAME", name)
+            f"state is not known{reason}. Write these lines and audit Audited{name} instead:\n\n{lines}"
+        )
 
 
-ADAPTER_LINES = """class AuditedNAME(torch.nn.Module):
+ADAPTER_LINES = """class Audited{name}(torch.nn.Module):
     def __init__(self, env):
         super().__init__()
-        self.policy = NAME(...)
+        self.policy = {name}({arguments})
 
     def initial_state(self, rows):
-        return torch.zeros(rows, HIDDEN_SIZE)  # any tensors, tuples or dicts, with one dimension that counts rows
+        return torch.zeros(rows, {size})  # any tensors, tuples or dicts, with one dimension that counts rows
 
     def forward(self, obs, state, starts):  # one step: obs [rows, ...], starts [rows] is True where an episode starts
         state = torch.where(starts.view(-1, 1), self.initial_state(len(obs)), state)
-        logits, value, state = self.policy(obs, state)  # your call
+        logits, value, state = self.policy({call})  # your call
         return logits, value, state
 """
+
+
+def _arguments(call: Callable[..., Any], known: tuple[str, ...]) -> str:
+    """The arguments that a call needs: the first ones as they are known, the others by name, to be filled in."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(call).parameters.values() if p.kind not in kinds]
+    needed = [p.name for p in parameters[len(known) :] if p.default is inspect.Parameter.empty]
+    return ", ".join([*known, *(f"{name}=..." for name in needed)])
 
 
 def _kind(result: Any) -> str:

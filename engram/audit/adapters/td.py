@@ -45,7 +45,10 @@ class TdAdapter(PolicyAdapter):
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
-        self._blank: nn.Module = copy_policy(policy, policy)
+        self._blank: nn.Module = copy_policy(policy, policy)  # shared by all copies: it does not change
+
+    def constants(self) -> tuple[Any, ...]:
+        return (*super().constants(), self._blank)
 
     def acting_td(self, batch: ActingBatch) -> TensorDictBase:
         rows = batch.dones.shape[0]
@@ -135,7 +138,7 @@ class TdAdapter(PolicyAdapter):
 
     def to(self, dtype: torch.dtype) -> None:
         super().to(dtype)
-        self._blank.to(dtype)
+        self._blank = copy_policy(self._blank, self._blank).to(dtype)
 
     def empty_memory(self, rows: int) -> dict[str, Tensor]:
         assert isinstance(self.policy, Policy)

@@ -10,26 +10,25 @@ from torch import Tensor
 
 from engram.agent.actions import CategoricalActions, MultiCategoricalActions, make_actions
 from engram.audit.adapters.base import PolicyOutput
-from engram.audit.context import AuditContext, max_difference, tolerance
+from engram.audit.context import AuditContext, scale_weights
+from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import random_actions
 
 ROWS, STEPS = 128, 6
 RARE = 20  # an action expected this often is not missing by chance
 LUCK = 6.0  # standard deviations
+SHARPER = 3.0
 
 
 def action_log_prob(audit: AuditContext) -> Verdict:
     problems: list[str] = []
     bound = 1e-4
     with torch.no_grad():
-        adapter, scenario = audit.adapter(original_weights=True), audit.scenario(110, rows=ROWS, steps=STEPS)
-        adapter.fixed_sampling = False
-        torch.manual_seed(audit.seed)
-        acted = [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
+        acted = _act(audit, 1.0)
         measured, texts = _of_the_action(audit, _joined(acted))
         problems += [f"acting: {text}" for text in texts]
-        problems += list(_drawn(audit, acted))
+        problems += list(_drawn(audit, acted)) or list(_drawn(audit, _act(audit, SHARPER)))
         if not audit.learning_error:
             found, texts = _in_learning(audit)
             measured = max(measured, found)
@@ -39,6 +38,15 @@ def action_log_prob(audit: AuditContext) -> Verdict:
         or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
     )
     return Verdict(not problems, measured, bound, said)
+
+
+def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
+    """Steps of many rows, with weights of this size: the distributions of a new policy are nearly uniform."""
+    adapter, scenario = audit.adapter(original_weights=True), audit.scenario(110, rows=ROWS, steps=STEPS)
+    adapter.fixed_sampling = False
+    scale_weights(adapter, weights)
+    torch.manual_seed(audit.seed)
+    return [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
 
 
 def _joined(answers: list[PolicyOutput]) -> PolicyOutput:
@@ -117,6 +125,18 @@ def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
     elif bool(((counts - expected).abs() > LUCK * spread + 1).any()):
         odd = int(((counts - expected).abs() - LUCK * spread).argmax())
         yield f"action {odd} is drawn {int(counts[odd])} times where {float(expected[odd]):.0f} are expected"
+    elif abs(apart := _likelier(probabilities, drawn)) > LUCK:
+        way = "likelier (a lower temperature?)" if apart > 0 else "less likely (a higher temperature?)"
+        yield f"drawn actions are {way} than their probabilities say, by {abs(apart):.1f} standard deviations"
+
+
+def _likelier(probabilities_NA: Tensor, drawn_N: Tensor) -> float:
+    """By how many standard deviations the log-probabilities of drawn actions are above their expectation."""
+    log_probs = probabilities_NA.clamp(min=1e-12).log()
+    mean = (probabilities_NA * log_probs).sum(-1)
+    variance = (probabilities_NA * (log_probs - mean.unsqueeze(-1)).square()).sum(-1)
+    excess = (log_probs.gather(-1, drawn_N.view(-1, 1)).squeeze(-1) - mean).sum()
+    return float(excess / variance.sum().sqrt().clamp(min=1e-6))
 
 
 def _in_learning(audit: AuditContext) -> tuple[float, list[str]]:

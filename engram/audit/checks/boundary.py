@@ -2,7 +2,6 @@
 
 # B rows, T steps
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
-from engram.audit.adapters.row_state import leaves, map_state
-from engram.audit.context import EXACT, AuditContext, abs_difference, max_difference, tolerance
-from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.context import AuditContext
+from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
+from engram.audit.result import Check, Verdict
 from engram.audit.scenario import Scenario, play
 
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
@@ -41,10 +40,21 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         off = max(off, difference)
         if difference > bound:
             findings[name] = _explain(seen, carried, fresh, starting, bound)
-    short = _one_step_episodes(audit, scenario, bound) if not findings else ""
+    special = (_one_step_episodes, _first_observation_ignored)
+    short = "" if findings else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = _joined(findings) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
-    notes = (f"a start brings in the learned initial state {audit.learned_start}",) if audit.learned_start else ()
-    return Verdict(off <= bound and not short, off, bound, text, fix=_fix_for(findings), notes=notes)
+    return Verdict(off <= bound and not short, off, bound, text, fix=_fix_for(findings), notes=_initial_state(audit))
+
+
+def _initial_state(audit: AuditContext) -> tuple[str, ...]:
+    """What an episode begins with, if that is not an empty memory: the same for every one, so no fault."""
+    if audit.learned_start:
+        return (f"a start brings in the learned initial state {audit.learned_start}",)
+    scenario = audit.scenario(58, steps=1)
+    empty, flagged = (play(audit.adapter(), each).numbers for each in (scenario, audit.fresh_start(scenario)))
+    if max_difference(empty, flagged) <= tolerance(empty):
+        return ()
+    return ("an episode does not start as an empty memory does: from a constant state, or without some input",)
 
 
 def _kept_at_starts(audit: AuditContext) -> float:
@@ -67,6 +77,24 @@ def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) ->
     return (
         f"the second of two starts in a row is ignored, or cleared differently; off by {off:.2g}" if off > bound else ""
     )
+
+
+def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: float) -> str:
+    """The first observation of an episode must count, then and later, as any other does."""
+    after = scenario.part(BEFORE)
+    flags = torch.zeros_like(after.dones)
+    flags[:, 0] = True
+    other = after.with_other_past(slice(None), 1, audit.generator(57), audit.spec)
+    usual, at_start = (
+        abs_difference(*(play(audit.adapter(), each.with_starts(starts)).numbers for each in (after, other)))
+        for starts in (None, flags)
+    )
+    lost = [step for step in range(AFTER) if usual[:, step].max() > bound and at_start[:, step].max() <= bound]
+    if not lost:
+        return ""
+    if lost[0] == 0:
+        return "the first observation of an episode is ignored"
+    return "the first observation of an episode is forgotten: memory is cleared again after it, or not stored"
 
 
 def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> str:
@@ -129,7 +157,8 @@ def boundary_learning(audit: AuditContext) -> Verdict:
         difference = abs_difference(seen, expected).amax(2)
         off = torch.maximum(off, difference)
         if difference.max() > bound:
-            findings[name] = _explain_learning(difference, seen, plain, tails, bound)
+            unflagged = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]
+            findings[name] = _explain_learning(difference, seen, plain, unflagged, bound)
     text = _joined(findings)
     measured = float(off.max())
     if not text:
@@ -219,50 +248,6 @@ def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: li
     return f"memory is cleared only in part, or to something else than a fresh one; {first}"
 
 
-@torch.no_grad()
-def nan_at_start(audit: AuditContext) -> Verdict:
-    """A NaN in memory is gone after an episode start only if memory is replaced, not multiplied by zero."""
-    audit.needs_memory()
-    adapter, scenario = audit.adapter(), audit.scenario(51, steps=AFTER)
-    ids = list(range(audit.rows))
-    fresh = play(adapter, audit.fresh_start(scenario)).numbers
-    memory = adapter.memory_of(ids)
-    if not leaves(memory):
-        raise DoesNotApplyError("its training loop stores no memory that could hold a NaN")
-    poisoned = map_state(_poison, memory)
-    flags = torch.zeros_like(scenario.dones)
-    flags[:, 0] = True
-    flagged = scenario.with_starts(dones=flags)
-    findings = []
-    adapter.reset()
-    adapter.load_memory(ids, poisoned)
-    if _spoiled(lambda: play(adapter, flagged).numbers, fresh):
-        findings.append("acting")
-    if not audit.learning_error:
-        segment = replace(audit.segment(51, steps=AFTER), dones=flags, truncateds=torch.zeros_like(flags))
-        clean = adapter.learn(segment, memory).numbers()
-        if _spoiled(lambda: adapter.learn(segment, poisoned).numbers(), clean):
-            findings.append("learning")
-    if not findings:
-        return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start")
-    text = f"a NaN in memory survives an episode start in {' and '.join(findings)}: memory is multiplied, not replaced"
-    return Verdict(False, len(findings), 0, text)
-
-
-def _spoiled(call: Callable[[], Tensor], clean: Tensor) -> bool:
-    """Whether outputs differ from these, or the policy refuses to compute them, as torch's distributions do."""
-    try:
-        return max_difference(call(), clean) > tolerance(clean)
-    except ValueError as error:
-        if "nan" not in str(error).lower():
-            raise
-        return True
-
-
-def _poison(part: Tensor) -> Tensor:
-    return torch.full_like(part, torch.nan) if part.is_floating_point() else part
-
-
 INVERTED = "the mask is inverted: memory is cleared at every step, except where an episode starts"
 INVERTED_FIX = "Clear where an episode starts, nowhere else: h.masked_fill(starts, 0), or h * ~starts, not h * starts."
 
@@ -289,14 +274,5 @@ CHECKS = (
         boundary_learning,
         fix_without_engram="Pass the episode starts of the whole sequence to the learning call, and set h and c of "
         "a row to 0 before every step where one starts: step by step, or by splitting sequences there.",
-    ),
-    Check(
-        "nan_at_start",
-        "Is a NaN in memory gone after the start of an episode?",
-        "One NaN in one environment stays in that row for ever, and reaches the weights with the next update.",
-        "Replace memory, do not multiply it: h.masked_fill(starts, 0) or torch.where(starts, 0, h). NaN * 0 is NaN.",
-        ("clear", "_manage_lstm_state", "get_states", "_process_sequence", "forward_eval", "forward"),
-        nan_at_start,
-        needs_learning=False,
     ),
 )

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, PolicyOutput
 from engram.audit.checks.row_isolation import state_after_call
-from engram.audit.context import EXACT, AuditContext, max_difference
+from engram.audit.context import AuditContext
+from engram.audit.difference import EXACT, max_difference
 from engram.audit.result import Check, Verdict
 from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_tensors
 from engram.audit.scenario import Scenario, play

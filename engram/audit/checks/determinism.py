@@ -8,7 +8,8 @@ from torch import Tensor
 from engram.audit.adapters.row_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
-from engram.audit.context import AuditContext, max_difference, seed_everything, tolerance
+from engram.audit.context import AuditContext, seed_everything
+from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import play
 

@@ -105,6 +105,8 @@ def horizon(audit: AuditContext) -> Verdict:
         finding = (
             f"the gradient of the last of {steps} steps is cut before step {exact}: it reaches {reach} steps back, "
         )
+        if not found[-1].given:
+            finding = "the outputs of the last step have no gradient, not even to their own observation: "
         finding += f"memory reaches {memory_reach}" + (f"; {declared}, as declared" if declared else "")
     wanted = getattr(audit.policy, "memory_horizon", 0)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 < wanted <= steps - 1 and memory_reach < wanted:
@@ -170,6 +172,8 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         if not kinds:
             raise DoesNotApplyError(f"the outputs have stop-gradients within a step: {'; '.join(notes)}")
         error = call.error(call.loss(kinds))
+    if error > bound and call.jumps(call.loss(kinds)):
+        raise DoesNotApplyError(JUMPS)
     exactness = "float64" if call.precision.error < 1e-3 else "float32, which is all the policy takes"
     if error > bound:
         text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {_pattern(audit, call)}"
@@ -259,6 +263,10 @@ def _float32_error(audit: AuditContext, steps: int) -> float:
     return float(apart / torch.stack([g.norm() for g in one.values()]).norm().clamp(min=1e-12))
 
 
+JUMPS = (
+    "outputs jump as weights change smoothly, as with a quantised memory: finite differences cannot judge a "
+    "straight-through gradient"
+)
 NO_GRADIENT = (
     "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
     "returns. Weights that are not to be trained are declared with requires_grad_(False)."

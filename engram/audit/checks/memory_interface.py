@@ -11,7 +11,8 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.adapters.td import rows_by_id
-from engram.audit.context import EXACT, PASTS, AuditContext, describe, max_difference, tolerance
+from engram.audit.context import PASTS, AuditContext, describe
+from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 
@@ -20,6 +21,7 @@ METHODS = ("has_memory", "get_memory", "set_memory", "reset_memory", "reset_env_
 
 @torch.no_grad()
 def memory_interface(audit: AuditContext) -> Verdict:
+    audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
     asked = 1
@@ -69,7 +71,7 @@ def _copies(audit: AuditContext) -> Iterator[str]:
     _future(audit, adapter)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
-    elif audit.memory_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
+    elif audit.past_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
         yield "get_memory() gives the same for two different pasts, though outputs differ"
     elif audit.memory_effect > EXACT and all(
         _same(*_memories_of_two_pasts(audit, steps, one_policy=True))

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from engram.agent.actions import make_actions
 from engram.audit.adapters.base import ActingBatch, PolicyAdapter
-from engram.audit.context import AuditContext, abs_difference
+from engram.audit.context import AuditContext
+from engram.audit.difference import abs_difference
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, Feature
 

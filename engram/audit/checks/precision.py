@@ -13,7 +13,8 @@ from torch import Tensor
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import AuditContext, describe, max_difference
+from engram.audit.context import AuditContext, describe
+from engram.audit.difference import max_difference
 from engram.audit.double_precision import double_precision, doubled
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play

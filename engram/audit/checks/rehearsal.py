@@ -1,8 +1,8 @@
-"""A rehearsal: acting, learning and a reference played row by row, at given sizes, and the smallest one that fails."""
+"""A rehearsal: acting, learning and a reference played row by row, at given sizes."""
 
 # B rows, S steps
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.row_state import map_state
 from engram.audit.checks.gradient_health import train_briefly
-from engram.audit.context import AuditContext, abs_difference, copy_adapter, scale_weights, tolerance
+from engram.audit.context import AuditContext, copy_adapter, scale_weights
+from engram.audit.difference import abs_difference, tolerance
 from engram.audit.scenario import PlayedRollout, Scenario, error_note, play, shuffled_slices, whole_batches
 
-SHORT = 3  # steps before a segment that only fill the memory it begins with
 Kind = str  # "acting": it differs from the reference; "learning": it differs from acting that is right
 
 
@@ -80,7 +80,7 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
             memory = None if blank else adapter.memory_of(ids)
             played = play(adapter, part, _order(audit, way, part, rollout), ids)
             bound = max(bound, tolerance(played.log_prob, played.value))
-            expected = {row: _reference(audit, references[row], part, row, first == 0) for row in references}
+            expected = {row: _reference(reference, part, row) for row, reference in references.items()}
             acting.append(_acting_error(played, expected))
             warming = way.warmup and first == 0 and rollout == 0
             learning.append(
@@ -94,6 +94,9 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
 
 def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
     adapter = audit.adapter(own_mode=True)
+    if way.updates or way.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
+        play(adapter, audit.scenario(78, rows=way.rows, steps=2), ids=_ids(way))
+        adapter.reset()
     if way.updates:
         with torch.enable_grad():
             train_briefly(audit, adapter, way.updates, 0.01, lambda _: None)
@@ -144,7 +147,7 @@ def _order(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) ->
     return whole_batches(way.rows, range(part.steps))
 
 
-def _reference(audit: AuditContext, adapter: PolicyAdapter, part: Scenario, row: int, first: bool) -> Tensor:
+def _reference(adapter: PolicyAdapter, part: Scenario, row: int) -> Tensor:
     """The outputs of a row that plays alone under id 0, and is reset where its episodes start: [S, K]."""
     outputs = []
     for step in range(part.steps):
@@ -152,8 +155,7 @@ def _reference(audit: AuditContext, adapter: PolicyAdapter, part: Scenario, row:
         start = bool(batch.dones | batch.truncateds)
         if start:
             adapter.reset()
-        flag = torch.tensor([start and bool(audit.learned_start)])
-        none = torch.zeros_like(flag)
+        flag, none = torch.tensor([start]), torch.tensor([False])
         outputs.append(adapter.act(replace(batch, dones=flag, truncateds=none, first_id=0)).numbers()[0])
     return torch.stack(outputs)
 
@@ -170,7 +172,8 @@ def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, 
     segment, error = played.scenario.segment(played.actions), torch.zeros_like(played.value)
     for _ in range(way.repeats):
         for rows in _minibatches(learner, way):
-            with error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps"):
+            noted = error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps")
+            with noted, torch.set_grad_enabled(bool(way.updates)):  # as in training; elsewhere it takes too much memory
                 value, log_prob = _learn(learner, segment, memory, rows, way.rows)
             differences = torch.maximum(
                 abs_difference(value, played.value[rows]), abs_difference(log_prob, played.log_prob[rows])
@@ -204,118 +207,3 @@ def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
 
 def _scaled(memory: Any, factor: float) -> Any:
     return map_state(lambda part: part * factor if part.is_floating_point() else part, memory)
-
-
-def smallest(way: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
-    """The simplest rehearsal that still fails: one condition after the other is dropped, then sizes are bisected."""
-    way = next((small for small in _small(way) if small != way and fails(small)), way)
-    blocks = [way._replace(far_ids=(first,)) for first in way.far_ids]
-    way = next((block for block in blocks if fails(block)), way)
-    steps = way.horizon * way.segments * way.rollouts
-    changes: tuple[dict[str, Any], ...] = (
-        {"updates": 0, "weights": 1.0},
-        {"memory": 1.0},
-        {"far_ids": ()},
-        {"repeats": 1},
-        {"minibatches": "all"},
-        {"rollouts": 1},
-        {"slices": False},
-        {"both_flags": False},
-        {"ends": 0.0},
-        {"segments": 1, "rollouts": 1, "horizon": 2, "warmup": max(steps - 2, 0)},
-        {"segments": 1},
-        {"warmup": 0},
-    )
-    for simpler in changes:
-        candidate = way._replace(**simpler)
-        if candidate != way and fails(candidate):
-            way = candidate
-    for field, low in (("rows", 2), ("horizon", 2), ("warmup", 1), ("segments", 2)):
-        low = 1 if field == "rows" and not way.slices else low
-        way = _bisected(way, field, low, fails)
-    return way
-
-
-def _small(way: Rehearsal) -> Iterator[Rehearsal]:
-    """Rehearsals that take little time, each with few of the conditions."""
-    plain = Rehearsal(
-        min(way.rows, 4), min(way.horizon, 4), weights=way.weights, updates=way.updates, memory=way.memory
-    )
-    if way.far_ids or way.memory != 1.0:
-        return
-    few, steps = min(way.rows, 8), way.horizon * way.segments * way.rollouts
-    ended = plain._replace(rows=few, horizon=min(way.horizon, 6), ends=0.2)
-    yield plain
-    yield plain._replace(rows=way.rows)
-    yield plain._replace(horizon=way.horizon)
-    if way.ends:
-        yield ended
-        yield ended._replace(both_flags=way.both_flags)
-    if way.minibatches != "all":
-        yield plain._replace(minibatches=way.minibatches)
-        yield ended._replace(minibatches=way.minibatches)
-    if way.segments > 1 or way.rollouts > 1:
-        yield plain._replace(segments=2)
-        yield plain._replace(rollouts=2)
-    if way.slices:
-        yield ended._replace(ends=0.0, slices=True)
-        yield plain._replace(rows=way.rows, slices=True)
-    if way.repeats > 1:
-        yield plain._replace(repeats=way.repeats)
-        yield plain._replace(segments=2, repeats=way.repeats)
-    if way.ends:
-        yield ended._replace(rows=way.rows)
-        yield ended._replace(horizon=way.horizon, rows=4)
-    yield plain._replace(rows=2, horizon=3, warmup=steps)
-    if way.ends:
-        yield plain._replace(rows=2, horizon=3, warmup=steps, ends=0.05)
-
-
-def _bisected(way: Rehearsal, field: str, low: int, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
-    high = getattr(way, field)
-    while low < high:
-        middle = (low + high) // 2
-        if fails(way._replace(**{field: middle})):
-            high = middle
-        else:
-            low = middle + 1
-    return way._replace(**{field: high})
-
-
-def conditions(way: Rehearsal, kind: Kind) -> list[str]:
-    """What the smallest failing rehearsal needs, in words."""
-    found = []
-    if way.warmup > SHORT:
-        found.append(f"after {way.warmup} acting steps")
-    elif kind == "learning" and (way.warmup or way.segments > 1 or way.rollouts > 1):
-        found.append("where a segment begins with memory from before it")
-    if way.weights != 1.0:
-        found.append(f"with weights {way.weights:g} times as large")
-    if way.updates:
-        found.append(f"after {way.updates} updates")
-    if way.memory != 1.0:
-        found.append(f"when memory has grown {way.memory:g} times as large")
-    if way.far_ids:
-        found.append(f"with environment ids of {way.far_ids[0]} and more beside ids from 0")
-    if way.rows > (3 if way.slices or way.ends else 2):
-        found.append(f"with {way.rows} rows or more")
-    if way.horizon > (3 if way.ends else 2):
-        found.append(f"in segments of {way.horizon} steps or more")
-    if way.ends:
-        both = " and sets dones and truncateds" if way.both_flags else ""
-        found.append(
-            f"where an episode starts inside a segment{both}"
-            if kind == "learning"
-            else f"where an episode starts{both}"
-        )
-    if way.slices:
-        found.append("when batches arrive in uneven slices, out of order")
-    if way.minibatches != "all":
-        found.append("in minibatches of one row" if way.minibatches == "one" else "in minibatches of some rows")
-    if way.repeats > 1:
-        found.append("when the same segment is learned from again")
-    if kind == "acting" and way.segments > 1:
-        found.append("from the second segment of a rollout on")
-    if kind == "acting" and way.rollouts > 1:
-        found.append("from the second rollout on")
-    return found

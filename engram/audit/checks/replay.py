@@ -5,10 +5,13 @@ from typing import NamedTuple
 
 import torch
 
-from engram.audit.checks.rehearsal import SHORT, Kind, Outcome, Rehearsal, conditions, rehearse, smallest
+from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
+from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
 from engram.audit.context import AuditContext, describe
+from engram.audit.difference import abs_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.root_cause import EXPLAINS
+from engram.audit.scenario import play
 
 TRIES = 50  # to find the smallest rehearsal that fails
 FEW_TRIES = 12  # where a check that failed before explains it
@@ -17,6 +20,8 @@ IN_TD = (
     " With Engram it comes in td['memory', 'lstm'] ([B, T, layers, size], the same for all T); self._manage_lstm_state "
     "reads it."
 )
+FARTHEST = 10_000  # the largest environment ids that are tried
+MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
 
@@ -29,7 +34,7 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     yield Rehearsal(2, horizon, segments=max(steps // horizon, 1), ends=1 / steps)
     yield Rehearsal(5, 5, segments=2, ends=0.3, both_flags=True, minibatches="one", repeats=3)
     yield Rehearsal(few, 1, segments=4, ends=0.2, repeats=2)
-    yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, 3000))
+    yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, FARTHEST))
     yield Rehearsal(16 * rows, 2)  # many ids at once, for tables in which they collide
     yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
     yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
@@ -41,6 +46,7 @@ class Fault(NamedTuple):
     way: Rehearsal  # the smallest that fails
     outcome: Outcome | None
     error: str = ""
+    seen: str = ""  # which outputs and steps are off, and what is seen of the memory that acting stores
 
     @property
     def text(self) -> str:
@@ -56,7 +62,8 @@ class Fault(NamedTuple):
         step = int(off.any(0).nonzero()[0])
         row = int(off[:, step].nonzero()[0])
         apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
-        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}"
+        seen = f"; {self.seen}" if self.seen else ""
+        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}{seen}"
 
 
 def replay(audit: AuditContext) -> Verdict:
@@ -105,7 +112,8 @@ def replay(audit: AuditContext) -> Verdict:
 
 def _sizes(audit: AuditContext) -> str:
     rows, horizon, steps = audit.sizes
-    return f"{rows} rows, segments of {horizon}, {steps} acting steps, ids up to 3000, weights up to 3 times as large"
+    tried = f"ids up to {FARTHEST}, weights up to 3 times as large"
+    return f"{rows} rows, segments of {horizon}, {steps} acting steps, {tried}"
 
 
 def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
@@ -123,7 +131,48 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
             return False
 
     least = smallest(way, fails)
-    return Fault(kind, least, rehearse(audit, least))
+    seen = [text for text in (_where_off(audit), _stored(audit)) if text] if kind == "learning" else []
+    return Fault(kind, least, rehearse(audit, least), seen="; ".join(seen))
+
+
+@torch.no_grad()
+def _where_off(audit: AuditContext) -> str:
+    """Which outputs and which steps of a simple segment differ from acting: it begins with no memory, and none ends."""
+    scenario = audit.scenario(76, steps=6)
+    played = play(audit.adapter(own_mode=True), scenario)
+    learned = audit.adapter(own_mode=True).learn(scenario.segment(played.actions))
+    bound = tolerance(played.value, played.log_prob)
+    value, log_prob = (
+        abs_difference(getattr(learned, name), getattr(played, name)).amax(0) > bound for name in ("value", "log_prob")
+    )
+    off = value | log_prob
+    if not bool(off.any()):
+        return ""
+    kinds = [name for name, wrong in (("values", value), ("log-probabilities", log_prob)) if not bool(wrong.any())]
+    text = f"{kinds[0]} agree; " if kinds else ""
+    if bool(off[0]):
+        return text + "the first step of a segment is off, before memory matters: features, heads or actions differ"
+    if not bool(off[:-1].any()):
+        return text + "only the last step of a segment is off"
+    return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
+
+
+@torch.no_grad()
+def _stored(audit: AuditContext) -> str:
+    """What the stored numbers themselves tell: they are rounded, or end at a limit."""
+    adapter = audit.adapter()
+    play(adapter, audit.scenario(77, steps=6))
+    memory = adapter.memory_numbers(audit.rows)
+    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
+    if len(numbers) < MANY:
+        return ""
+    for dtype in (torch.int64, torch.bfloat16, torch.float16):
+        if torch.equal(numbers.to(dtype).float(), numbers):
+            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
+    limit = numbers.abs().max()
+    if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY and limit != 1:  # gates saturate at 1
+        return f"many stored numbers are exactly {float(limit):.3g}: memory is clamped when stored"
+    return ""
 
 
 def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
@@ -157,6 +206,8 @@ def _fix(fault: Fault) -> str:
     way, acting = fault.way, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
+    if way.updates:
+        return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
     if way.minibatches == "one":
         return "Keep the row dimension when there is one row: no squeeze() without a dimension."
     if way.ends and not acting:
@@ -165,7 +216,7 @@ def _fix(fault: Fault) -> str:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
     if way.far_ids or way.slices or (acting and way.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if way.memory != 1.0:
+    if way.memory != 1.0 or "when stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
     if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import EXACT, PASTS, AuditContext, abs_difference, max_difference, tolerance
+from engram.audit.context import PASTS, AuditContext
+from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
@@ -19,6 +20,8 @@ def memory_used(audit: AuditContext) -> Verdict:
     """Two pasts, the same present: something must differ, in acting and in learning."""
     acting = audit.memory_effect
     learning = acting if audit.learning_error else max(_effect_in_learning(audit, steps) for steps in PASTS)
+    if learning <= EXACT:
+        audit.needs_declared_memory()
     passed = min(acting, learning) > EXACT
     said = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
     fix = ""
@@ -42,8 +45,9 @@ def _effect_in_learning(audit: AuditContext, steps: int) -> float:
     segment, adapter = audit.segment(10, steps=steps), audit.adapter()
     other = random_observations(audit.spec, segment.shape, audit.generator(12))
     other[:, -1] = segment.observations[:, -1]
-    one, two = (adapter.learn(each).numbers()[:, -1] for each in (segment, replace(segment, observations=other)))
-    return max_difference(one, two)
+    pasts = (segment, replace(segment, observations=other), segment.steps(1))  # another past, and a shorter one
+    one, *others = (adapter.learn(past).numbers()[:, -1] for past in pasts)
+    return max(max_difference(one, two) for two in others)
 
 
 def keeps_memory_in_state(audit: AuditContext) -> bool:

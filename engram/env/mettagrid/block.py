@@ -49,7 +49,9 @@ class MettagridBlock:
         self._flags_set = True  # whether any of them may be true
         self._rows = np.arange(envs * game.num_agents).reshape(envs, game.num_agents)
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self._log.number_from(first_episode)
         for env in range(len(self._rows)):
             self._begin(env, self._log.begin(env))
         self._log.clear()
@@ -93,6 +95,9 @@ class MettagridBlock:
 
     def scene(self) -> GridScene:
         return grid_scene(self.simulators[0], self._resources)
+
+    def where(self) -> None:
+        return None
 
     def close(self) -> None:
         self.simulators.clear()

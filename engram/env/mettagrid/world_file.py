@@ -1,6 +1,7 @@
 """A mettagrid configuration file, JSON or YAML, checked before anything is built from it."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _READS_FILES = ("uri", "file")  # scenes that read another file, which would not
 _LIMITS = {"num_agents": 4096, "agents": 4096, "width": 1024, "height": 1024, "num_tokens": 4096, "instances": 1024}
 _MAX_CELLS = 2**19
 _MAX_COUNT = 10**6  # of anything else on a map
+_FORM = re.compile(r"[A-Z]\w*(Value|Config|Filter|Mutation)|function-.*", re.DOTALL)  # a type, not a field
 _FEATURES = 255  # ids in a byte, without the one for padding
 
 
@@ -53,10 +55,26 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
     try:
         return MettaGridConfig.model_validate(data)
     except ValidationError as error:
-        _refuse(path, [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()])
+        _refuse(path, _described(error))
         raise
     except (TypeError, ValueError, ImportError, AttributeError, AssertionError) as error:  # of a map builder's lookup
         raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
+
+
+def _described(error: ValidationError) -> list[str]:
+    """One line for each field. One that may have several forms has an error for each form: only these are named."""
+    lines, forms = [], dict[str, list[str]]()
+    for problem in error.errors():
+        names = [str(part) for part in problem["loc"]]
+        form = next((index for index, name in enumerate(names) if _FORM.fullmatch(name)), None)
+        if form is None:
+            lines.append(f"{'.'.join(names)}: {problem['msg']}")
+        else:
+            forms.setdefault(".".join(names[:form]), []).append(names[form])
+    for field, tried in forms.items():
+        names = [name for name in dict.fromkeys(tried) if name.isidentifier()]
+        lines.append(f"{field}: does not have the fields of {' or '.join(names)} of mettagrid.config")
+    return lines
 
 
 def _refuse(path: str, problems: list[str]) -> None:

@@ -1,38 +1,43 @@
 """Pools that step batches of environments, in this process or in workers, and how batches are shared over workers."""
 
-import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from engram.cores import available_cores
 from engram.env import user_code
 from engram.env.block import Block, Buffers
-from engram.env.errors import EnvError, describe, describe_exception
 from engram.env.registry import adapter_path, make_block
 from engram.env.settings import PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.workers import shared_memory
+from engram.env.workers.hang_watch import HangWatch
+from engram.env.workers.local_pool import LocalPool
+from engram.env.workers.restarts import Restarts
 from engram.env.workers.transport import Command
-from engram.env.workers.worker import WorkerSetup, perform, rows_of
+from engram.env.workers.worker import WorkerSetup, rows_of
 from engram.env.workers.worker_pool import WorkerPool
-from engram.settings import UserError
 
 
 class Pool(Protocol):
     """Steps the environments of each batch. A batch is split into shares, in order of environments.
 
-    A pool closes itself when an environment fails.
+    Environments that fail are built again and begin new episodes: the result of their share is INTERRUPTED then. After
+    too many restarts a pool closes itself and raises.
     """
 
     closed: bool
+    steps: list[int]  # of each batch
 
     def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
         """Gives every share of a batch a command; `arguments` has one for each share."""
 
     def finish(self, batch: int) -> list[Any]:
         """Waits for the command that a batch was given; returns the result of each share."""
+
+    def begin_restarted(self) -> list[tuple[int, int]]:
+        """Begins episodes where restarted environments have none yet; returns the batch and share of each."""
 
     def close(self) -> None: ...
 
@@ -43,14 +48,23 @@ class OpenedPool(NamedTuple):
     shares: list[list[range]]  # by batch: the positions of each share, in order
 
 
-def open_local(settings: Any, spec: EnvSpec, seed: int, batches: Sequence[range], first_env: int) -> OpenedPool:
+def open_local(
+    settings: Any,
+    spec: EnvSpec,
+    seed: int,
+    batches: Sequence[range],
+    first_env: int,
+    restarts: Restarts,
+    watch: HangWatch | None = None,
+) -> OpenedPool:
     """Batches are ranges of positions from 0 on; the environment at position p has the id `first_env` + p."""
     buffers = Buffers.allocate(spec, spec.agents * batches[-1].stop)
 
     def build(ids: range) -> Block:
         return make_block(settings, ids, seed, rows_of(ids, first_env, spec.agents, buffers))
 
-    pool = LocalPool(_title(settings, spec), [_shift(positions, first_env) for positions in batches], build)
+    ids = [_shift(positions, first_env) for positions in batches]
+    pool = LocalPool(_title(settings, spec), ids, build, restarts, watch)
     return OpenedPool(pool, buffers, [[positions] for positions in batches])
 
 
@@ -63,6 +77,7 @@ def open_workers(
     num_workers: int,
     step_timeout: float,
     start_timeout: float,
+    restarts: Restarts,
 ) -> OpenedPool:
     """Like `open_local`, in worker processes over shared memory."""
     layout = Buffers.layout(spec, spec.agents * batches[-1].stop)
@@ -76,49 +91,10 @@ def open_workers(
     memory = shared_memory.create(layout)
     try:
         buffers = shared_memory.attach(memory, spec, layout)
-        pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout)
+        pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout, restarts)
     finally:
         os.close(memory)
     return OpenedPool(pool, buffers, [[positions for _, positions in batch] for batch in shares])
-
-
-class LocalPool:
-    """Every batch is one block in this process. It runs a command when `finish` asks for the result."""
-
-    def __init__(self, environment: str, batches: Sequence[range], build: Callable[[range], Block]) -> None:
-        self._environment, self._batches = environment, batches
-        self._commands: dict[int, tuple[Command, Any]] = {}
-        self._blocks: list[Block] = []
-        self.closed = False
-        for batch, ids in enumerate(batches):
-            self._blocks.append(self._run(Command.BUILD, batch, build, ids))
-
-    def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
-        self._commands[batch] = (command, arguments[0] if arguments else None)
-
-    def finish(self, batch: int) -> list[Any]:
-        command, argument = self._commands.pop(batch)
-        return [self._run(command, batch, perform, self._blocks[batch], command, argument)]
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            for block in self._blocks:
-                block.close()
-
-    def _run(self, command: Command, batch: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except UserError:
-            self.close()
-            raise
-        except Exception as error:
-            text = describe(
-                self._environment, "failed", command.verb, [self._batches[batch]], describe_exception(error)
-            )
-            with contextlib.suppress(Exception):  # a broken environment may not even close
-                self.close()
-            raise EnvError(text) from error
 
 
 def split(positions: range, parts: int) -> list[range]:

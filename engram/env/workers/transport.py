@@ -32,7 +32,8 @@ class Command(IntEnum):
 
 class Status(IntEnum):
     DONE = 0  # the payload is the pickled result, or empty for None
-    FAILED = 1  # the payload is the error message
+    FAILED = 1  # the payload is the error message; the environments may be built again
+    REFUSED = 2  # the payload is the message of a user's mistake, which a restart would not mend
 
 
 class Reply(NamedTuple):
@@ -80,7 +81,7 @@ class CommandSocket:
 class ReplyReceiver:
     """Receives the replies of all workers on one socket.
 
-    Workers write to `worker_end` with `send_reply`. Close it here once all workers have inherited it.
+    Workers inherit `worker_end` and write to it with `send_reply`.
     """
 
     def __init__(self) -> None:
@@ -97,14 +98,19 @@ class ReplyReceiver:
                 data = self._socket.recv(_READ_SIZE)
             except BlockingIOError:
                 return None
-            if not data:  # every worker has closed its end
+            if not data:  # every other end is closed
                 time.sleep(POLL_SECONDS)
                 return None
             self._parse(self._unread + data)
         return self._received.popleft()
 
+    def forget(self, worker: int) -> None:
+        """Drops the first packets of a reply that a dead worker did not finish."""
+        self._incomplete.pop(worker, None)
+
     def close(self) -> None:
         self._socket.close()
+        self.worker_end.close()
 
     def _parse(self, data: bytes) -> None:
         start = 0

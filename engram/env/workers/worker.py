@@ -24,6 +24,7 @@ from engram.env.registry import load_adapter
 from engram.env.spec import EnvSpec
 from engram.env.workers.shared_memory import Layout, attach
 from engram.env.workers.transport import Command, CommandSocket, Status, send_reply
+from engram.settings import UserError
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def perform(block: Block, command: Command, argument: Any) -> Any:
         return block.restore(argument)
     if command == Command.SCENE:
         return block.scene()
-    block.reset()
+    block.reset(*[] if argument is None else [argument])
     return None
 
 
@@ -90,7 +91,8 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
     try:
         result = function(*arguments)
     except Exception as error:
-        reply(Status.FAILED, batch, describe_exception(error).encode())
+        status = Status.REFUSED if isinstance(error, UserError) else Status.FAILED
+        reply(status, batch, describe_exception(error).encode())
         return False
     reply(Status.DONE, batch, b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
     return True

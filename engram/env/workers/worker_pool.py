@@ -1,190 +1,237 @@
-"""The pool of worker processes: starts them, exchanges commands and replies, and detects dead and hung workers."""
+"""The pool of worker processes: exchanges commands and replies, and restarts workers that die, hang or raise."""
 
 import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engram.env.errors import EnvError, describe
-from engram.env.workers.transport import POLL_SECONDS, Command, CommandSocket, Reply, ReplyReceiver, Status
+from engram.env.workers.process import WorkerProcess, end, launch
+from engram.env.workers.restarts import INTERRUPTED, Restarts
+from engram.env.workers.transport import POLL_SECONDS, Command, Reply, ReplyReceiver, Status
 from engram.env.workers.worker import WorkerSetup
 
-_EXIT_SECONDS = 1.0  # granted after the command socket closes, before SIGKILL
-_ALL = -1  # the "batch" of all workers
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_ALL = -1  # the "batch" of a worker that is being built
+_BEGIN = (Command.STEP, Command.RESET)  # commands after which environments have a running episode
 
 
 class WorkerError(EnvError):
-    """A worker died, hung or raised. All workers have been ended when this is raised."""
+    """A worker failed and is not restarted. All workers have been ended when this is raised."""
 
 
-@dataclass(eq=False)
-class _Worker:
-    number: int
-    shares: dict[int, range]
-    process: subprocess.Popen
-    commands: CommandSocket
-    lifeline: int  # our end of a pipe: when it closes, the kernel kills the worker
+@dataclass
+class _Order:
+    """A command to the workers of a batch that not all of them have finished."""
+
+    command: Command
+    arguments: dict[int, Any] | None = None  # by slot
+    sent: set[int] = field(default_factory=set)  # slots
 
 
 class WorkerPool:
-    """One process for each setup, each with shares of some or all batches.
+    """One process for each setup, each with shares of some or all batches. Its index is the worker's slot.
 
     A worker carries out its commands in order, so workers step the next batch while the policy acts on this one. Both
     sides sleep in the kernel until a message arrives.
     """
 
     def __init__(
-        self, environment: str, setups: Sequence[WorkerSetup], memory: int, step_timeout: float, start_timeout: float
+        self,
+        environment: str,
+        setups: Sequence[WorkerSetup],
+        memory: int,
+        step_timeout: float,
+        start_timeout: float,
+        restarts: Restarts | None = None,
     ) -> None:
-        self._environment = environment
+        self._environment, self._setups = environment, setups
         self._timeouts = [step_timeout if command == Command.STEP else start_timeout for command in Command]
+        self._restarts = restarts or Restarts()
         self._receiver = ReplyReceiver()
-        self._workers: list[_Worker] = []
-        self._commands: dict[int, Command] = {}  # unfinished, by batch, oldest first
-        self._results: dict[int, dict[int, Any]] = {}  # of the last command, by batch and worker
+        self._memory = os.dup(memory)
+        self._launched = 0
+        self._workers: dict[int, WorkerProcess] = {}  # by slot
+        self._by_number: dict[int, WorkerProcess] = {}
+        self._building: set[int] = set()  # numbers of workers
+        self._orders: dict[int, _Order] = {}  # unfinished, by batch, oldest first
+        self._results: dict[int, dict[int, Any]] = {}  # of the last command, by batch and slot
+        self._unbegun: set[tuple[int, int]] = set()  # slot and batch: restarted environments without an episode
+        self._started = False
         self.closed = False
+        batches = sorted({batch for setup in setups for batch in setup.shares})
+        self.steps = [0] * len(batches)  # of each batch; episodes of restarted environments are numbered from there
+        self._owners = {batch: self._owners_of(batch) for batch in batches}
         try:
-            try:
-                for number, setup in enumerate(setups):
-                    files = self._receiver.worker_end.fileno(), memory
-                    self._workers.append(_launch(number, setup.shares, *files, step_timeout))
-            finally:
-                self._receiver.worker_end.close()
-            batches = {batch for setup in setups for batch in setup.shares}
-            self._owners = {batch: self._owners_of(batch) for batch in batches}
-            self._owners[_ALL] = {worker.number: worker for worker in self._workers}
-            self.start(Command.BUILD, _ALL, setups)
-            self.finish(_ALL)
+            for slot in range(len(setups)):
+                self._launch(slot)
+            for worker in list(self._workers.values()):
+                self._wait_until_built(worker)
+            self._started = True
         except BaseException:
             self.close()
             raise
 
     def start(self, command: Command, batch: int, arguments: Sequence[Any] | None = None) -> None:
-        self._commands[batch], self._results[batch] = command, {}
-        for share, worker in enumerate(self._owners[batch].values()):
-            try:
-                worker.commands.send(command, batch, b"" if arguments is None else pickle.dumps(arguments[share]))
-            except BlockingIOError:
-                raise self._hung(worker, self._timeouts[Command.STEP]) from None
-            except OSError:
-                raise self._lost(worker) from None
+        slots = self._owners[batch]
+        if command == Command.STEP:
+            self.steps[batch] += 1
+        order = _Order(command, None if arguments is None else dict(zip(slots, arguments, strict=True)))
+        self._orders[batch], self._results[batch] = order, {}
+        for slot in slots:
+            self._send(batch, slot)
 
     def finish(self, batch: int) -> list[Any]:
         """Also collects the replies of other batches that arrive meanwhile."""
-        results, owners = self._results[batch], self._owners[batch]
-        while len(results) < len(owners):
-            reply = self._receiver.receive() or self._wait_for_reply(batch)
-            if reply.status == Status.FAILED:
-                raise self._failed(self._workers[reply.worker], reply.payload)
-            self._results[reply.batch][reply.worker] = pickle.loads(reply.payload) if reply.payload else None
-        del self._commands[batch]
-        return [results[number] for number in owners]
-
-    def close(self) -> None:
-        """Ends every worker, also those that hang or are stopped: closes the sockets, then kills."""
-        if self.closed:
-            return
-        self.closed = True
-        for worker in self._workers:
-            worker.commands.close()
-        self._receiver.close()
-        processes = [worker.process for worker in self._workers]
-        for process in (running := _wait_for(processes, _EXIT_SECONDS)):
-            process.kill()
-        _wait_for(running, None)
-        for worker in self._workers:
-            os.close(worker.lifeline)
-
-    def _owners_of(self, batch: int) -> dict[int, _Worker]:
-        """The workers of a batch by number, in the order of their shares."""
-        owners = [worker for worker in self._workers if batch in worker.shares]
-        return {worker.number: worker for worker in sorted(owners, key=lambda worker: worker.shares[batch].start)}
-
-    def _wait_for_reply(self, batch: int) -> Reply:
-        """Waits in short polls and counts them, so that a pause of the whole program (Ctrl-Z) is not a timeout."""
-        timeout = self._timeouts[self._commands[batch]]
-        for _ in range(round(timeout / POLL_SECONDS)):
-            dead = next((worker for worker in self._workers if worker.process.poll() is not None), None)
+        results, slots = self._results[batch], self._owners[batch]
+        timeout = self._timeouts[self._orders[batch].command]
+        while len(results) < len(slots):
             reply = self._receiver.receive()
             if reply is not None:
-                return reply
+                self._take(reply)
+            else:
+                self._wait(timeout, self._unfinished(batch))
+        del self._orders[batch]
+        return [results[slot] for slot in slots]
+
+    def begin_restarted(self) -> list[tuple[int, int]]:
+        """Begins episodes where a restarted worker has none yet; returns the batch and share of each."""
+        begun = []
+        for batch in sorted({batch for _, batch in self._unbegun}):
+            new = [slot for slot in self._owners[batch] if (slot, batch) in self._unbegun]
+            self._orders[batch] = _Order(Command.RESET)
+            self._results[batch] = {slot: None for slot in self._owners[batch] if slot not in new}
+            for slot in new:
+                self._send(batch, slot)
+            self.finish(batch)
+            begun += [(batch, self._owners[batch].index(slot)) for slot in new]
+        return begun
+
+    def close(self) -> None:
+        """Ends every worker, also those that hang or are stopped."""
+        if not self.closed:
+            self.closed = True
+            end(list(self._workers.values()))
+            self._receiver.close()
+            os.close(self._memory)
+
+    def _owners_of(self, batch: int) -> list[int]:
+        """The slots of a batch, in the order of their shares."""
+        slots = [slot for slot, setup in enumerate(self._setups) if batch in setup.shares]
+        return sorted(slots, key=lambda slot: self._setups[slot].shares[batch].start)
+
+    def _send(self, batch: int, slot: int) -> None:
+        """Gives a worker its part of the batch's order; restarted environments begin an episode instead of stepping."""
+        order, worker = self._orders[batch], self._workers[slot]
+        order.sent.add(slot)
+        command, argument = order.command, None if order.arguments is None else order.arguments[slot]
+        if (slot, batch) in self._unbegun:
+            if command in _BEGIN:
+                command, argument = Command.RESET, self.steps[batch]
+            elif command != Command.RESTORE:
+                self._results[batch][slot] = INTERRUPTED
+                return
+        try:
+            worker.commands.send(command, batch, b"" if argument is None else pickle.dumps(argument))
+        except BlockingIOError:
+            self._recover(worker, "hangs", self._no_reply(self._timeouts[Command.STEP]))
+        except OSError:
+            self._recover_dead(worker)
+
+    def _take(self, reply: Reply) -> None:
+        worker, batch = self._by_number.get(reply.worker), reply.batch
+        if worker is None:
+            return  # of a worker that has been replaced
+        if reply.status != Status.DONE:
+            self._recover(worker, "failed", reply.payload.decode(), fatal=reply.status == Status.REFUSED)
+            return
+        if batch == _ALL:
+            self._building.discard(worker.number)
+            return
+        result = pickle.loads(reply.payload) if reply.payload else None
+        if self._unbegun and (worker.slot, batch) in self._unbegun:
+            self._unbegun.discard((worker.slot, batch))
+            if self._orders[batch].command == Command.STEP:
+                result = INTERRUPTED
+        self._results[batch][worker.slot] = result
+
+    def _wait(self, timeout: float, unfinished: Iterator[WorkerProcess]) -> None:
+        """Waits for a reply in short polls and counts them, so that a pause of the program (Ctrl-Z) is no timeout."""
+        for _ in range(round(timeout / POLL_SECONDS)):
+            dead = next((worker for worker in self._workers.values() if worker.died), None)
+            reply = self._receiver.receive()
+            if reply is not None:
+                self._take(reply)
+                return
             if dead is not None:
-                raise self._lost(dead)
-        raise self._hung(next(self._unfinished(batch)), timeout)
+                self._recover_dead(dead)
+                return
+        self._recover(next(unfinished), "hangs", self._no_reply(timeout))
 
-    def _unfinished(self, batch: int) -> Iterator[_Worker]:
+    def _unfinished(self, batch: int) -> Iterator[WorkerProcess]:
         """The workers that have not replied to a batch's command."""
-        return (worker for number, worker in self._owners[batch].items() if number not in self._results[batch])
+        return (self._workers[slot] for slot in self._owners[batch] if slot not in self._results[batch])
 
-    def _failed(self, worker: _Worker, payload: bytes | bytearray) -> WorkerError:
-        return self._error(worker, "failed", payload.decode())
+    def _launch(self, slot: int) -> WorkerProcess:
+        setup, files = self._setups[slot], (self._receiver.worker_end.fileno(), self._memory)
+        worker = launch(self._launched, slot, setup.shares, *files, self._timeouts[Command.STEP])
+        self._launched += 1
+        self._workers[slot] = self._by_number[worker.number] = worker
+        self._building.add(worker.number)
+        try:
+            worker.commands.send(Command.BUILD, _ALL, pickle.dumps(setup))
+        except OSError:
+            self._recover_dead(worker)
+        return worker
 
-    def _hung(self, worker: _Worker, timeout: float) -> WorkerError:
-        worker.process.kill()  # it would not notice a closed socket
+    def _wait_until_built(self, worker: WorkerProcess) -> None:
+        while worker.number in self._building:
+            self._wait(self._timeouts[Command.BUILD], iter([worker]))
+
+    def _no_reply(self, timeout: float) -> str:
         stepping = timeout == self._timeouts[Command.STEP]
         setting = "trainer.worker_timeout, or VectorEnv's step_timeout" if stepping else "VectorEnv's start_timeout"
-        advice = f"If the environment is only slow, raise the timeout ({setting})."
-        return self._error(worker, "hangs", f"no reply for {timeout:g} s. {advice}")
+        return f"no reply for {timeout:g} s. If the environment is only slow, raise the timeout ({setting})."
 
-    def _lost(self, worker: _Worker) -> WorkerError:
-        """The error of a worker that died, or the failure that it or another one reported before."""
+    def _recover_dead(self, worker: WorkerProcess) -> None:
+        """What it replied before its death counts; a failure that it reported is the cause."""
         while (reply := self._receiver.receive()) is not None:
-            if reply.status == Status.FAILED:
-                return self._failed(self._workers[reply.worker], reply.payload)
-        _wait_for([worker.process], _EXIT_SECONDS)
-        return self._error(worker, "died", _cause_of_death(worker.process.poll()))
+            self._take(reply)
+        if self._workers[worker.slot] is worker:
+            self._recover(worker, "died", worker.cause_of_death())
 
-    def _error(self, worker: _Worker, outcome: str, what: str) -> WorkerError:
-        batch = next((batch for batch in self._commands if worker in self._unfinished(batch)), _ALL)
-        verb = self._commands[batch].verb if batch in self._commands else "waiting with"
-        ids = list(worker.shares.values()) if batch == _ALL else [worker.shares[batch]]
-        subject = f"worker {worker.number} of {len(self._workers)} {outcome}"
-        self.close()
-        return WorkerError(describe(self._environment, subject, verb, ids, what))
-
-
-def _launch(number: int, shares: dict[int, range], reply_file: int, memory: int, send_timeout: float) -> _Worker:
-    our_end, worker_end = socket.socketpair()
-    lifeline_end, lifeline = os.pipe()
-    files = (worker_end.fileno(), reply_file, memory, lifeline_end)
-    paths = [str(path) for path in sys.path]
-    code = f"import sys; sys.path[:] = {paths}; from engram.env.workers.worker import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, *map(str, (number, *files))],
-        pass_fds=files,
-        env=os.environ | dict.fromkeys(_THREADS, "1"),
-        stdin=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
-    )
-    worker_end.close()
-    os.close(lifeline_end)
-    return _Worker(number, shares, process, CommandSocket(our_end, send_timeout), lifeline)
-
-
-def _wait_for(processes: Sequence[subprocess.Popen], seconds: float | None) -> list[subprocess.Popen]:
-    """Waits for all processes together; returns those that still run."""
-    deadline = None if seconds is None else time.monotonic() + seconds
-    running = []
-    for process in processes:
+    def _recover(self, worker: WorkerProcess, outcome: str, what: str, fatal: bool = False) -> None:
+        """Restarts a worker, or ends all of them and raises if that is not allowed."""
+        failure = WorkerError(self._describe(worker, outcome, what))
         try:
-            process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            running.append(process)
-    return running
+            if fatal or not self._started:
+                raise failure
+            self._restarts.allow(failure)
+        except WorkerError:
+            worker.process.kill()  # if it hangs, it would not notice a closed socket
+            self.close()
+            raise
+        self._replace(worker)
 
+    def _replace(self, worker: WorkerProcess) -> None:
+        slot = worker.slot
+        worker.process.kill()
+        end([worker])
+        del self._by_number[worker.number]
+        self._building.discard(worker.number)
+        self._receiver.forget(worker.number)
+        self._unbegun |= {(slot, batch) for batch in worker.shares}
+        new = self._launch(slot)
+        self._wait_until_built(new)
+        for batch in list(self._orders):
+            waiting = slot in self._orders[batch].sent and slot not in self._results[batch]
+            if waiting and self._workers[slot] is new:  # one that failed meanwhile has been replaced with its orders
+                self._send(batch, slot)
 
-def _cause_of_death(returncode: int | None) -> str:
-    if returncode is None:
-        return "it closed its socket but still runs"
-    if returncode >= 0:
-        return f"it exited with code {returncode}"
-    name = signal.Signals(-returncode).name
-    hint = ". The system does that when memory runs out: try fewer environments or workers" if name == "SIGKILL" else ""
-    return f"it was killed by {name}{hint}"
+    def _describe(self, worker: WorkerProcess, outcome: str, what: str) -> str:
+        batches = [batch for batch in self._orders if worker in self._unfinished(batch)]
+        building = worker.number in self._building
+        verb = Command.BUILD.verb if building else self._orders[batches[0]].command.verb if batches else "waiting with"
+        ids = list(worker.shares.values()) if building or not batches else [worker.shares[batches[0]]]
+        subject = f"worker {worker.slot} of {len(self._setups)} {outcome}"
+        return describe(self._environment, subject, verb, ids, what)

@@ -105,11 +105,12 @@ def _restore(training: Training, checkpoint: Checkpoint) -> str:
             return EXACT
     training.env.reset()
     training.agent.reset_memory()
-    return "resume: environments reset (this kind cannot be restored), memory cleared with them"
+    return "resume: environments reset (they cannot be restored), memory cleared with them"
 
 
 def _rank_state(training: Training, weights: Mapping[str, Tensor]) -> RankState:
-    env_state, teacher = training.env.state(), training.rollout.teacher
+    env_state = None if training.env.closed else training.env.state()  # closed: they failed too often
+    teacher = training.rollout.teacher
     state: dict[str, Any] = {"has_env_state": env_state is not None}
     groups: Groups = {"memory": _on_cpu(training.agent.stored_memory()), "random": _random_states(training)}
     if teacher is not None:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from gymnasium import spaces
 from support.playing import token_spec, vector_env
 
+from engram.audit.context import AuditSizes
+
 
 class Case(NamedTuple):
     policy: Callable[..., Any]  # made with an environment
@@ -16,3 +18,4 @@ class Case(NamedTuple):
 
 TOKENS = token_spec()
 SEVERAL = vector_env(actions=spaces.MultiDiscrete([3, 2]))
+TINY = AuditSizes(rows=6, horizon=6, steps=12)  # where sizes do not matter

@@ -83,11 +83,6 @@ class OnlyOneLayerCleared(Alone):
         return super().clear(h, c, start)
 
 
-class ClearedToOnes(Alone):
-    def clear(self, h, c, start):
-        return h.masked_fill(start, 1), c.masked_fill(start, 1)
-
-
 class GradientsCross(Alone):
     def clear(self, h, c, start):
         return h - (h * start).detach(), c - (c * start).detach()
@@ -245,7 +240,6 @@ CASES = [
     Case(ClearedOneStepEarlyInSegments, {"boundary_learning", "replay"}, "before it"),
     Case(OnlyHiddenCleared, BOUNDARIES, "only in part"),
     Case(OnlyOneLayerCleared, BOUNDARIES, "only in part"),
-    Case(ClearedToOnes, {"boundary_acting", "boundary_learning"}, "something else"),
     Case(GradientsCross, {"gradient_boundary", "nan_at_start"}, "crosses starts at steps 1, 2, 3"),
     Case(GradientCutEveryStep, {"horizon"}, "reaches 0 steps back"),
     Case(NoGradientThroughTheLSTM, {"horizon", "gradient_health"}, "lstm"),

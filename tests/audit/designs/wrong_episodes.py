@@ -168,3 +168,10 @@ class CleanRLClearsTheWrongRows(CleanRLWithoutDone):
 
     def keep(self, state, done):
         return done * state
+
+
+class FirstObservationMasked(Design):
+    """Where an episode starts, the mask clears the features as well as the memory."""
+
+    def run(self, xs, starts, memory, actions=None):
+        return super().run(xs.masked_fill(starts.unsqueeze(-1), 0), starts, memory, actions)

@@ -132,3 +132,15 @@ class SecondEpochStartsElsewhere(Design):
 class TableTooSmallIsClamped(Design):
     def ids(self, td, B):
         return [min(i, 99) for i in super().ids(td, B)]
+
+
+class FromId4096OneRow(Design):
+    def ids(self, td, B):
+        return [min(i, 4096) for i in super().ids(td, B)]
+
+
+class OneStepNotCleared(Design):
+    """Segments of one step."""
+
+    def run(self, xs, starts, memory, actions=None):
+        return super().run(xs, starts & (actions is None or len(xs) > 1), memory, actions)

@@ -39,7 +39,9 @@ class TroubleBlock:
         self.log = np.zeros((len(env_ids), 64, settings.agents), np.uint8)  # the actions of the episode
         self._perhaps_fail("build")
 
-    def reset(self) -> None:
+    def reset(self, first_episode: int | None = None) -> None:
+        if first_episode is not None:
+            self.episode[:] = first_episode - 1
         self._perhaps_fail("reset")
         self.episode += 1
         self.step_in_episode[:] = 0
@@ -84,6 +86,9 @@ class TroubleBlock:
         self.buffers.alive[:] = True
         self.buffers.rewards[:] = -1  # as a replay of the episode would leave something there
         return True
+
+    def where(self) -> None:
+        return None
 
     def close(self) -> None:
         pass

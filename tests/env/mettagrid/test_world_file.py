@@ -167,3 +167,10 @@ def test_a_world_nested_too_deeply_is_refused(tmp_path):
         (tmp_path / "world.json").write_text(text)
         with pytest.raises(UserError, match="nested"):
             spec(MettagridFile(path=str(tmp_path / "world.json")))
+
+
+def test_a_field_with_several_forms_is_one_line(tmp_path):
+    with pytest.raises(UserError) as caught:
+        spec(write(tmp_path / "world.json", small(agent__rewards={"ore": {"reward": {"nme": "ore.gained"}}})))
+    _, line = str(caught.value).splitlines()
+    assert line.startswith("  game.agent.rewards.ore.reward: does not have the fields of InventoryValue or StatValue")

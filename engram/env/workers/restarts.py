@@ -1,0 +1,44 @@
+"""Restarts of failed environments: how many are allowed, and what became of the step that was under way."""
+
+import logging
+import time
+from collections import deque
+from enum import Enum
+
+from engram.env.errors import EnvError
+
+WINDOW_SECONDS = 600.0  # restarts within this time count against the limit
+
+log = logging.getLogger("engram")
+
+
+class Interrupted(Enum):
+    """The result of a share whose environments were restarted: nobody knows the outcome of the last actions."""
+
+    INTERRUPTED = True
+
+
+INTERRUPTED = Interrupted.INTERRUPTED
+
+
+class Restarts:
+    """Counts restarts. More than `limit` within ten minutes are an error; with 0 the first failure is one."""
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit, self.count = limit, 0
+        self._times: deque[float] = deque(maxlen=limit)
+
+    def allow(self, failure: EnvError) -> None:
+        """Counts a restart after this failure and warns about it. Raises the failure if it is one too many."""
+        now = time.monotonic()
+        if len(self._times) == self.limit and (not self.limit or now - self._times[0] < WINDOW_SECONDS):
+            raise type(failure)(f"{failure}{self._exhausted()}") from failure.__cause__
+        self._times.append(now)
+        self.count += 1
+        log.warning("%s\nRestarted; its environments begin new episodes (restart %s).", failure, self.count)
+
+    def _exhausted(self) -> str:
+        if not self.limit:
+            return ""
+        many = f"{self.limit} restart{'s' * (self.limit > 1)}"
+        return f"\nThis was after {many} within {WINDOW_SECONDS / 60:g} minutes (trainer.worker_restarts)."

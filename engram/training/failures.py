@@ -1,0 +1,34 @@
+"""Failing environments during training: what is counted, what is saved, and when a run ends."""
+
+import logging
+from collections.abc import Callable
+
+from engram.env.errors import EnvError
+from engram.training.checkpoint.checkpoints import Checkpoints
+from engram.training.loop import Training
+from engram.training.metrics import Record
+
+log = logging.getLogger("engram")
+
+
+def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Record:
+    """The results of an evaluation; none if its environments fail, which counts as a restart."""
+    try:
+        return evaluate()
+    except EnvError as error:
+        training.env.restarts.allow(error)
+        return {}
+
+
+def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:
+    """Saves the epochs before the rollout that failed; returns from where the run can resume.
+
+    The environments are gone, so it resumes with new episodes. With several ranks nothing can be saved: the others
+    are waiting in the middle of the epoch.
+    """
+    epoch = training.progress.epoch
+    if epoch > checkpoints.epoch and training.world.size == 1:
+        checkpoints.save(training, {})
+    if not checkpoints.epoch:
+        return "There is no checkpoint yet: the same command starts from the beginning."
+    return f"The same command resumes from epoch {checkpoints.epoch}."

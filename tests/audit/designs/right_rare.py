@@ -1,0 +1,76 @@
+"""Right designs whose memory is of a rare kind: a clock, steps of a staircase, none at all."""
+
+import torch
+from audit.broken.wrapper import Small
+from audit.designs.base import Design
+from torch import nn
+
+
+class OnlyAClock(Design):
+    """Remembers the time since its episode began, and nothing that it saw."""
+
+    def build(self):
+        self.mix = nn.Linear(self.features + 2, self.hidden)
+
+    def blank(self, rows):
+        return (self.critic.weight.new_zeros(rows, 1),)
+
+    def step(self, x, memory):
+        time = memory[0] + 1
+        return self.mix(torch.cat([x, (0.3 * time).sin(), (0.1 * time).cos()], -1)).tanh(), (time,)
+
+
+class QuantisedStraightThrough(Design):
+    """Memory is rounded, and gradients pass as if it were not."""
+
+    def step(self, x, memory):
+        h, c = self.cell(x, memory)
+        return h, tuple(m + ((m * 32).round() / 32 - m).detach() for m in (h, c))
+
+
+class PreviousActionAndReward(Small):
+    """Both are left out where an episode starts, and are inputs everywhere else."""
+
+    def __init__(self, env, **kwargs):
+        super().__init__(env, previous=("action", "reward"), **kwargs)
+
+
+class BesideTheWrapper(Small):
+    """Its memory is the mean of what it saw, in the wrapper's store; the wrapper's own LSTM is not used."""
+
+    def forward(self, td, state=None, action=None):
+        rows, steps = (td.batch_size[0], 1) if action is None else td.batch_size
+        memory, _, ids = self._manage_lstm_state(td, rows, steps, "cpu")
+        starts = (td["dones"] | td["truncateds"]).view(rows, steps)
+        xs = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1)).view(rows, steps, -1)
+        past, outputs = memory[-1], []
+        for t in range(steps):
+            past = past.masked_fill(starts[:, t].view(-1, 1), 0)
+            past = 0.7 * past + 0.3 * nn.functional.pad(xs[:, t], (0, past.shape[1] - xs.shape[2]))
+            outputs.append(past)
+        kept = torch.cat([memory[:-1], past.unsqueeze(0)])
+        self._store_lstm_state(kept, torch.zeros_like(kept), ids)
+        logits, value = self.decode_actions(torch.stack(outputs, 1).flatten(0, 1))
+        if action is None:
+            return self.forward_inference(td, logits, value)
+        return self.forward_training(td, action, logits, value)
+
+
+class NoMemory(nn.Module):
+    """A feed-forward policy that says so."""
+
+    def __init__(self, env):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(5, 4), nn.Linear(5, 1)
+
+    def has_memory(self):
+        return False
+
+    def initial_state(self, rows):
+        return ()
+
+    def forward(self, obs, state):
+        return self.actor(obs), self.critic(obs), state
+
+
+RIGHT_RARE = [OnlyAClock, QuantisedStraightThrough, PreviousActionAndReward, BesideTheWrapper, NoMemory]

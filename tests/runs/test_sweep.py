@@ -1,0 +1,93 @@
+"""Sweeps: pruning, several processes on one study, and trials whose process is gone."""
+
+import multiprocessing
+import os
+
+import psutil
+import pytest
+from optuna.trial import TrialState
+from runs.stand_in import RATE, train
+
+from engram.config.sweep import SweepSettings
+from engram.runs import pool, sweep
+from engram.runs.sweep import OWNER, Sweep
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "PRELOADED", [])
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.2)
+    said = []
+
+    def made(**options):
+        settings = SweepSettings(study="s", search={RATE: {"low": 0.001, "high": 0.1}}, **options)
+        return Sweep(settings, tmp_path, str(tmp_path / "s.db"), said.append), said
+
+    return made
+
+
+def test_a_trial_below_the_median_is_pruned(make):
+    work, said = make(trials=2, warmup_trials=1)
+    for rate in (0.05, 0.001):
+        work.study.enqueue_trial({RATE: rate})
+    result = work.work(train, 1, "recall")
+    assert (result.complete, result.pruned, result.failed) == (1, 1, 0)
+    assert result.best.params[RATE] == 0.05
+    assert "s_trial-1: pruned at 300 steps with return 0.001" in said
+
+
+def abandoned(work, pid):
+    """A trial that was left running by this process."""
+    work.study.enqueue_trial({RATE: 0.05})
+    trial = work.study.ask()
+    trial.suggest_float(RATE, 0.001, 0.1)
+    trial.report(0.05, 100)
+    trial.set_user_attr(OWNER, {**work._identity(), "pid": pid, "alive": 0.0})
+    return trial
+
+
+def gone():
+    """The id of a process that has ended."""
+    process = multiprocessing.get_context("spawn").Process()
+    process.start()
+    process.join()
+    return process.pid
+
+
+def test_a_trial_whose_process_is_gone_is_taken_up_with_its_values(make):
+    work, said = make(trials=1)
+    trial = abandoned(work, gone())
+    result = work.work(train, 1, "recall")
+    assert (result.complete, result.best.number) == (1, trial.number)
+    assert "s_trial-0: taken up again" in said
+    assert [*work.study.trials[0].intermediate_values] == [100, 200, 300]
+
+
+def test_a_trial_of_a_living_process_is_left_alone(make):
+    work, _ = make(trials=1)
+    trial = abandoned(work, os.getpid())
+    work.work(train, 1, "recall")
+    assert work.study.trials[trial.number].state is TrialState.RUNNING
+
+
+def test_only_one_of_two_processes_takes_a_trial_up(make, monkeypatch):
+    work, _ = make(trials=1)
+    trial = abandoned(work, gone())
+    others = {"host": work._identity()["host"], "pid": 1, "created": psutil.Process(1).create_time(), "alive": 0.0}
+    monkeypatch.setattr(sweep.time, "sleep", lambda seconds: trial.set_user_attr(OWNER, others))  # writes last
+    assert work._next() is None
+
+
+def test_processes_that_begin_together_share_a_study(make, monkeypatch):
+    create, calls = sweep.optuna.create_study, []
+
+    def interrupted(**options):
+        calls.append(options)
+        if len(calls) == 1:
+            raise RuntimeError("table studies already exists")  # another process is creating it
+        return create(**options)
+
+    monkeypatch.setattr(sweep.optuna, "create_study", interrupted)
+    work, _ = make(trials=1)
+    assert len(calls) == 2
+    assert work.study.study_name == "s"
