@@ -28,7 +28,7 @@ autodoc_class_signature = "mixed"
 
 html_theme = "furo"
 html_title = "Engram"
-html_static_path: list[str] = []
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "sidebar_hide_name": False}
 pygments_style, pygments_dark_style = "friendly", "monokai"

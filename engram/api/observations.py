@@ -28,6 +28,8 @@ class ObservationRows:
     def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
         self._own, self._spec = own, spec
         self._shows_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
+        names = own.observation.spaces if isinstance(own.observation, spaces.Dict) else ()
+        self._masks_in_infos = spec.action_mask and ACTION_MASK not in names
         self._space = spaces.Dict({OBSERVED: own.observation}) if self._shows_action else own.observation
         self._rows, self._writer = np.zeros(0), RowWriter(self._space, spec, Buffers.allocate(spec, 0).observations)
 
@@ -35,6 +37,11 @@ class ObservationRows:
         """The rows are valid until the next call."""
         if action_masks is not None and not self._spec.action_mask:
             raise UserError(f"action_masks: {self._spec.name} had no action masks in training: leave them out")
+        if action_masks is None and self._masks_in_infos:
+            raise UserError(
+                f"action_masks: {self._spec.name} gives masks in its infos: call act(observation, "
+                "action_masks=info['action_mask']), or train with env.action_masks=false"
+            )
         singles, single = _split(observation, self._own.observation)
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations

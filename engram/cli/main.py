@@ -80,7 +80,9 @@ def _run(words: Sequence[str]) -> int:
         if command.verb != "bench":  # it measures how busy the machine is
             choose_wait_policy()
         _import_from_current_folder()
-        return int(import_module(f"engram.cli.{command.verb.replace('-', '_')}").main(command.words))
+        with _loading(command.verb):
+            module = import_module(f"engram.cli.{command.verb.replace('-', '_')}")
+        return int(module.main(command.words))
     except SystemExit as end:  # argparse exits after --help and --version
         if end.code != 0:
             raise
@@ -115,6 +117,19 @@ def choose_wait_policy() -> None:
         return
     if psutil.cpu_percent(interval=CPU_SAMPLE_SECONDS) / 100 * (psutil.cpu_count() or 1) > BUSY_CORES:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+@contextmanager
+def _loading(verb: str) -> Iterator[None]:
+    """In a terminal, say at once that something happens: imports take most of the first second."""
+    shown = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if shown:
+        print(f"engram {verb}: loading …", end="", flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", flush=True)
 
 
 def _import_from_current_folder() -> None:

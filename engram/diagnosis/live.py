@@ -1,6 +1,6 @@
 """LiveDiagnosis: watches a run while it trains, and reports each fault once, when it has become clear."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from engram.diagnosis import rules
@@ -15,6 +15,7 @@ INTERVAL = 0.05  # of a run, between two checks
 # The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
 SINCE: dict[Rule, float] = {
     rules.same_return: 0.25,
+    rules.rate_ends_early: 0.25,
     rules.still_policy: 0.25,
     rules.exploding_kl: 0.1,
     rules.clipped_updates: 0.25,
@@ -26,10 +27,10 @@ SINCE: dict[Rule, float] = {
 
 
 class LiveDiagnosis:
-    def __init__(self, setup: Setup, records: Iterable[Mapping[str, Any]] = ()) -> None:
-        """`records`: those of the run before it was resumed."""
+    def __init__(self, setup: Setup, earlier: Columns | None = None) -> None:
+        """`earlier`: the metrics of the run before it was resumed."""
         self._setup = setup
-        self._columns = Columns(records)
+        self._columns = Columns() if earlier is None else earlier
         self._next = INTERVAL * setup.total_timesteps
         self._told: set[str] = set()
         self._cause_reported = False  # it explains the other faults

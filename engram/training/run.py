@@ -22,7 +22,8 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
-from engram.stored.metrics import read_metrics
+from engram.stored.columns import Columns, read_columns
+from engram.stored.files import UnreadableError
 from engram.stored.plan import stored_plan, write_plan
 from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
@@ -39,6 +40,7 @@ from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.log import log_to
 from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record
+from engram.training.numbers import NumberGuard
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
@@ -155,11 +157,13 @@ def start(
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    timeout, restarts = settings.trainer.worker_timeout, Restarts(settings.trainer.worker_restarts)
+    timeout = settings.trainer.worker_timeout
+    restarts = Restarts(settings.trainer.worker_restarts, bad_numbers=settings.trainer.on_nan == "skip")
     with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
+        training.numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
         _resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory)
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
@@ -180,7 +184,11 @@ def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, stor
     """Follows the run from its beginning; also stores the plan, for others who look at the run."""
     stored = stored_plan(plan)
     storage.attempt("plan.json", partial(write_plan, settings.directory, stored))
-    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), read_metrics(settings.directory))
+    try:
+        earlier = read_columns(settings.directory)
+    except UnreadableError:
+        earlier = Columns()
+    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), earlier)
 
 
 def _train(

@@ -6,6 +6,10 @@ import pytest
 from api.echo import Echo
 
 import engram
+from engram.api.observations import ObservationRows
+from engram.env.registry import make_spec
+from engram.env.settings import Gym
+from engram.env.single import row_spaces
 
 
 def observations(rows: int, seed: int = 0):
@@ -173,3 +177,11 @@ def test_the_agent_adds_the_action_before_to_plain_symbols(name, tmp_path):
         start = terminated or truncated
         if start:
             observation, _ = env.reset()
+
+
+def test_masks_that_are_missing_are_asked_for():
+    settings = Gym(id="Taxi-v4")
+    rows = ObservationRows(row_spaces(settings), make_spec(settings))
+    with pytest.raises(engram.UserError, match=r"call act\(observation, action_masks=info\['action_mask'\]\)"):
+        rows.convert(7)
+    rows.convert(7, action_masks=np.ones(6, np.int8))

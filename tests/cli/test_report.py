@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import running
 
+import engram
 from engram.cli.main import main
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
@@ -65,6 +66,13 @@ def test_charts_for_papers_are_written(runs, tmp_path):
     assert main(words) == 0
     assert (tmp_path / "png" / "learning.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "png" / "gradient-and-memory.png").exists()
+
+
+def test_python_writes_the_same_page(runs, tmp_path):
+    first, second = (engram.open(runs / f"recall_seed-{seed}") for seed in (1, 2))
+    assert first.report(tmp_path / "page.html", second) == tmp_path / "page.html"
+    assert facts_in(tmp_path / "page.html")["groups"] == ["recall (2 seeds)"]
+    assert first.diagnose().verdict == "early"
 
 
 def test_mistakes_are_one_message(runs, capsys, monkeypatch):

@@ -73,6 +73,10 @@ def test_a_run_that_learns_is_healthy_whatever_its_losses():
         assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
 
 
+def test_a_run_that_loses_a_little_of_what_it_has_learned_is_healthy():
+    assert names(lambda epoch: rising(epoch) if epoch < 30 else noisy(0.8, epoch)) == []
+
+
 def test_a_run_that_begins_solved_is_healthy():
     assert diagnose(Columns(records(lambda epoch: 1.0, **SOLVED)), MEMORY_TASK).verdict == "healthy"
 
@@ -136,7 +140,7 @@ def test_an_agent_that_acts_at_random_is_not_said_to_lack_memory():
 
 def test_a_return_that_still_rises_from_the_ceiling_gets_no_alarm():
     def late(epoch):
-        return noisy(0.25 if epoch < 25 else 0.25 + 0.02 * (epoch - 25), epoch)
+        return noisy(0.25 if epoch < 25 else 0.25 + 0.01 * (epoch - 25), epoch)
 
     assert names(late, MEMORY_TASK) == []
 
@@ -154,6 +158,13 @@ def test_while_training_each_fault_is_told_once_when_it_is_clear():
     assert told == [(10, "No reward ever seen")]
 
 
+def test_a_fault_that_lasts_is_told_only_once():
+    live, told = LiveDiagnosis(SETUP), []
+    for record in records(rising, **{"time/environment_seconds": 9.0}):
+        told += [finding.name for finding in live.add(record)]
+    assert told == ["The environment is the bottleneck"]
+
+
 def test_while_training_a_healthy_run_is_left_alone():
     live = LiveDiagnosis(MEMORY_TASK)
     assert [finding for record in records(rising, **SOLVED) for finding in live.add(record)] == []
@@ -162,6 +173,6 @@ def test_while_training_a_healthy_run_is_left_alone():
 
 def test_a_resumed_run_remembers_what_came_before():
     earlier = list(records(lambda epoch: 0.0))
-    live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), earlier)
+    live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), Columns(earlier))
     (finding,) = live.add({**earlier[-1], "epoch": 41, "steps": 41_000})
     assert finding.evidence == "all 2,050 episodes returned 0"

@@ -16,11 +16,11 @@ class Corridor(gymnasium.Env):
 
     observation_space = spaces.Box(0, 1, (CELLS,), np.float32)
     action_space = spaces.Discrete(2)
-    steps_of_all = 0  # environments of this process together
 
     def __init__(self, fault: str = "") -> None:
         self.fault = fault
         self.cell = self.steps = 0
+        self.steps_of_all_episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
@@ -31,7 +31,7 @@ class Corridor(gymnasium.Env):
         if self.fault == "actions are ignored":
             action = int(self.np_random.integers(2))
         self.steps += 1
-        Corridor.steps_of_all += 1
+        self.steps_of_all_episodes += 1
         self.cell = min(CELLS - 1, max(0, self.cell + (1 if action else -1)))
         ended = self.cell == CELLS - 1 and self.fault != "same return"
         return self._observation(), self._reward(ended), ended, self.steps >= LIMIT, {}
@@ -44,9 +44,9 @@ class Corridor(gymnasium.Env):
     def _reward(self, ended: bool) -> float:
         if self.fault == "slow":
             time.sleep(0.02)
-        if self.fault == "breaks" and Corridor.steps_of_all > 1200:
+        if self.fault == "breaks" and self.steps_of_all_episodes > 150:
             return math.nan
-        drifted = self.fault == "drifts" and Corridor.steps_of_all > 3000
+        drifted = self.fault == "drifts" and self.steps_of_all_episodes > 900
         rewards = {
             "no reward": 0.0,
             "same return": 1.0,

@@ -81,7 +81,7 @@ def test_two_interrupted_ranks_resume_exactly(runs) -> None:
 def test_only_rank_0_writes_files_and_steps_count_all_ranks(runs) -> None:
     assert not (runs.directory / "unused").exists()
     files = {path.name for path in (runs.directory / "whole").iterdir()}
-    assert files == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints", ".lock"}
+    assert files == {"settings.yaml", "plan.json", "metrics.jsonl", "log.txt", "checkpoints", ".lock"}
     assert [record["steps"] for record in running.metrics(runs.directory, "whole")] == [192, 384, 576, 768, 960]
 
 

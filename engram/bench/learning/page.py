@@ -75,7 +75,7 @@ def _picture(rows: Sequence[Row], which: str) -> str:
     parts += [
         f'<text x="{LEFT - 4}" y="{y(value) + 3:.1f}" text-anchor="end">{value:.3g}</text>' for value in (low, high)
     ]
-    parts.append(f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{last:,} steps</text>')
+    parts.append(f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{last:,.0f} steps</text>')
     if rows[0].goal is not None:
         parts.append(f'<path class="goal" d="M{LEFT} {y(rows[0].goal):.1f}H{right}"/>')
     for number, curve in enumerate(curves):

@@ -1,6 +1,7 @@
 """`engram bench learn`: plans runs, keeps finished ones, and reports what they reached."""
 
 import json
+import re
 
 import pytest
 
@@ -139,6 +140,7 @@ def test_the_command_prints_a_table_and_writes_a_page(commands, tmp_path, capsys
     assert "2 of 2" in out
     page = (tmp_path / "page.html").read_text()
     assert page.count("<polyline") == 4  # greedy and sampled, of two variants
+    assert re.search(r">[\d,]+ steps<", page)  # a whole number
     assert "engram bench learn --tasks recall/delay10" in page
     result = json.loads((tmp_path / "results.json").read_text())
     assert [row["variant"] for row in result["rows"]] == ["py_agent.core=lstm", "py_agent.core=gru"]
