@@ -31,6 +31,7 @@ MAY_CHANGE = (
     "trainer.num_workers",
     "trainer.worker_timeout",
     "trainer.worker_restarts",
+    "trainer.on_nan",
     "trainer.disk_timeout",
     "trainer.peer_timeout",
     "trainer.checkpoint",

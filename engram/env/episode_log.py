@@ -1,15 +1,17 @@
 """The episode log of a block: running returns, lengths and episode numbers, and the actions that replay an episode."""
 
+import math
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from engram.env.block import Buffers, Column, Ended
+from engram.env.errors import NotFiniteError
 from engram.env.splitmix import episode_seed
-from engram.settings import UserError
 
 LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
+LARGEST = float(np.finfo(np.float32).max)
 EPISODE_STATS = 16  # numbers kept from an episode's last info
 
 
@@ -90,16 +92,20 @@ class EpisodeLog:
 
     def close_step(self, rewards: np.ndarray, scale: float) -> Ended | None:
         """Ends a step: checks the observations, adds up the rewards [R] and writes them, scaled, to the buffers."""
-        if not np.isfinite(rewards).all():
-            self._raise_not_finite("reward", ~np.isfinite(rewards))
+        scaled = self._buffers.rewards
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.multiply(rewards, scale, out=scaled, casting="same_kind")
+        if not np.isfinite(scaled).all():
+            row = int(np.argmax(~np.isfinite(scaled)))
+            self._raise_not_finite("reward", row, rewards[row])
         self._check_observations()
         self.returns += rewards
-        np.multiply(rewards, scale, out=self._buffers.rewards, casting="same_kind")
         if not self._ended:
             return None
-        rows, infos = [row for row, _ in self._ended], [info for _, info in self._ended]
+        rows, numbers = [row for row, _ in self._ended], [_numbers(info) for _, info in self._ended]
+        self._check_stats(rows, numbers)
         self._ended.clear()
-        return self.finish(rows, _stats(infos))
+        return self.finish(rows, _columns(numbers))
 
     def finish(self, rows: list[int], stats: dict[str, Column]) -> Ended:
         """Reports the episodes of these rows as finished."""
@@ -155,15 +161,23 @@ class EpisodeLog:
         """Raises at the first NaN or infinity, where its origin is still known."""
         for name, values in self._floats.items():
             if not np.isfinite(values).all():
-                self._raise_not_finite(_called("observation", name), ~_finite_rows(values))
+                row = int(np.argmax(~_finite_rows(values)))
+                self._raise_not_finite(_called("observation", name), row, _first_bad(values[row]))
         if self._floats and self._ended and self._buffers.truncations.any():
             for name, values in self._final_floats.items():
                 bad = self._buffers.truncations & ~_finite_rows(values)
                 if bad.any():
-                    self._raise_not_finite(_called("last observation", name), bad)
+                    row = int(np.argmax(bad))
+                    self._raise_not_finite(_called("last observation", name), row, _first_bad(values[row]))
 
-    def _raise_not_finite(self, what: str, bad: np.ndarray) -> None:
-        row = int(np.argmax(bad))
+    def _check_stats(self, rows: list[int], numbers: list[dict[str, float]]) -> None:
+        """Infinite statistics are an error; NaN means that an episode lacks one."""
+        for row, found in zip(rows, numbers, strict=True):
+            for name, value in found.items():
+                if abs(value) > LARGEST:
+                    self._raise_not_finite(f"info {name!r}", row, value)
+
+    def _raise_not_finite(self, what: str, row: int, value: float) -> None:
         env, step = row // self._agents, int(self.lengths[row])
         episode = self.episodes[env]
         if self.steps(env) == 0:  # the next episode has begun already
@@ -175,9 +189,11 @@ class EpisodeLog:
         cause = "fix or wrap the environment"
         if step and not np.isfinite(self._buffers.actions[row]).all():
             cause = "the previous action was not finite either, so look for the cause in the policy"
-        raise UserError(
+        beyond = ", too large for float32" if np.isfinite(value) else ""
+        raise NotFiniteError(
             f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
-            f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)}: {cause}"
+            f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)} "
+            f"({value:g}{beyond}): {cause}"
         )
 
 
@@ -193,16 +209,24 @@ def _called(what: str, part: str) -> str:
     return f"{what} {part!r}" if part else what
 
 
-def _stats(infos: list[dict[str, Any]]) -> dict[str, Column]:
-    """The numbers in the episodes' last infos, by name; None where an episode lacks one."""
-    if not any(infos):
-        return {}
-    found = [_numbers(info) for info in infos]
+def _first_bad(values: np.ndarray) -> float:
+    return float(values[~np.isfinite(values)].flat[0])
+
+
+def _columns(found: list[dict[str, float]]) -> dict[str, Column]:
+    """The episodes' statistics by name; None where an episode lacks one."""
     names = {name: None for numbers in found for name in numbers}
     return {name: [numbers.get(name) for numbers in found] for name in names}
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, float]:
     scalars = (bool, int, float, np.bool_, np.integer, np.floating)
-    found = ((str(name), float(value)) for name, value in info.items() if isinstance(value, scalars))
+    found = ((str(name), _as_float(value)) for name, value in info.items() if isinstance(value, scalars))
     return dict(islice(found, EPISODE_STATS))
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf

@@ -21,6 +21,10 @@ class EnvError(UserError):
     exit_code = 1
 
 
+class NotFiniteError(UserError):
+    """An environment gave a number that is NaN, infinite or too large for float32."""
+
+
 def describe(environment: str, subject: str, verb: str, env_ids: Sequence[range], what: str) -> str:
     """The common form of all messages: where, during which operation on which environments, and what happened."""
     return f"env {environment}: {subject} while {verb} {name_ids(env_ids)}: {what}"

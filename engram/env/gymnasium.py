@@ -18,7 +18,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.step_checks import as_rewards, check_flag, check_in_space
+from engram.env.step_checks import as_rewards, check_flag, check_in_space, check_info
 from engram.env.wrappers import unwrap_rows, with_previous_action, wrap
 from engram.settings import UserError
 
@@ -44,6 +44,10 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
+    try:
+        check_info(shown[1])
+    except MisfitError as error:
+        raise UserError(f"{name}: reset: {error}") from None
     masks = settings.action_masks and mask_of(*shown) is not None
     return spec.with_action_mask() if masks else spec
 
@@ -134,8 +138,8 @@ class GymBlock:
             for i, step in enumerate(self._steps):
                 log.stepping = i
                 observation, reward, terminated, truncated, info = step(actions[i])
-                if terminated or truncated or strict:
-                    self._check_outcome(i, observation, terminated, truncated)
+                if terminated is not False or truncated is not False or strict or type(info) is not dict:
+                    self._check_outcome(i, observation, terminated, truncated, info)
                 if terminated or truncated:
                     self._end_episode(i, observation, terminated, info)
                     observation, info = self._begin_episode(i)
@@ -200,7 +204,8 @@ class GymBlock:
         try:
             if self._strict:
                 self._check_observations(observations)
-            self._writer.write_all(observations, infos)
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+                self._writer.write_all(observations, infos)
         except MisfitError as error:
             raise self._misfit(error.row, error) from None
         self._transform(self._buffers.observations)
@@ -213,11 +218,12 @@ class GymBlock:
                 error.row = row
                 raise
 
-    def _check_outcome(self, i: int, observation: Any, terminated: Any, truncated: Any) -> None:
-        """Checks what ends an episode, and if checks are strict also the observation, which may be the last one."""
+    def _check_outcome(self, i: int, observation: Any, terminated: Any, truncated: Any, info: Any) -> None:
+        """Checks flags and info, and if checks are strict also the observation, which may be the last one."""
         try:
             check_flag("terminated", terminated)
             check_flag("truncated", truncated)
+            check_info(info)
             if self._strict:
                 self._check_observations([observation])
         except MisfitError as error:

@@ -19,7 +19,7 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.step_checks import check_flag, check_in_space, check_known, check_reward
+from engram.env.step_checks import check_flag, check_in_space, check_info, check_parallel_step, check_reward
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -181,13 +181,15 @@ class PettingZooBlock:
         except Exception as error:
             error.add_note(self._log.describe(i))
             raise
-        for what, given in (("a reward", rewards), ("an observation", observations), ("an agent", env.agents)):
-            self._fit(first, check_known, what, given, self._agents)
+        returned = (observations, rewards, terminations, truncations, infos)
+        self._fit(first, check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
-            if terminated or truncated:
+            if terminated is not False or truncated is not False:
                 self._fit(row, check_flag, "terminated", terminated)
                 self._fit(row, check_flag, "truncated", truncated)
+            if agent in infos:
+                self._fit(row, check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
                 # An agent that left may be omitted everywhere; one with an observation must have a reward.

@@ -1,6 +1,6 @@
 """Checks of what an environment returns from `reset` and `step`: what is wrong with it, in one sentence."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from gymnasium import spaces
 from engram.env.row_writer import MisfitError
 
 FLAGS = (bool, np.bool_)
+PARALLEL_STEP = ("an observation", "a reward", "a termination", "a truncation", "an info")
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -91,6 +92,23 @@ def check_flag(name: str, value: Any) -> None:
     """Whether an episode ended must be a bool; 0 and 1 are accepted."""
     if not isinstance(value, FLAGS) and not (isinstance(value, int | np.integer) and value in (0, 1)):
         raise MisfitError(f"{name} is {value!r}, expected a bool")
+
+
+def check_info(value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise MisfitError(f"the info is {value!r}, expected a dict"[:200])
+
+
+def check_parallel_step(returned: Sequence[Any], agents: Collection[Any], possible: Sequence[Any]) -> None:
+    """PettingZoo's step returns dicts with an entry for each agent, and only for possible agents."""
+    for what, given in zip(PARALLEL_STEP, returned, strict=True):
+        if not isinstance(given, Mapping):
+            name = what.partition(" ")[2]
+            raise MisfitError(
+                f"step returned the {name}s {given!r}, expected a dict with an entry for each agent"[:200]
+            )
+        check_known(what, given, possible)
+    check_known("an agent", agents, possible)
 
 
 def check_reward(value: Any) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from engram.training.normalization import (
     update_normalizers,
     value_unit,
 )
+from engram.training.numbers import NumberGuard
 from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
@@ -60,6 +61,7 @@ class Training:
     explosion: ExplosionGuard
     trace: Trace
     world: World = ALONE
+    numbers: NumberGuard = field(default_factory=NumberGuard)
 
 
 class HookResult(NamedTuple):
@@ -100,6 +102,7 @@ def train(
                 record |= evaluate()
         record |= progress.timing(timers.take(), training.rollout.batch_size)
         record["process/megabytes"] = process_megabytes()
+        record["loss/skipped"] = training.numbers.skipped
         record["env/worker_restarts"] = sum(world.gather(training.env.restarts.count))
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
@@ -157,10 +160,13 @@ def update(
         minibatches = experience.minibatches(advantages, training.generator, settings.prioritized.prio_alpha, beta)
         for number, minibatch in enumerate(minibatches):
             replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)
+            norms, epoch = step.norms(), training.progress.epoch + 1
+            if not training.numbers.accepts(minibatch, replayed, losses, norms.norm, agent, experience, epoch):
+                continue
             if update_epoch == number == 0:
                 averages.add("memory", replay_error(replayed, minibatch, world))
             averages.add("loss", losses)
-            averages.add("gradient", step(settings.optimizer))
+            averages.add("gradient", step(settings.optimizer, norms))
             experience.update_ratio(minibatch, replayed["act_log_prob"])
             if settings.ppo.target_kl is not None and float(losses.kl) > settings.ppo.target_kl:
                 return advantages

@@ -82,10 +82,15 @@ class OptimizerStep:
         indices = [i for i, parameter in enumerate(self._parameters) if id(parameter) in recurrent]
         self._recurrent = torch.tensor(indices, dtype=torch.long, device=self._parameters[0].device)
 
-    def __call__(self, settings: OptimizerSettings) -> Norms:
+    def norms(self) -> Norms:
+        """Of the gradient that the parameters have now."""
         norms = gradient_norms(self._parameters)
-        total = torch.linalg.vector_norm(norms)
-        divisor = ((total + 1e-6) / settings.max_grad_norm).clamp(min=1.0)  # as in clip_grad_norm_
+        return Norms(torch.linalg.vector_norm(norms), torch.linalg.vector_norm(norms[self._recurrent]))
+
+    def __call__(self, settings: OptimizerSettings, norms: Norms | None = None) -> Norms:
+        """`norms`: those of this gradient, if they are known already."""
+        norms = norms or self.norms()
+        divisor = ((norms.norm + 1e-6) / settings.max_grad_norm).clamp(min=1.0)  # as in clip_grad_norm_
         if isinstance(self.optimizer, torch.optim.Adam) and self.optimizer.param_groups[0]["fused"]:
             # A fused step divides the gradient itself, which saves a pass over it. Torch reads this attribute.
             self.optimizer.grad_scale = divisor  # type: ignore[attr-defined]
@@ -95,7 +100,7 @@ class OptimizerStep:
             torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], divisor)
             self.optimizer.step()
         self.agent.clip_weights()
-        return Norms(total, torch.linalg.vector_norm(norms[self._recurrent]))
+        return norms
 
 
 def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:

@@ -40,6 +40,7 @@ from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.log import log_to
 from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record
+from engram.training.numbers import NumberGuard
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
@@ -156,11 +157,13 @@ def start(
     if not world.main:
         torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    timeout, restarts = settings.trainer.worker_timeout, Restarts(settings.trainer.worker_restarts)
+    timeout = settings.trainer.worker_timeout
+    restarts = Restarts(settings.trainer.worker_restarts, bad_numbers=settings.trainer.on_nan == "skip")
     with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
+        training.numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
         _resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory)
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)

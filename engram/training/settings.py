@@ -88,6 +88,7 @@ class Trainer(Settings):
     norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
     noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of actions; null: 0.7, for symbols only 0
+    on_nan: Literal["stop", "skip"] = "stop"  # skip: leave out minibatches, and restart environments, with bad numbers
     replay_error_bound: PositiveFloat | None = None  # null: 0.001, with bfloat16 0.1
     gradient_bound: PositiveFloat | None = 1000.0  # times the running median; several epochs above stop the run
     precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32

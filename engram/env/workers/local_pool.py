@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from engram.env.block import Block
-from engram.env.errors import EnvError, describe, describe_exception
+from engram.env.errors import EnvError, NotFiniteError, describe, describe_exception
 from engram.env.workers.hang_watch import Call, HangWatch
 from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command
@@ -89,6 +89,10 @@ class LocalPool:
             self._watch.call = Call(describe_hang, command == Command.STEP, threading.get_ident())
         try:
             return function(*arguments)
+        except NotFiniteError as error:
+            if not self._restarts.bad_numbers:
+                raise
+            raise EnvError(self._describe("failed", command, batch, str(error))) from error
         except UserError:
             raise
         except Exception as error:

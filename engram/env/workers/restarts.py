@@ -22,10 +22,13 @@ INTERRUPTED = Interrupted.INTERRUPTED
 
 
 class Restarts:
-    """Counts restarts. More than `limit` within ten minutes are an error; with 0 the first failure is one."""
+    """Counts restarts. More than `limit` within ten minutes are an error; with 0 the first failure is one.
 
-    def __init__(self, limit: int = 0) -> None:
-        self.limit, self.count = limit, 0
+    `bad_numbers`: an environment that gives NaN or infinity is restarted too, instead of ending the run.
+    """
+
+    def __init__(self, limit: int = 0, bad_numbers: bool = False) -> None:
+        self.limit, self.bad_numbers, self.count = limit, bad_numbers, 0
         self._times: deque[float] = deque(maxlen=limit)
 
     def allow(self, failure: EnvError) -> None:

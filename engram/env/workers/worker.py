@@ -19,7 +19,7 @@ from typing import Any
 
 from engram.env import user_code
 from engram.env.block import Block, Buffers
-from engram.env.errors import describe_exception
+from engram.env.errors import NotFiniteError, describe_exception
 from engram.env.registry import load_adapter
 from engram.env.spec import EnvSpec
 from engram.env.workers.shared_memory import Layout, attach
@@ -91,11 +91,16 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
     try:
         result = function(*arguments)
     except Exception as error:
-        status = Status.REFUSED if isinstance(error, UserError) else Status.FAILED
-        reply(status, batch, describe_exception(error).encode())
+        reply(_status(error), batch, describe_exception(error).encode())
         return False
     reply(Status.DONE, batch, b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
     return True
+
+
+def _status(error: Exception) -> Status:
+    if isinstance(error, NotFiniteError):
+        return Status.NOT_FINITE
+    return Status.REFUSED if isinstance(error, UserError) else Status.FAILED
 
 
 def _build(blocks: dict[int, Block], setup: WorkerSetup, memory_file: int) -> None:

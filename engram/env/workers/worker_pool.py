@@ -143,7 +143,9 @@ class WorkerPool:
         if worker is None:
             return  # of a worker that has been replaced
         if reply.status != Status.DONE:
-            self._recover(worker, "failed", reply.payload.decode(), fatal=reply.status == Status.REFUSED)
+            bad_number = reply.status == Status.NOT_FINITE and not self._restarts.bad_numbers
+            fatal = bad_number or reply.status == Status.REFUSED
+            self._recover(worker, "failed", reply.payload.decode(), fatal)
             return
         if batch == _ALL:
             self._building.discard(worker.number)

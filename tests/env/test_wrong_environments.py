@@ -1,0 +1,117 @@
+"""Environments that break the interfaces of Gymnasium and PettingZoo are refused with one message, never accepted."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from pettingzoo import ParallelEnv
+
+from engram.env import user_code
+from engram.env.settings import PythonEnv
+from engram.env.vector import VectorEnv
+from engram.settings import UserError
+
+SPACE = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+OBSERVATION = np.zeros(3, np.float32)
+
+
+class Wrong(gymnasium.Env):
+    observation_space, action_space = SPACE, gymnasium.spaces.Discrete(2)
+    outcome: Any = (OBSERVATION, 0.0, False, False, {})
+    first: Any = (OBSERVATION, {})
+
+    def reset(self, *, seed=None, options=None):
+        return self.first
+
+    def step(self, action):
+        return self.outcome
+
+
+class WrongParallel(ParallelEnv):
+    possible_agents = ("a", "b")
+    change: Any = None
+
+    def observation_space(self, agent):
+        return SPACE
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a", "b"]
+        return dict.fromkeys("ab", OBSERVATION), {"a": {}, "b": {}}
+
+    def step(self, actions):
+        outcome = [dict.fromkeys("ab", value) for value in (OBSERVATION, 0.0, False, False, {})]
+        return tuple(type(self).change(outcome) or outcome)
+
+
+def play(environment: type) -> None:
+    user_code.register(environment, "wrong:Environment")
+    with VectorEnv(PythonEnv(name="wrong:Environment"), 2) as env:
+        env.reset()
+        for _ in range(3):
+            batch = env.recv()
+            env.send(batch, np.zeros(batch.buffers.actions.shape, np.int64))
+
+
+def test_the_environments_below_are_right_until_they_are_changed() -> None:
+    play(Wrong)
+    play(type("Right", (WrongParallel,), {"change": staticmethod(lambda outcome: None)}))
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (2, "no", "terminated is 'no', expected a bool"),
+        (2, "", "terminated is '', expected a bool"),
+        (2, None, "terminated is None, expected a bool"),
+        (2, 0.0, "terminated is 0.0, expected a bool"),
+        (2, 2, "terminated is 2, expected a bool"),
+        (2, np.array([False, True]), r"terminated is array\(.*expected a bool"),
+        (3, [], r"truncated is \[\], expected a bool"),
+        (1, None, "the reward is missing or None"),
+        (1, "1.0", "the reward is '1.0', expected a number"),
+        (1, np.zeros(1), r"the reward is an array of shape \(1,\)"),
+        (4, None, "the info is None, expected a dict"),
+        (4, [1], r"the info is \[1\], expected a dict"),
+        (0, None, "the observation has shape"),
+        (0, np.array([None, 1, 2], object), "the observation has dtype object"),
+    ],
+)
+def test_a_wrong_outcome_of_a_step_is_named(position, value, message) -> None:
+    outcome = list(Wrong.outcome)
+    outcome[position] = value
+    with pytest.raises(UserError, match=message):
+        play(type("Changed", (Wrong,), {"outcome": tuple(outcome)}))
+
+
+@pytest.mark.parametrize("first", [OBSERVATION, None, (OBSERVATION, {}, 1), (OBSERVATION, None)])
+def test_a_wrong_reset_is_named(first) -> None:
+    with pytest.raises(UserError, match="reset"):
+        play(type("Changed", (Wrong,), {"first": first}))
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (0, {"a": OBSERVATION}, "b is among the agents but has no observation"),
+        (1, {"a": 0.0}, "b: the reward is missing or None"),
+        (1, {"a": 0.0, "b": np.zeros(2)}, "b: the reward is an array"),
+        (1, {"a": 0.0, "b": 0.0, "c": 0.0}, "there is a reward for c"),
+        (1, None, "step returned the rewards None, expected a dict"),
+        (2, {"a": False, "b": ""}, "b: terminated is '', expected a bool"),
+        (2, {"a": False, "b": False, "c": True}, "there is a termination for c"),
+        (2, False, "step returned the terminations False, expected a dict"),
+        (4, {"a": {}, "b": None}, "b: the info is None, expected a dict"),
+        (4, {"c": {}}, "there is an info for c"),
+        (4, None, "step returned the infos None, expected a dict"),
+    ],
+)
+def test_a_wrong_outcome_of_a_parallel_step_names_the_agent(position, value, message) -> None:
+    def change(outcome: list[Any]) -> None:
+        outcome[position] = value
+
+    with pytest.raises(UserError, match=message):
+        play(type("Changed", (WrongParallel,), {"change": staticmethod(change)}))
