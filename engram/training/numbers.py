@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from safetensors.torch import save
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.training.experience import Experience, Minibatch
@@ -69,8 +70,8 @@ class NumberGuard:
         if self.directory is None:
             return ""
         tensors = {"segments": minibatch.segments, "advantages": minibatch.advantages, "weights": minibatch.weights}
-        tensors |= {f"data.{name}": field for name, field in minibatch.data.items()}
-        tensors |= {f"memory.{name}": field for name, field in minibatch.memory.items()}
+        tensors |= {f"data.{name}": field for name, field in _tensors(minibatch.data).items()}
+        tensors |= {f"memory.{name}": field for name, field in _tensors(minibatch.memory).items()}
         facts = {"epoch": epoch, "field": found.field, "value": str(found.value), "where": found.where}
         path = self.directory / "bad_minibatch.safetensors"
         with suppress(OSError):
@@ -86,8 +87,8 @@ def first_bad_number(
 ) -> BadNumber:
     """Looks in the order in which numbers flow: environment, acting, advantages, replay, loss, gradient."""
     segments = minibatch.segments
-    rewards = {"rewards": experience.buffer["rewards"][segments]}
-    stored = {name: field for name, field in minibatch.data.items() if field.is_floating_point()}
+    rewards = {"rewards": _tensors(experience.buffer)["rewards"][segments]}
+    stored = {name: field for name, field in _tensors(minibatch.data).items() if field.is_floating_point()}
     acted = ("act_log_prob", "values", "full_log_probs")
     stages: list[tuple[str, Mapping[str, Tensor]]] = [
         ("from the environment", {"env_obs": stored["env_obs"], **rewards} if "env_obs" in stored else rewards),
@@ -109,6 +110,10 @@ def first_bad_number(
     gradients = {f"the gradient of {name}": p.grad for name, p in agent.named_parameters() if p.grad is not None}
     name, value, _ = next(_bad(gradients), ("the gradient's norm", math.inf, ()))
     return BadNumber(name, value, "the loss and all weights are finite, so the backward pass overflowed.")
+
+
+def _tensors(td: TensorDictBase) -> dict[str, Tensor]:
+    return {name: field for name, field in td.items() if isinstance(field, Tensor)}
 
 
 def _bad(fields: Mapping[str, Tensor]) -> Iterator[tuple[str, float, tuple[int, ...]]]:

@@ -17,6 +17,7 @@ from support.properties import (
     check_rows_are_apart,
     check_values_are_fractions,
 )
+from support.running import Silent
 
 from engram import Example, LSTMWrapper
 from engram.agent.actions import CategoricalActions
@@ -191,18 +192,6 @@ def test_faults_in_the_building_blocks_are_detected(monkeypatch: pytest.MonkeyPa
     break_it(monkeypatch, fault)
     with pytest.raises(AssertionError):
         check(policy)
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def start(self, plan) -> None: ...
-
-    def update(self, record) -> None: ...
-
-    def message(self, text: str) -> None: ...
-
-    def finish(self, result) -> None: ...
 
 
 def train(directory) -> None:

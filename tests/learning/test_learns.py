@@ -4,20 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from support.running import Silent
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
 from engram.training.run import start
-
-
-class Silent:
-    def start(self, plan) -> None: ...
-
-    def update(self, record) -> None: ...
-
-    def message(self, text: str) -> None: ...
-
-    def finish(self, result) -> None: ...
 
 
 def best_return(directory: Path, *words: str) -> float:

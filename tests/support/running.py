@@ -32,6 +32,8 @@ class Silent:
     def __init__(self) -> None:
         self.messages: list[str] = []
 
+    def building(self, run: str, what: str) -> None: ...
+
     def start(self, plan: Any) -> None: ...
 
     def update(self, record: Any) -> None: ...
@@ -40,6 +42,18 @@ class Silent:
         self.messages.append(text)
 
     def finish(self, result: Any) -> None: ...
+
+
+class InterruptAfter(Silent):
+    """Interrupts the run after an epoch was written, as Ctrl-C does; None: never."""
+
+    def __init__(self, epoch: int | None) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def update(self, record: Any) -> None:
+        if record["epoch"] == self.epoch:
+            raise KeyboardInterrupt
 
 
 def run(directory: Path, *words: str, name: str = "x", epochs: int = 3, display: Silent | None = None) -> RunResult:

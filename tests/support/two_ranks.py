@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 120  # seconds, for slow machines; runs are expected to end long before
@@ -69,28 +69,18 @@ def _variables(rank: int) -> dict[str, str]:
 def _run(job: Job) -> Ended:
     """Run the command line, without a display."""
     import torch.distributed
+    from support.running import InterruptAfter
 
     import engram.display.terminal
     from engram.cli.main import main
 
-    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(_interrupting_display(job.stop))
+    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(InterruptAfter(job.stop))
     words = [*job.words, *(job.rank_1 if os.environ["RANK"] == "1" else ())]
     with contextlib.redirect_stderr(io.StringIO()) as error:
         code = main(["train", *words])
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return Ended(code, error.getvalue())
-
-
-def _interrupting_display(epoch: int | None) -> Any:
-    from support.running import Silent
-
-    class Interrupting(Silent):
-        def update(self, record: Any) -> None:
-            if record["epoch"] == epoch:
-                raise KeyboardInterrupt
-
-    return Interrupting()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.running import Silent, metrics, run
+from support.running import InterruptAfter, metrics, run
 
 from engram.settings import UserError
 from engram.training.kickstart import imitation
@@ -62,17 +62,11 @@ def test_the_teacher_is_annealed_and_then_no_longer_evaluated(tmp_path, taught) 
     assert ["loss/teacher_action" in record for record in records] == [True, True, False, False]
 
 
-class StopsAfter(Silent):
-    def update(self, record) -> None:
-        if record["epoch"] == 3:
-            raise KeyboardInterrupt
-
-
 def test_a_kickstarted_run_resumes_exactly(tmp_path, taught) -> None:
     words = (*TASK, "trainer.checkpoint.interval=1", f"trainer.kickstart.teacher={taught}")
     run(tmp_path, *words, name="whole", epochs=5)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, *words, name="pieces", epochs=5, display=StopsAfter())
+        run(tmp_path, *words, name="pieces", epochs=5, display=InterruptAfter(3))
     run(tmp_path, *words, name="pieces", epochs=5)
     assert metrics(tmp_path, "pieces") == metrics(tmp_path, "whole")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.running import BATCH, SMALL, Silent
+from support.running import BATCH, SMALL, InterruptAfter, Silent
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
@@ -122,18 +122,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_previous_one_gives_the_same_re
     assert metrics(tmp_path, "whole") == metrics(tmp_path)
 
 
-class Interrupting(Silent):
-    """Interrupts the run after so many epochs, as Ctrl-C does."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__()
-        self._epoch = epoch
-
-    def update(self, record) -> None:
-        if record["epoch"] == self._epoch:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
     ("interval", "epoch", "said"),
     [
@@ -150,7 +138,7 @@ class Interrupting(Silent):
 def test_an_interrupted_run_reports_what_is_lost(tmp_path, interval: int, epoch: int, said: str) -> None:
     words = (*ENVIRONMENTS["recall"], f"trainer.checkpoint.interval={interval}")
     with pytest.raises(KeyboardInterrupt) as caught:
-        run(tmp_path, *words, epochs=7, display=Interrupting(epoch))
+        run(tmp_path, *words, epochs=7, display=InterruptAfter(epoch))
     assert str(caught.value).startswith(said)
     assert str(caught.value).endswith("starts from the beginning" if epoch < 3 else "to resume from epoch 3")
     run(tmp_path, *words, epochs=7)

@@ -1,7 +1,7 @@
 """Schedules of hyper-parameters."""
 
 import pytest
-from support.running import Silent, metrics, run
+from support.running import InterruptAfter, metrics, run
 
 from engram.settings import UserError
 from engram.training.schedule import (
@@ -153,23 +153,11 @@ SCHEDULED = (
 )
 
 
-class StopsAfter(Silent):
-    """Interrupts a run after an epoch, as a signal would."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__()
-        self.epoch = epoch
-
-    def update(self, record) -> None:
-        if record["epoch"] == self.epoch:
-            raise KeyboardInterrupt
-
-
 def test_an_interrupted_run_with_schedules_resumes_exactly(tmp_path) -> None:
     run(tmp_path, *SCHEDULED, name="whole", epochs=6)
     for epoch in (3, 5):
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, *SCHEDULED, name="pieces", epochs=6, display=StopsAfter(epoch))
+            run(tmp_path, *SCHEDULED, name="pieces", epochs=6, display=InterruptAfter(epoch))
     run(tmp_path, *SCHEDULED, name="pieces", epochs=6)
     assert metrics(tmp_path, "pieces") == metrics(tmp_path, "whole")
     rates = [record[f"schedule/{RATE}"] for record in metrics(tmp_path, "whole")]

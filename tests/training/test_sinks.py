@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.running import Silent, metrics, run
+from support.running import InterruptAfter, metrics, run
 
 from engram.settings import UserError
 from engram.training.sinks import numbers
@@ -28,14 +28,6 @@ class FakeWandb(SimpleNamespace):
         run.finish = lambda: setattr(run, "finished", True)
         self.runs.append(run)
         return run
-
-
-class StopsAfterThree(Silent):
-    """Stops a run when the third epoch was written, which is after the checkpoint."""
-
-    def update(self, record) -> None:
-        if record["epoch"] == 3:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -75,7 +67,7 @@ def test_tensorboard_has_each_step_once_also_after_a_resume(tmp_path) -> None:
 
     words = ("trainer.tensorboard=true", "trainer.checkpoint.interval=2")
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, *words, epochs=4, display=StopsAfterThree())
+        run(tmp_path, *words, epochs=4, display=InterruptAfter(3))
     run(tmp_path, *words, epochs=4)
     events = EventAccumulator(str(tmp_path / "x" / "tensorboard"))
     events.Reload()
