@@ -15,9 +15,11 @@ static float value_error(const struct ppo *job, long i, float *derivative) {
     float moved = (job->value[i] - job->old_value[i]) / job->value_unit;
     float near = moved < -job->vf_clip ? -job->vf_clip : moved > job->vf_clip ? job->vf_clip : moved;
     float error_near = error + (near - moved);
-    if (error * error >= error_near * error_near) return error * error;
+    if (!isfinite(moved)) error_near = (job->old_value[i] - job->returns[i]) / job->value_unit + near;
+    float far_square = error * error, near_square = error_near * error_near;
+    if (!(far_square < near_square)) return far_square >= near_square ? far_square : far_square + near_square;  /* NaN */
     *derivative = near == moved ? 2 * error_near : 0;
-    return error_near * error_near;
+    return near_square;
 }
 
 static void ppo_loss(const struct ppo *job) {

@@ -123,7 +123,8 @@ def test_too_many_skipped_minibatches_in_a_row_stop_a_run(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("argument", range(7))
-def test_the_loss_kernel_and_its_definition_agree_on_bad_numbers(argument, bad, monkeypatch) -> None:
+@pytest.mark.parametrize("vf_clip_coef", [None, 0.3])
+def test_the_loss_kernel_and_its_definition_agree_on_bad_numbers(vf_clip_coef, argument, bad, monkeypatch) -> None:
     torch.manual_seed(0)
     tensors = [torch.randn(2, 8) for _ in range(7)]
     tensors[argument][1, 3] = bad
@@ -132,7 +133,7 @@ def test_the_loss_kernel_and_its_definition_agree_on_bad_numbers(argument, bad, 
         if not usable:
             monkeypatch.setattr("engram.training.ppo.ppo_kernel_usable", lambda *_: False)
         arguments = [tensor.clone().requires_grad_(number < 3) for number, tensor in enumerate(tensors)]
-        losses = ppo_loss(*arguments, torch.ones(2, 8), PPO(ent_coef=0.01))
+        losses = ppo_loss(*arguments, torch.ones(2, 8), PPO(ent_coef=0.01, vf_clip_coef=vf_clip_coef))
         losses.total.backward()
         results.append([value.detach() for value in losses[:6]] + [tensor.grad for tensor in arguments[:3]])
     for kernel, definition in zip(*results, strict=True):
