@@ -25,6 +25,11 @@ FAULTS = {
     "clipped": ("Every update is clipped", 20, ["trainer.ppo.clip_coef=1e-6"]),
     "random": ("The entropy bonus outweighs the reward", 20, ["trainer.ppo.ent_coef=10"]),
     "short": ("bptt_horizon is shorter than the delay", 30, ["env.delay=20", "trainer.optimizer.learning_rate=0.002"]),
+    "warming": (
+        "Memory is not used",
+        120,
+        ["env.delay=6", "trainer.bptt_horizon=16", "trainer.burn_in=14", "trainer.optimizer.learning_rate=0.002"],
+    ),
     "noise": ("Values explain nothing", 40, [CORRIDOR, "env.kwargs.fault=noise"]),
     "drift": ("Learned, then lost", 110, [CORRIDOR, "env.kwargs.fault=drifts"]),
     "collapse": (
