@@ -18,6 +18,7 @@ from engram.audit.result import CannotAuditError, DoesNotApplyError
 from engram.audit.retained import copy_policy
 from engram.audit.scenario import Scenario, play, random_actions, random_scenario
 from engram.audit.source_location import error_location
+from engram.audit.weights import perturb_weights
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -289,27 +290,10 @@ def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
     return {name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
 
 
-def scale_weights(adapter: PolicyAdapter, factor: float) -> None:
-    """Multiply every weight matrix."""
-    with torch.no_grad():
-        for parameter in adapter.policy.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(factor)
-
-
 def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-
-
-@torch.no_grad()
-def perturb_weights(policy: nn.Module, generator: torch.Generator) -> None:
-    """Add noise to every weight, so that none is near zero."""
-    for parameter in policy.parameters():
-        inputs = parameter[0].numel() if parameter.dim() > 1 else 25
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-        parameter.add_((0.5 / max(inputs, 1) ** 0.5) * noise.to(parameter))
 
 
 def describe(error: BaseException) -> str:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from engram.agent.actions import CategoricalActions, MultiCategoricalActions, make_actions
 from engram.audit.adapters.base import PolicyOutput
-from engram.audit.context import AuditContext, scale_weights
+from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import random_actions
+from engram.audit.weights import scale_weights
 
 ROWS, STEPS = 128, 6
 RARE = 20  # an action expected this often is not missing by chance

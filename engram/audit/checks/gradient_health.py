@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from engram.agent.recurrent.core import Core
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.context import AuditContext, perturb_weights
+from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import play
+from engram.audit.weights import perturb_weights
 
 UPDATES = 6
 EXPLODING = 1e4

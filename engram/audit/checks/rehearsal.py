@@ -12,9 +12,10 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.row_state import map_state
 from engram.audit.checks.gradient_health import train_briefly
-from engram.audit.context import AuditContext, copy_adapter, scale_weights
+from engram.audit.context import AuditContext, copy_adapter
 from engram.audit.difference import abs_difference, tolerance
 from engram.audit.scenario import PlayedRollout, Scenario, error_note, play, shuffled_slices, whole_batches
+from engram.audit.weights import scale_weights
 
 Kind = str  # "acting": it differs from the reference; "learning": it differs from acting that is right
 

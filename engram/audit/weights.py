@@ -1,0 +1,23 @@
+"""Other weights for a policy: its initial ones can hide a fault."""
+
+import torch
+from torch import nn
+
+from engram.audit.adapters.base import PolicyAdapter
+
+
+def scale_weights(adapter: PolicyAdapter, factor: float) -> None:
+    """Multiply every weight matrix."""
+    with torch.no_grad():
+        for parameter in adapter.policy.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+
+
+@torch.no_grad()
+def perturb_weights(policy: nn.Module, generator: torch.Generator) -> None:
+    """Add noise to every weight, so that none is near zero."""
+    for parameter in policy.parameters():
+        inputs = parameter[0].numel() if parameter.dim() > 1 else 25
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+        parameter.add_((0.5 / max(inputs, 1) ** 0.5) * noise.to(parameter))
