@@ -9,6 +9,7 @@ from engram.training.schedule import SCHEDULABLE, Schedule, by_dotted_name, prob
 
 Positive = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Environments = Annotated[int, Field(ge=1, le=2**20)]  # more would fill the memory before anything is said
 Workers = Annotated[int, Field(ge=0, le=1024)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -71,7 +72,7 @@ class CheckpointSettings(Settings):
 
 class Trainer(Settings):
     total_timesteps: Positive = 300_000
-    num_envs: Size | None = None  # null: chosen for the machine
+    num_envs: Environments | None = None  # null: chosen for the machine
     num_workers: Workers | None = None  # 0: environments step in this process; null: chosen for the machine
     worker_timeout: PositiveFloat = 20.0  # seconds a worker, or environments in this process, may take for one step
     worker_restarts: Workers = 3  # of failed environments within ten minutes; 0: the first failure ends the run
