@@ -43,6 +43,7 @@ class NotebookDisplay:
         self._progress: RunProgress | None = None
         self._output: Any = None  # the handle of the output in the notebook
         self._shown_time = 0.0
+        self._building: list[str] = []  # until `start`
         self._messages: list[str] = []
         self._ending: list[str] = []
 
@@ -58,11 +59,11 @@ class NotebookDisplay:
 
     def building(self, run: str, what: str) -> None:
         """Show at once what is being built, until `start`."""
-        self._messages = [f"{run}: building {what} …"]
+        self._building = [f"{run}: building {what} …"]
         self._draw()
 
     def start(self, plan: "RunPlan") -> None:
-        self._messages = []
+        self._building = []
         self._progress = RunProgress(plan)
         if explanation := last_batch(plan):
             self._messages.append(explanation)
@@ -105,7 +106,7 @@ class NotebookDisplay:
         console = Console(
             file=StringIO(), record=record, width=COLUMNS, height=ROWS, force_terminal=False, color_system=None
         )
-        parts = [Text(message, "yellow") for message in self._messages]
+        parts = [Text(message, "yellow") for message in [*self._building, *self._messages]]
         panel = [] if self._progress is None else [run_panel(self._progress, COLUMNS, ROWS)]
         console.print(Group(*parts, *panel, *(Text(line) for line in self._ending)))
         return console

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from engram.settings import UserError
 from engram.training.launch import RankInfo
+from engram.training.watchdog import TrainingStoppedError
 
 log = logging.getLogger("engram")
 
@@ -124,8 +125,8 @@ class World:
                     if self._store.add("causes", 0):
                         return False
                     time.sleep(0.1)
-            # Ranks may be interrupted after different epochs: their texts differ, but one report is enough.
-            text = "" if isinstance(error, KeyboardInterrupt) else str(error)
+            # Ranks stop together, but may name different epochs or rows: one report is enough.
+            text = "" if isinstance(error, KeyboardInterrupt | TrainingStoppedError) else str(error)
             key = hashlib.sha256(f"{type(error).__name__}: {text}".encode()).hexdigest()
             return self._store.add(key, 1) == 1
         return not consequence

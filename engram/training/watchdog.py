@@ -3,13 +3,16 @@
 import math
 from collections import deque
 from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from engram.settings import UserError
-from engram.training.metrics import Record
 from engram.training.settings import Trainer
+
+if TYPE_CHECKING:
+    from engram.training.metrics import Record
 
 REPLAY_ERROR_BOUNDS = {"float32": 1e-3, "bfloat16": 0.1}  # above the rounding errors of log-probabilities
 HISTORY, MIN_HISTORY = 100, 20  # epochs in the median of gradient norms, and epochs it needs
@@ -22,7 +25,7 @@ class TrainingStoppedError(UserError):
     exit_code = 1
 
 
-def check_health(record: Record, agent: nn.Module, settings: Trainer) -> None:
+def check_health(record: "Record", agent: nn.Module, settings: Trainer) -> None:
     """Raise if a metric is not finite, or if replay does not reproduce the log-probabilities of the rollout."""
     for name, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -47,7 +50,7 @@ class ExplosionGuard:
         self.norms: deque[float] = deque(maxlen=HISTORY)
         self.above = 0  # epochs in a row
 
-    def check(self, record: Record, agent: nn.Module, settings: Trainer) -> None:
+    def check(self, record: "Record", agent: nn.Module, settings: Trainer) -> None:
         norm = record.get("gradient/norm")
         if norm is None or settings.gradient_bound is None:
             return

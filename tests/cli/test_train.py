@@ -121,7 +121,7 @@ def test_a_second_process_cannot_train_the_same_run(tmp_path):
         wait_until(lambda: metrics.exists() and metrics.stat().st_size, first)
         before = settings.stat().st_mtime_ns, settings.stat().st_ino
         second = subprocess.run([*ENGRAM, "train", *words], capture_output=True, text=True, env=environment())
-        assert (second.returncode, second.stdout) == (2, "")
+        assert (second.returncode, second.stdout) == (2, "run x: building fast on recall\n")
         assert second.stderr == (
             f"{tmp_path}/x is being trained by process {first.pid}: wait for it, stop it, or choose a different run=\n"
         )

@@ -45,7 +45,7 @@ def test_learning_rate_checkpoint_and_the_environments_own_statistics_are_shown(
     own = {"episode/hearts_made": 2.5, "episode/a very long statistic of the environment": 3.25}
     progress.add(record(7, checkpoint=5, **{"schedule/optimizer.learning_rate": 0.00125, **own}))
     text = text_of(progress)
-    for shown in ("learning rate", "0.0013", "epoch 5", "hearts made", "2.50", "a very long statist… 3.25"):
+    for shown in ("learning rate", "0.0013", "epoch 5", "hearts made", "2.50", "a very long statis… 3.25"):
         assert shown in text
     assert len(text.splitlines()) < 24
 

@@ -1,7 +1,5 @@
 """Evaluation: whole episodes, as many of each environment, with a memory of its own."""
 
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,14 +196,3 @@ def test_evaluations_are_part_of_a_runs_metrics(tmp_path) -> None:
     lines = (tmp_path / "x" / "metrics.jsonl").read_text().splitlines()
     assert ['"evaluate/return"' in line for line in lines] == [False, True, False, True]
     assert all(f'"evaluate/{name}"' in lines[1] for name in ("return_low", "return_high", "length", "correct"))
-
-
-def test_the_example_of_the_page_on_evaluation_plays_a_trained_policy(tmp_path, monkeypatch, capsys) -> None:
-    page = Path(__file__).resolve().parent.parent.parent / "docs" / "evaluation.md"
-    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    running.run(tmp_path / "runs", name="NAME", epochs=1)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, str(page), "exec"), {})
-    evaluated, stepped = map(float, capsys.readouterr().out.split())
-    assert 0 <= evaluated <= 1
-    assert 0 <= stepped <= 1

@@ -49,7 +49,13 @@ def test_a_run_leaves_settings_metrics_log_and_a_checkpoint(tmp_path) -> None:
     assert result.steps == 4 * 96
     assert result.checkpoint is not None
     assert result.checkpoint.is_dir()
-    assert {p.name for p in (tmp_path / "x").iterdir()} == {"settings.yaml", "metrics.jsonl", "log.txt", "checkpoints"}
+    assert {p.name for p in (tmp_path / "x").iterdir()} == {
+        "settings.yaml",
+        "plan.json",
+        "metrics.jsonl",
+        "log.txt",
+        "checkpoints",
+    }
     records = metrics(tmp_path)
     assert [r["epoch"] for r in records] == [1, 2, 3, 4]
     assert all(r["memory/replay_error"] < 1e-5 for r in records)
@@ -209,7 +215,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
         return losses._replace(total=losses.total * float("nan")) if broken else losses
 
     monkeypatch.setattr(gradient, "ppo_loss", breaks_later)
-    with pytest.raises(UserError, match=r"epoch 3: loss/total is nan.*policy\."):
+    with pytest.raises(UserError, match=r"epoch 3: the loss \(total\) is nan: all numbers .* are finite"):
         run(tmp_path, *ENVIRONMENTS["recall"])
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
