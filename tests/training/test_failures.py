@@ -14,6 +14,7 @@ from engram.training.experience import learnable
 from engram.training.settings import PPO
 
 ENV = """
+import fcntl
 import os
 
 import gymnasium
@@ -36,13 +37,20 @@ class Fragile(gymnasium.Env):
     def step(self, action):
         self.t += 1
         self.steps += 1
-        if self.steps == 70 and os.path.getsize(self.counter) < self.times:  # after the check before a run
-            with open(self.counter, "a") as file:
-                file.write("x")
+        if self.steps == 70 and self._claim():  # after the check before a run
             if self.exits:
                 os._exit(3)
             raise ArithmeticError("the wheel came off")
         return self._look(), float(action), self.t == 5, False, {}
+
+    def _claim(self):
+        with open(self.counter, "a") as file:  # locked: workers reach this step at the same time
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.getsize(self.counter) >= self.times:
+                return False
+            file.write("x")
+            file.flush()
+            return True
 
     def _look(self):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
