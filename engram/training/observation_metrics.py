@@ -1,4 +1,4 @@
-"""Metrics of observations, by which a diagnosis recognises environments that show the agent nothing, or huge numbers."""
+"""Metrics of observations, which tell a diagnosis that an environment shows nothing, or huge numbers."""
 
 from torch import Tensor
 
