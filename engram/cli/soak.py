@@ -11,10 +11,10 @@ from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser, positive_int
 
-DESCRIPTION = """Trains a small task again and again, and breaks it at random moments: SIGKILL, stop signals, a full disk, damaged
-checkpoints, hung environments, killed and stopped workers, raising environments. It then resumes. Runs must end equal to an
-undisturbed one, to the bit; where environments were restarted, with its return. The exit code is 1 if a promise of
-SECURITY.md broke."""
+DESCRIPTION = """Trains a small task again and again, and breaks it at random moments: SIGKILL, stop signals, a full disk,
+damaged checkpoints, hung environments, killed and stopped workers, raising environments. After each fault it resumes.
+Runs must end equal to an undisturbed one, to the bit; where environments were restarted, with its return. The exit
+code is 1 if a promise broke."""
 
 EXAMPLES = """examples:
   engram soak
@@ -30,10 +30,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(words)
 
-    import engram.cli.train  # imported before children are forked, which then start at once
-    import engram.training.run  # noqa: F401
     from rich.console import Console
 
+    import engram.cli.train  # imported before children are forked, which then start at once
+    import engram.training.run  # noqa: F401
     from engram.bench.machine import describe
     from engram.bench.result import write
     from engram.cli.main import main as command
