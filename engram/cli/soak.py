@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser, positive_int
 
-DESCRIPTION = """Trains a small task again and again, and breaks it at random moments: SIGKILL, stop signals, a full disk,
+DESCRIPTION = """Trains a small task again and again, and breaks it at random: SIGKILL, stop signals, a full disk,
 damaged checkpoints, hung environments, killed and stopped workers, raising environments. After each fault it resumes.
 Runs must end equal to an undisturbed one, to the bit; where environments were restarted, with its return. The exit
 code is 1 if a promise broke."""
