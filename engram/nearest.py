@@ -9,7 +9,7 @@ LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 def nearest(word: str, names: Iterable[str], likeness: float = LIKENESS) -> str | None:
     """The most similar name, or None. Dotted names are compared whole and by their last part."""
-    if len(word) > MAX_LENGTH:
+    if not 0 < len(word) <= MAX_LENGTH:
         return None
     scored = [(_likeness(word, name), name) for name in names]
     score, name = max(scored, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))

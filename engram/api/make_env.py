@@ -5,6 +5,7 @@ from typing import Any, overload
 from engram.api.arguments import Env, run_settings
 from engram.env.single import make_single
 from engram.env.vector import VectorEnv
+from engram.settings import UserError
 
 
 @overload
@@ -25,6 +26,8 @@ def make_env(env: Env, *, num_envs: int | None = None, num_workers: int = 0, see
     `env` is what `engram.train` takes, and `settings` are those of the environment. One environment is a
     `gymnasium.Env`, or a `pettingzoo.ParallelEnv` if the environment is one; it is seeded with `env.reset(seed=…)`.
     """
+    if env is None:
+        raise UserError("env: None is not an environment: give a name, a class, or a function that makes one")
     named = {name if name.startswith("env.") else f"env.{name}": value for name, value in settings.items()}
     resolved = run_settings(env, None, None, None, None, named).env
     if num_envs is None:

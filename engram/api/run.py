@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engram.config.evaluation import find_run
 from engram.config.load import SETTINGS_FILE, describe_run
+from engram.config.overrides import NO_VALUE
 from engram.config.run import RunSettings
 from engram.settings import UserError
 from engram.stored.files import file_in_run
@@ -118,6 +119,8 @@ def directory_of(run: Any) -> Path:
         return run.directory
     if not isinstance(run, str | os.PathLike):
         raise UserError(f"run: {run!r} is a {type(run).__name__}: give the directory of a run, or its name")
+    if run == "":
+        raise UserError(NO_VALUE.format(name="run"))
     path = Path(run)
     if (path / SETTINGS_FILE).is_file():
         return path

@@ -17,6 +17,7 @@ NAME = re.compile(r"\w+(\.\w+)*")
 
 CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}
 UNREAD = object()
+NO_VALUE = "{name}: no value: write {name}=VALUE without spaces"
 
 
 class Override(NamedTuple):
@@ -36,7 +37,9 @@ def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
             raise UserError(f"{name}={value}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
         else:
             plain = _plain(value, name)
-            yield Override(name, plain if isinstance(plain, str) else str(plain), plain)
+            if plain == "" and (name in GROUPS or name in setting_names.known()):
+                raise UserError(NO_VALUE.format(name=name))
+            yield Override(name, _text(plain), plain)
 
 
 def parse_override(word: str) -> Override:
@@ -52,7 +55,7 @@ def parse_override(word: str) -> Override:
     if not NAME.fullmatch(name):
         raise UserError(f"{word}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
     if not text:
-        raise UserError(f"{name}: no value: write {name}=VALUE without spaces")
+        raise UserError(NO_VALUE.format(name=name))
     return Override(name, text)
 
 
@@ -115,6 +118,13 @@ def _plain(value: Any, name: str) -> Any:
     raise UserError(
         f"{name}: {value!r} is a {type(value).__name__}: expected a number, text, true or false, a list or a mapping"
     )
+
+
+def _text(value: Any) -> str:
+    """A value from Python as it is typed on the command line."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _has_hidden_part(name: str) -> bool:

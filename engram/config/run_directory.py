@@ -3,6 +3,7 @@
 import os
 import stat
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 from weakref import WeakSet
@@ -54,12 +55,15 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
     With a `stack`, the directory stays locked until the stack is closed.
     """
     directory = settings.directory
+    new = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _check_is_a_run(directory)
         _check_nothing_leads_out(directory)
         if stack is not None:
             stack.enter_context(lock(directory))
+            if new:
+                stack.push(partial(_remove_if_empty, directory))
         _check_same_settings(settings, directory)
         _write_settings(settings, directory)
         record_own(directory, read_settings(directory))
@@ -68,6 +72,17 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
     except OSError as error:
         raise UserError(not_writable(directory, error)) from None
     return directory
+
+
+def _remove_if_empty(directory: Path, kind: type[BaseException] | None, *_: Any) -> None:
+    """Remove a new directory if a mistake of the user's stopped the run before it wrote anything of its own."""
+    if kind is None or not issubclass(kind, UserError) or not directory.is_dir():
+        return
+    files = list(directory.iterdir())
+    if all(file.name in (LOCK_FILE, SETTINGS_FILE) or (file.is_file() and not file.stat().st_size) for file in files):
+        for file in files:
+            file.unlink()
+        directory.rmdir()
 
 
 def restore_directory(settings: RunSettings, stack: ExitStack) -> None:

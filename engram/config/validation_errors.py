@@ -18,6 +18,7 @@ MESSAGES = {  # pydantic's type of error -> message, with the fields of its cont
     "bool_type": "{given} is neither true nor false",
     "int_parsing": "{given} is not a whole number",
     "int_type": "{given} is not a whole number",
+    "int_parsing_size": "{given} is too large",
     "int_from_float": "{given} is not a whole number",
     "float_parsing": "{given} is not a number",
     "float_type": "{given} is not a number",

@@ -8,6 +8,7 @@ from engram.settings import Settings
 from engram.training.schedule import SCHEDULABLE, Schedule, by_dotted_name, problems
 
 Positive = Annotated[int, Field(ge=1)]
+Steps = Annotated[int, Field(ge=1, le=10**15)]  # at a million a second, 30 years
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Environments = Annotated[int, Field(ge=1, le=2**20)]  # more would fill the memory before anything is said
 Workers = Annotated[int, Field(ge=0, le=1024)]
@@ -71,7 +72,7 @@ class CheckpointSettings(Settings):
 
 
 class Trainer(Settings):
-    total_timesteps: Positive = 300_000
+    total_timesteps: Steps = 300_000
     num_envs: Environments | None = None  # null: chosen for the machine
     num_workers: Workers | None = None  # 0: environments step in this process; null: chosen for the machine
     worker_timeout: PositiveFloat = 20.0  # seconds a worker, or environments in this process, may take for one step

@@ -31,7 +31,17 @@ SAME = [
     ({"total_timesteps": True}, ["trainer.total_timesteps=true"]),
     ({"total_timesteps": [1, 2]}, ["trainer.total_timesteps=[1, 2]"]),
     ({"total_timesteps": float("nan")}, ["trainer.total_timesteps=nan"]),
+    ({"total_timesteps": 10**30}, ["trainer.total_timesteps=1000000000000000000000000000000"]),
     ({"run": "a/b"}, ["run=a/b"]),
+    ({"run": ""}, ["run="]),
+    ({"env": ""}, ["env="]),
+    ({"policy": ""}, ["py_agent="]),
+    ({"agent": ""}, ["agent="]),
+    ({"trainer": ""}, ["trainer="]),
+    ({"trainer": None}, ["trainer=null"]),
+    ({"py_agent": None}, ["py_agent=null"]),
+    ({"device": ""}, ["device="]),
+    ({"env": "CartPole-v1", "env.id": ""}, ["env=CartPole-v1", "env.id="]),
     ({"sed": 3}, ["sed=3"]),
     ({"seed": -1}, ["seed=-1"]),
     ({"device": "gpu"}, ["device=gpu"]),
@@ -169,3 +179,29 @@ def test_what_a_hook_sets_is_checked(name, value, message, tmp_path):
             on_epoch=lambda run, record: run.set(name, value),
             **SMALL,
         )
+
+
+def test_a_policy_that_does_not_fit_leaves_no_directory(tmp_path):
+    with pytest.raises(engram.UserError, match=r"critic_only: .* has no part 'nothing'"):
+        engram.train("recall", runs_dir=tmp_path, progress=False, **{"py_agent.critic_only": ["nothing"]})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [engram.open, engram.load, engram.evaluate], ids=["open", "load", "evaluate"])
+def test_an_empty_name_of_a_run_is_no_value(make):
+    with pytest.raises(engram.UserError, match=r"^run: no value: write run=VALUE"):
+        make("")
+
+
+@pytest.mark.parametrize("env", [None, ""])
+def test_no_environment_is_not_the_default_one(env):
+    with pytest.raises(engram.UserError, match=r"^env: "):
+        engram.make_env(env)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"), [("bset", "did you mean best"), ("lastest", "did you mean latest"), ("", "give latest")]
+)
+def test_a_mistyped_checkpoint_is_told_the_nearest(checkpoint, message, run):
+    with pytest.raises(engram.UserError, match=f"checkpoint: .*{message}"):
+        run.load(checkpoint)

@@ -1,6 +1,7 @@
 """Finds checkpoints and loads agents from them, for their own environment or a different one."""
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,10 +10,12 @@ from torch import Tensor, nn
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
+from engram.nearest import suggestion
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, require_inside
 from engram.training.checkpoint.files import BEST, BadCheckpointError, Checkpoint, load_checkpoint, load_latest
 
+CHOICES = ("latest", BEST)
 SHOWN = 6  # mismatched tensors to name
 
 log = logging.getLogger("engram")
@@ -29,7 +32,12 @@ def latest_checkpoint(directory: Path) -> Checkpoint | None:
 
 def checkpoint_of(directory: Path, which: str) -> Checkpoint:
     """The `latest` checkpoint of a run, its `best`, or any by its path."""
-    if which not in ("latest", BEST):
+    if which not in CHOICES:
+        if not isinstance(which, str | os.PathLike) or not str(which):
+            raise UserError(f"checkpoint: {which!r} is not a checkpoint: give latest, best or the path of one")
+        hint = suggestion(str(which), CHOICES)
+        if hint and not Path(which).exists():
+            raise UserError(f"checkpoint: no checkpoint {str(which)!r}{hint}")
         return find_checkpoint(Path(which), "checkpoint")
     if which == BEST and not (directory / "checkpoints" / BEST).exists():
         raise UserError(
