@@ -1,6 +1,5 @@
 """The faults of a soak: how each is injected, and how the run must take it."""
 
-import json
 import os
 import random
 import resource
