@@ -294,6 +294,50 @@ def test_modules_that_take_sequences_are_given_them() -> None:
     assert {"causality", "replay"} <= failures(lambda: Backwards(ENV))
 
 
+class StepsAndSequences(Plain):
+    """Acts on [B, …] and learns from [B, T, …]."""
+
+    def forward(self, obs, state, starts):
+        if obs.dim() == 2:
+            return self.one_step(obs, state, starts)
+        return self.sequence(obs, state, starts)
+
+    def one_step(self, obs, state, starts):
+        return super().forward(obs, tuple(part.masked_fill(starts.view(-1, 1), 0) for part in state))
+
+    def sequence(self, obs, state, starts):
+        outputs = []
+        for step in range(obs.shape[1]):
+            *output, state = self.one_step(obs[:, step], state, starts[:, step])
+            outputs.append(output)
+        logits, values = (torch.stack(parts, 1) for parts in zip(*outputs, strict=True))
+        return logits, values, state
+
+
+class LearnsBackwards(StepsAndSequences):
+    def sequence(self, obs, state, starts):
+        logits, values, state = super().sequence(obs.flip(1), state, starts.flip(1))
+        return logits.flip(1), values.flip(1), state
+
+
+class LearningOverflows(StepsAndSequences):
+    def sequence(self, obs, state, starts):
+        logits, values, state = super().sequence(obs, state, starts)
+        return logits, values + (values - 200).exp().log() * 0, state
+
+
+def test_modules_that_take_steps_and_sequences_learn_from_sequences() -> None:
+    report = run_audit(lambda: StepsAndSequences(ENV), ENV, sizes=TINY)
+    assert report.failures == ()
+    assert "acts on one step [B, …] and learns from sequences [B, T, …]" in report.assumed_loop
+
+
+@pytest.mark.parametrize(("policy", "root"), [(LearnsBackwards, "causality"), (LearningOverflows, "gradient_health")])
+def test_the_root_cause_of_a_fault_in_sequences_is_named(policy, root: str) -> None:
+    causes = run_audit(lambda: policy(ENV), ENV, sizes=TINY).causes
+    assert causes[0].root.name == root
+
+
 def test_states_are_kept_by_row_whatever_their_shape() -> None:
     def begin(rows: int):
         return (torch.zeros(2, rows, 3), {"c": torch.zeros(rows, 4)})
