@@ -1,6 +1,5 @@
 """The faults of a soak: how each is injected, and how the run must take it."""
 
-import json
 import os
 import random
 import resource
@@ -82,7 +81,7 @@ def _damage_checkpoint(trial: Trial, disk: Disk, chance: random.Random) -> None:
     how = chance.choice(["flip", "truncate", "empty", "remove", "replace"])
     if how == "flip":
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    new = {"truncate": content[: len(content) // 2], "empty": b"", "replace": json.dumps([]).encode()}.get(how, content)
+    new = {"truncate": bytes(content[: len(content) // 2]), "empty": b"", "replace": b"[]"}.get(how, bytes(content))
     if how == "remove":
         path.unlink()
     else:
