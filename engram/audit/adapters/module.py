@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
+from engram.agent.observations import unpack
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyOutput, Segment
 from engram.audit.adapters.external_state import ExternalStateAdapter, flat_logits, per_row
 from engram.audit.adapters.row_state import State, declared_initial_state, leaves, map_state, row_dims, zero_states
@@ -80,10 +81,19 @@ class ModuleAdapter(ExternalStateAdapter):
         """[B, t, …] in the module's own layout; returns logits [B, t, A], values [B, t] and the state."""
         layout = layout or self.layout
         if self.takes_starts:
-            result = self.policy(_arranged(observations, layout), state, _arranged(starts, layout))
+            result = self.policy(self._observed(observations, layout), state, _arranged(starts, layout))
         else:
-            result = self.policy(_arranged(observations, layout), self.states.cleared(state, starts[:, 0]))
+            result = self.policy(self._observed(observations, layout), self.states.cleared(state, starts[:, 0]))
         return self._read(result, tuple(starts.shape), layout)
+
+    def _observed(self, observations: Tensor, layout: str) -> Tensor | dict[str, Tensor]:
+        """Observations in a layout; those with parts as a dict, in the precision of the weights."""
+        rows = _arranged(observations, layout)
+        if not self.spec.parts:
+            return rows
+        dtype = next(self.policy.parameters(), torch.zeros(())).dtype
+        parts = unpack(self.spec, rows)
+        return {name: part.to(dtype) if part.is_floating_point() else part for name, part in parts.items()}
 
     def _read(self, result: Any, shape: tuple[int, ...], layout: str) -> tuple[Tensor, Tensor, State]:
         if not isinstance(result, tuple | list) or len(result) != 3:
@@ -189,7 +199,7 @@ class ModuleAdapter(ExternalStateAdapter):
         """A call on a copy, which leaves no trace."""
         layout = layout or self.layout
         observations = random_observations(self.spec, (rows, steps), torch.Generator().manual_seed(1))
-        given = [_arranged(observations, layout), state]
+        given = [self._observed(observations, layout), state]
         if self.takes_starts:
             given.append(_arranged(torch.zeros(rows, steps, dtype=torch.bool), layout))
         return copy_policy(self.policy, self.policy)(*given)
