@@ -58,7 +58,7 @@ class ComponentPolicy(Policy):
     ) -> None:
         if isinstance(components, YamlAgent):
             clip_range, analyze_weights_interval = components.clip_range, components.analyze_weights_interval
-            components, previous = components.components, components.previous
+            previous, components = components.previous, components.components
         super().__init__(env, clip_range, analyze_weights_interval)
         self.components, self.memories = nn.ModuleDict(), nn.ModuleDict()
         read, self._unread = split_previous(previous, self.env_spec)
