@@ -12,8 +12,8 @@ from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.env.registry import make_spec
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
+from engram.training.episode_tally import Evaluation
 from engram.training.evaluate import evaluate as play_episodes
-from engram.training.evaluation import Evaluation
 
 
 class RunEvaluation(NamedTuple):

@@ -1,29 +1,23 @@
 """AuditContext: what every check receives: the policy, fresh copies of it, and reproducible random scenarios."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.registry import adapt
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.difference import EXACT, max_difference, tolerance
+from engram.audit.memory_effect import clock_effect, learned_start, with_visible_memory
 from engram.audit.result import CannotAuditError, DoesNotApplyError
-from engram.audit.retained import copy_policy
-from engram.audit.scenario import Scenario, play, random_actions, random_scenario
+from engram.audit.scenario import Scenario, play, random_actions, random_scenario, seed_everything
 from engram.audit.source_location import error_location
-from engram.audit.weights import perturb_weights
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
-
-VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
-PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
 
 
 class AuditSizes(NamedTuple):
@@ -60,9 +54,9 @@ class AuditContext:
         self.mode_matters = self._mode_matters()
         self._test_reset(self.original)
         self.learned_start = ""  # the parameters of a learned initial state, if there is one
-        self.visible, self.past_effect = self._with_visible_memory()
-        self.memory_effect = self.past_effect if self.past_effect > EXACT else self._clock_effect(self.visible)
-        self.learned_start = self._find_learned_start()
+        self.visible, self.past_effect = with_visible_memory(self)
+        self.memory_effect = self.past_effect if self.past_effect > EXACT else clock_effect(self, self.visible)
+        self.learned_start = learned_start(self)
 
     @property
     def policy(self) -> nn.Module:
@@ -74,7 +68,7 @@ class AuditContext:
         If training mode changes the outputs (dropout, for example), one check reports it. The others use evaluation
         mode, unless they ask for the policy's own mode.
         """
-        adapter = copy_adapter(self.original if original_weights else self.visible)
+        adapter = (self.original if original_weights else self.visible).copy()
         if self.mode_matters and not own_mode:
             adapter.training_mode = False
         return adapter
@@ -141,7 +135,7 @@ class AuditContext:
                 if any(isinstance(p, UninitializedParameter) for p in adapter.policy.parameters()):
                     adapter.act(batch)  # initialises lazy layers
                     adapter = self._adapt(policy, name)
-                copy_adapter(adapter).act(batch)
+                adapter.copy().act(batch)
         except Exception as error:
             raise CannotAuditError(
                 f"{type(adapter.policy).__name__} cannot be called to act on {self.spec.name} (played as "
@@ -165,7 +159,7 @@ class AuditContext:
         for name in ("acting", "learning"):
             outputs = []
             for seed in (1, 2):
-                copy = copy_adapter(self.original)
+                copy = self.original.copy()
                 copy.training_mode = training_mode
                 seed_everything(seed)
                 try:
@@ -190,7 +184,7 @@ class AuditContext:
         scenario, outputs = self.scenario(93, steps=2), []
         try:
             for mode in (True, False):
-                copy = copy_adapter(self.original)
+                copy = self.original.copy()
                 copy.training_mode = mode
                 seed_everything(self.seed)
                 outputs.append(play(copy, scenario).numbers)
@@ -203,7 +197,7 @@ class AuditContext:
     def _test_reset(self, adapter: PolicyAdapter) -> None:
         """If `reset_memory` does not work, one check reports it, and the others restore a blank copy instead."""
         if isinstance(adapter, TdAdapter) and adapter.reset_works:
-            copy, scenario = copy_adapter(adapter), self.scenario(98, steps=3)
+            copy, scenario = adapter.copy(), self.scenario(98, steps=3)
             copy.training_mode = False if self.mode_matters else None
             try:
                 with torch.no_grad():
@@ -215,85 +209,13 @@ class AuditContext:
                 return
             adapter.reset_works = max_difference(first.numbers, again.numbers) <= tolerance(first.numbers)
 
-    def _with_visible_memory(self) -> tuple[PolicyAdapter, float]:
-        """Memory faults do not depend on the weights, but heads initialised near zero hide them."""
-        effect = self._memory_effect(self.original)
-        if effect >= VISIBLE:
-            return self.original, effect
-        perturbed = copy_adapter(self.original)
-        perturb_weights(perturbed.policy, self.generator(97))
-        perturbed_effect = self._memory_effect(perturbed)
-        return (perturbed, perturbed_effect) if perturbed_effect > effect else (self.original, effect)
-
-    @torch.no_grad()
-    def _memory_effect(self, adapter: PolicyAdapter) -> float:
-        """How much two different pasts change the outputs for the same observation."""
-        effect = 0.0
-        for steps in PASTS:
-            scenario = self.scenario(96, steps=steps)
-            other = scenario.with_other_past(slice(None), steps - 1, self.generator(95), self.spec)
-            outputs: list[Tensor] = []
-            try:
-                for each in (scenario, other):
-                    copy = copy_adapter(adapter)
-                    copy.training_mode = False if self.mode_matters else None
-                    seed_everything(self.seed)
-                    outputs.append(play(copy, each).numbers[:, -1])
-            except Exception:  # the checks report it
-                return torch.inf
-            effect = max(effect, max_difference(outputs[0], outputs[1]))
-        return effect
-
-    @torch.no_grad()
-    def _clock_effect(self, adapter: PolicyAdapter) -> float:
-        """How much the length of the past changes the outputs: of a memory that only counts steps."""
-        scenario, outputs = self.scenario(96, steps=4), []
-        for first in (0, 2):
-            copy = copy_adapter(adapter)
-            copy.training_mode = False if self.mode_matters else None
-            seed_everything(self.seed)
-            outputs.append(play(copy, scenario.part(first)).numbers[:, -1])
-        return max_difference(outputs[0], outputs[1])
-
-    def _find_learned_start(self) -> str:
-        """Parameters that only a flagged start brings in: then a start means them, and not an empty store."""
-        try:
-            first, second = (self.scenario(91, steps=2).batch(slice(0, self.rows), step) for step in (0, 1))
-            adapter = self.adapter()
-            unflagged = adapter.act(first).numbers()
-            used = _used_parameters(adapter, adapter.act(second).numbers())
-            adapter.reset()
-            flagged = adapter.act(replace(first, dones=torch.ones_like(first.dones))).numbers()
-            used_at_start = _used_parameters(adapter, flagged)
-        except Exception:  # the checks report it
-            return ""
-        differs = max_difference(unflagged.detach(), flagged.detach()) > tolerance(flagged.detach())
-        return ", ".join(sorted(used_at_start - used)) if differs else ""
-
     def _try_learning(self) -> str:
         """The error of the simplest learning call, if it raises one."""
         try:
-            copy_adapter(self.original).learn(self.segment(94))
+            self.original.copy().learn(self.segment(94))
         except Exception as error:
             return describe(error)
         return ""
-
-
-def copy_adapter(adapter: PolicyAdapter) -> PolicyAdapter:
-    return copy_policy(adapter, adapter.policy, adapter.constants())
-
-
-def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
-    """Names of the parameters that an output depends on."""
-    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
-    return {name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
-
-
-def seed_everything(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
 
 
 def describe(error: BaseException) -> str:

@@ -5,6 +5,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -58,6 +59,12 @@ class LearningCall:
     def run(self, segment: Segment | None = None) -> PolicyOutput:
         with self._dtype():
             return self.adapter.learn(self.segment if segment is None else segment, self.memory)
+
+    def without_starts(self) -> "LearningCall":
+        """The same call without episode starts."""
+        other = copy(self)
+        other.segment = self.segment.without_starts()
+        return other
 
     def loss(self, kinds: Sequence[int] = (0, 1, 2)) -> Loss:
         """A random combination of values, log-probabilities and entropies of all steps."""

@@ -38,7 +38,15 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "modes": [*MEMORY, "td_fields", "precision", "compile", "gradient_health"],
     "memory_used": [*MEMORY, "gradient_health"],
     "row_isolation": [*MEMORY],
-    "causality": ["boundary_learning", "gradient_boundary", "horizon", "gradient_exact", "replay"],
+    "causality": [
+        "memory_used",
+        "nan_at_start",
+        "boundary_learning",
+        "gradient_boundary",
+        "horizon",
+        "gradient_exact",
+        "replay",
+    ],
     "boundary_acting": [*MEMORY],
     "boundary_learning": ["nan_at_start", "gradient_boundary", "gradient_exact", "replay"],
     "detachment": [
@@ -54,6 +62,7 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "gradient_boundary": ["gradient_exact", "horizon"],
     "horizon": ["gradient_exact", "gradient_health"],
     "gradient_exact": ["gradient_health"],
+    "gradient_health": [],
     "nan_at_start": [],
     "memory_interface": ["memory_after_learning", "replay"],
     "memory_after_learning": ["replay"],
@@ -75,6 +84,7 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "precision": ["compile", "replay"],
     "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
+NOT_FINITE = "gradients are not finite"
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
 
 
@@ -102,9 +112,15 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         order.insert(0, "boundary_acting")
     if _learning_differs_without_starts(failed.get("replay")):
         order.insert(order.index("boundary_learning"), "replay")
+    if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory
+        order.insert(order.index("memory_used"), "causality")
+    explains = dict(EXPLAINS)
+    if "gradient_health" in failed and NOT_FINITE in failed["gradient_health"].finding:
+        order.insert(0, "gradient_health")
+        explains["gradient_health"] = ["gradient_boundary", "horizon", "gradient_exact", "replay"]
     found = []
     for name in order:
         if (root := failed.pop(name, None)) is not None:
-            explained = [failed.pop(other) for other in EXPLAINS.get(name, ()) if other in failed]
+            explained = [failed.pop(other) for other in explains.get(name, ()) if other in failed]
             found.append(RootCause(root, tuple(explained)))
     return found

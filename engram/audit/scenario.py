@@ -2,6 +2,7 @@
 
 # B rows, S steps, K numbers per step
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -159,6 +160,12 @@ def error_note(doing: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"while {doing}")
         raise
+
+
+def seed_everything(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 def random_actions(spec: EnvSpec, shape: tuple[int, int], generator: torch.Generator) -> Tensor:

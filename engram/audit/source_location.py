@@ -2,6 +2,7 @@
 
 import inspect
 import traceback
+from functools import lru_cache
 from pathlib import Path
 
 from torch import nn
@@ -39,11 +40,16 @@ def _owner(policy: type, name: str) -> type | None:
 
 def _file_and_line(thing: object) -> str:
     try:
-        file = inspect.getsourcefile(thing)  # type: ignore[arg-type]
-        _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
+        file, line = _position(thing)
     except (TypeError, OSError):
         return "source not found"
-    return f"{short_path(file or '?')}:{line}"
+    return f"{short_path(file)}:{line}"
+
+
+@lru_cache(maxsize=256)  # finding a class parses its whole file
+def _position(thing: object) -> tuple[str, int]:
+    file = inspect.getsourcefile(thing) or "?"  # type: ignore[arg-type]
+    return file, inspect.getsourcelines(thing)[1]  # type: ignore[arg-type]
 
 
 def short_path(file: str) -> str:

@@ -15,6 +15,7 @@ from engram.audit.context import AuditSizes
 from engram.audit.result import CannotAuditError
 from engram.audit.retained import copy_policy
 from engram.env import user_code
+from engram.env.parts import leaves, part_of
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -141,14 +142,18 @@ def spec_of(env: Any) -> EnvSpec:
         return EnvSpec.of(env)
     observation = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
     action = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
-    if not isinstance(observation, spaces.Box) or not isinstance(
+    if not isinstance(observation, spaces.Box | spaces.Dict | spaces.Tuple) or not isinstance(
         action, spaces.Discrete | spaces.MultiDiscrete | spaces.Box
     ):
         raise CannotAuditError(
             f"env: a {type(env).__name__} with observations {observation} and actions {action} is not supported: "
-            "single_observation_space must be a Box, and single_action_space a Discrete, MultiDiscrete or Box"
+            "single_observation_space must be a Box, Dict or Tuple, and single_action_space a Discrete, MultiDiscrete "
+            "or Box"
         )
+    name = type(env).__name__
+    if not isinstance(observation, spaces.Box):
+        return EnvSpec.of_parts(name, [part_of(leaf, name) for leaf in leaves(observation)], action)
     try:
         return EnvSpec.of(env)
     except (AttributeError, ValueError):  # a single environment, or observations that no encoder of Engram takes
-        return EnvSpec(type(env).__name__, observation, action, observation_kind="vector")
+        return EnvSpec(name, observation, action, observation_kind="vector")

@@ -39,6 +39,7 @@ GROUPS = {
         "compare": "test policies on the same episodes",
         "audit": "check that a policy handles its memory correctly",
         "bench": "measure speed",
+        "soak": "train while breaking things on purpose, and say which promises held",
     },
     "use": {"export": "write a policy as ONNX or a PyTorch program"},
 }

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from engram.config.load import SETTINGS_FILE, describe_run, dump, read_settings
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
-from engram.stored.files import UnreadableError, require_inside
+from engram.stored.files import MEGABYTE, UnreadableError, open_file, require_inside
 from engram.stored.trust import record_own
 from engram.training.checkpoint import list_checkpoints
 
@@ -142,11 +142,11 @@ def is_locked(directory: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        with (directory / LOCK_FILE).open("rb") as file:
+        with open_file(directory / LOCK_FILE, MEGABYTE) as file:  # never waits, as opening a FIFO would
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock file, or a file system without locks
+    except (OSError, UnreadableError):  # no lock file, or a file system without locks
         pass
     return False
 

@@ -23,7 +23,7 @@ def page(template: str, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarra
     html = _STYLE.sub(lambda match: f"<style>\n{_text(match[1])}</style>", html)
     html = _SCRIPT.sub(lambda match: f"<script>\n{_text(match[1])}</script>", html)
     layout, packed = pack(arrays)
-    content = json.dumps({**facts, "layout": layout, "packed": packed}, allow_nan=False, ensure_ascii=False)
+    content = json.dumps({**facts, "layout": layout, "packed": packed}, allow_nan=False)
     # "<" would let a name in the data end the script.
     return html.replace(_DATA, _DATA.replace("></", f">{content.replace('<', chr(92) + 'u003c')}</"))
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -21,6 +21,8 @@ from engram.stored.columns import is_number
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import MetricsReader
 from engram.stored.plan import StoredPlan, read_plan
+
+COUNTS, LARGEST_COUNT = ("steps", "epoch", "time/"), 1e15
 
 
 class RunFollower:
@@ -42,7 +44,7 @@ class RunFollower:
                 return
             self.progress = self.progress or RunProgress(self.plan)  # type: ignore[arg-type]  # it has the same names
             for record in self._reader.new_records():
-                figures = {name: value for name, value in record.items() if is_number(value)}
+                figures = {name: value for name, value in record.items() if _can_be_shown(name, value)}
                 if "steps" in figures:
                     self.progress.add({**figures, "checkpoint": last_checkpoint(self._directory)})
         except UnreadableError as error:
@@ -54,10 +56,15 @@ class RunFollower:
         return self.progress is not None and self.progress.fraction_done == 1.0
 
 
+def _can_be_shown(name: str, value: Any) -> bool:
+    """A metric may be NaN or infinite; counts and times may not, and are bounded."""
+    return is_number(value) and (not name.startswith(COUNTS) or abs(value) < LARGEST_COUNT)
+
+
 def last_checkpoint(directory: Path) -> int:
     """The epoch of the last checkpoint; 0 if there is none."""
     names = [path.name.removeprefix("epoch_") for path in (directory / "checkpoints").glob("epoch_*")]
-    return max((int(name) for name in names if name.isdigit()), default=0)
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
 class TerminalWatcher:

@@ -70,8 +70,14 @@ def only_symbols(space: spaces.Space) -> bool:
 
 
 def with_previous_action(env: gymnasium.Env) -> gymnasium.Env:
-    """The environment as policies see it: with the previous action where observations are only symbols."""
-    return PreviousAction(env) if only_symbols(env.observation_space) else env
+    """The environment as policies see it: with the previous action where observations are only symbols, and in POPGym.
+
+    POPGym's own experiments show it everywhere: memory can filter noise only if it knows what was done. Here continuous
+    actions are left out, since noise correlated in time would show there, and policies learn to work against it.
+    """
+    popgym = type(env.unwrapped).__module__.partition(".")[0] == "popgym"
+    shown = popgym and not isinstance(env.action_space, spaces.Box)
+    return PreviousAction(env) if shown or only_symbols(env.observation_space) else env
 
 
 class PreviousAction(gymnasium.Wrapper):

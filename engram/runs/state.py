@@ -1,6 +1,7 @@
 """The state of a run, read from its directory without torch."""
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import flatten, is_locked
 from engram.settings import UserError
+from engram.stored.columns import is_number
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
 from engram.stored.metrics import read_metrics
 from engram.training.checkpoint import list_checkpoints
@@ -81,9 +83,10 @@ def _progress(directory: Path) -> tuple[int, float | None]:
         records = read_metrics(directory)
     except UnreadableError:
         records = []
-    if records and records[-1].get("steps", 0) > steps:
-        returns = [record["episode/return"] for record in records if record.get("episode/return") is not None]
-        return int(records[-1]["steps"]), returns[-1] if returns else mean_return
+    last = records[-1].get("steps") if records else None
+    if is_number(last) and steps < last < math.inf:
+        returns = [value for record in records if is_number(value := record.get("episode/return"))]
+        return int(last), returns[-1] if returns else mean_return
     return steps, mean_return
 
 
@@ -93,7 +96,14 @@ def _checkpoint_progress(directory: Path) -> tuple[int, float | None]:
             state = read_json(path / "state.json", STATE_LIMIT, inside=directory)
             returns = state.get("recent_returns") or []
             return int(state["progress"]["steps"]), sum(returns) / len(returns) if returns else None
-        except (UnreadableError, ValueError, KeyError, TypeError, AttributeError):  # not written by Engram
+        except (
+            UnreadableError,
+            ArithmeticError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # not written by Engram
             continue
     return 0, None
 

@@ -12,7 +12,7 @@ from engram.stored.files import MEGABYTE, UnreadableError, read_json
 
 PLAN_FILE = "plan.json"
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=10**300)]  # fits into a float
 Text = Annotated[str, Field(max_length=1000)]
 
 

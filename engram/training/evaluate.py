@@ -19,7 +19,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.env.splitmix import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
-from engram.training.evaluation import Evaluation, Tally
+from engram.training.episode_tally import Evaluation, Tally
 from engram.training.settings import EVALUATION_SEED
 from engram.training.threads import Threads
 

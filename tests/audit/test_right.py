@@ -149,16 +149,17 @@ def checks_of(name: str) -> list[str]:
     return [check for check in CHECKS if check != "compile" or name in ("fast", "latent_attn_tiny", "example")]
 
 
-def sizes_of(name: str) -> AuditSizes:
-    """A full rehearsal of one; all have the same core, store and heads."""
-    return AuditSizes() if name == "fast" else QUICK
+SIZES = {"fast": AuditSizes(), "example": QUICK}  # full ones once: all have the same core, store and heads
+# `agent=NAME` is the network of `py_agent=NAME`, with its gradients (tests of parity): only its assembly is new.
+ASSEMBLED = ["td_fields", "memory_interface", "replay", "configuration", "weight_clipping"]
+LARGE = ("latent_attn_small", "latent_attn_med")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_all_our_policies_hold(name: str) -> None:
     make = partial(find_class(name), token_spec(), hidden_size=32)
-    report = run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=sizes_of(name))
+    report = run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=SIZES.get(name, TINY))
     assert report.failures == ()
 
 
@@ -167,7 +168,8 @@ def test_all_our_policies_hold(name: str) -> None:
 def test_all_our_yaml_policies_hold(name: str) -> None:
     settings = design(name).model_dump()
     make = lambda **options: ComponentPolicy(token_spec(), YamlAgent(**(settings | options)))  # noqa: E731
-    assert run_audit(make, token_spec(), takes_options=True, only=checks_of(name), sizes=TINY).failures == ()
+    only = ASSEMBLED if name in LARGE else checks_of(name)
+    assert run_audit(make, token_spec(), takes_options=True, only=only, sizes=TINY).failures == ()
 
 
 def test_a_policy_that_is_a_module_inside_the_wrapper_holds() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from engram.config import run_directory
 from engram.config.load import describe_run, load, load_run
-from engram.config.run_directory import lock, prepare_directory
+from engram.config.run_directory import is_locked, lock, prepare_directory
 from engram.settings import UserError
 
 HOLD = "import sys, pathlib; from engram.config.run_directory import lock; held = lock(pathlib.Path(sys.argv[1]));"
@@ -199,3 +199,8 @@ def test_nothing_outside_of_the_directory_is_written(begun, tmp_path, name) -> N
 def test_a_renamed_run_resumes(begun) -> None:
     (begun / "mine").rename(begun / "other")
     assert describe_run(prepare_directory(load(["run=other", f"runs_dir={begun}"]))).run == "other"
+
+
+def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    assert not is_locked(tmp_path)

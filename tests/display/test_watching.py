@@ -87,7 +87,10 @@ def test_the_last_checkpoint_is_shown(directory, record):
 
 
 def test_records_of_a_stranger_do_not_break_the_watcher(directory):
+    (directory / "checkpoints" / "epoch_²").mkdir(parents=True)
     write(directory, {"steps": "x", "return": []}, {"steps": 1, "return": "high", "loss/kl": {}, "episode/a": "b"})
+    times = {"time/steps_per_second": 1e-308, "time/learning_seconds": float("inf"), "time/seconds": float("nan")}
+    write(directory, {"steps": 1, "epoch": float("inf"), "loss/kl": float("inf"), **times})
     follower = RunFollower(directory)
     follower.read(running=False)
     drawn(follower)

@@ -6,6 +6,8 @@ import pytest
 from gymnasium import spaces
 
 from engram.config.load import load
+from engram.env.registry import make_spec
+from engram.env.settings import Gym
 from engram.env.wrappers import wrap
 from engram.settings import UserError
 
@@ -110,3 +112,13 @@ def test_wrappers_take_arguments(wrappers, shape):
 def test_wrong_arguments_are_explained(wrapper, message):
     with pytest.raises(UserError, match=f"env.wrappers: .*{message}"):
         wrap(gymnasium.make("CartPole-v1"), [wrapper])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("NoisyPositionOnlyCartPoleEasy", True), ("CountRecallEasy", True), ("PositionOnlyPendulumEasy", False)],
+)
+def test_popgym_shows_the_previous_action_unless_actions_are_continuous(name, shown):
+    pytest.importorskip("popgym")
+    spec = make_spec(Gym(id=f"popgym:popgym-{name}-v0"))
+    assert [part.name for part in spec.parts] == (["observation", "previous_action"] if shown else [])

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import resource
 import shutil
 import sys
@@ -17,126 +18,39 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from rich.console import Console
 from safetensors.torch import save
 from support import running
+from support.hostile import CODE, MARK, VALUES, WORDS, YAML_PARTS, damage, mutate
 
 from engram.agent.components.component import BuildContext
 from engram.agent.components.graph import read_graph
 from engram.agent.components.plan import make_plan
 from engram.config.load import load, validate_stored
+from engram.display.page import page
+from engram.display.watching import PlainWatcher, RunFollower, TerminalWatcher
 from engram.env.mettagrid.world_file import read_world
 from engram.env.mettagrid.worlds import world
 from engram.env.settings import Recall, Small
+from engram.runs.report import read_report, write_report
+from engram.runs.state import read_run
 from engram.settings import SettingsError, UserError
 from engram.stored.files import UnreadableError
 from engram.stored.plain_yaml import parse_yaml
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import BadCheckpointError, load_checkpoint, load_latest
-from engram.training.checkpoint.origin import load_agent
+from engram.training.checkpoint.origin import find_checkpoint, load_agent
 from engram.training.metrics import MetricsFile
 
 REFUSALS = (UserError, UnreadableError, BadCheckpointError)
 SECONDS = 2.0  # of processor time, for one input
-MARK = "engram_fuzz_ran_code"  # an attribute of `sys` that code in an input would set
-CODE = f"__import__('sys').{MARK}"
-HOSTILE: list[Callable[[], Any]] = [
-    lambda: None,
-    lambda: [],
-    lambda: {},
-    lambda: "",
-    lambda: True,
-    lambda: -1,
-    lambda: 0,
-    lambda: 10**9,
-    lambda: 2**63,
-    lambda: 10**400,
-    lambda: 1e308,
-    lambda: float("nan"),
-    lambda: float("inf"),
-    lambda: "x" * 10_000,
-    lambda: "\x00\ud800",
-    lambda: "../../../etc/passwd",
-    lambda: "/dev/zero",
-    lambda: "evil.py:Evil",
-    lambda: "os:system",
-    lambda: "${oc.env:HOME}",
-    lambda: {"_target_": "os.system"},
-    lambda: CODE,
-    lambda: [[[[[[[[1]]]]]]]],
-    lambda: {"a": {"b": {"c": {}}}},
-    lambda: [0] * 1000,
-    lambda: {str(i): i for i in range(200)},
-    lambda: "linear",
-    lambda: 0.5,
-    lambda: 3,
-]
-NUMBER = "9" * 5000
-YAML_PARTS = ["a: ", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: ", "!!int ", "!!python/object:os.system ", "|\n", "~"]
-YAML_PARTS += ["\n", "  ", "? ", ": ", "1e5", "0x1F", "'", '"', "#", "---\n", "...\n", "%YAML 9\n", "\t", ">\n", NUMBER]
-WORDS = [
-    "run",
-    "seed",
-    "env",
-    "env.id",
-    "env.delay",
-    "trainer.ppo.gamma",
-    "trainer.schedule",
-    "py_agent",
-    "agent",
-    "x.y",
-]
-VALUES = [
-    "1",
-    "recall",
-    "fast",
-    "[1,2",
-    "{a:b}",
-    "null",
-    "''",
-    "1e999",
-    "${a}",
-    "gym",
-    "@",
-    "a:b",
-    "∞",
-    NUMBER,
-    "{" * 2000,
-]
-
-
-def mutate(document: Any, chance: random.Random) -> Any:
-    """A copy with up to three parts replaced, removed, renamed or moved."""
-    document = deepcopy(document)
-    for _ in range(chance.randint(1, 3)):
-        places = [*_places(document)]
-        if not places:
-            return chance.choice(HOSTILE)()
-        parent, key = chance.choice(places)
-        action = chance.random()
-        if action < 0.6:
-            parent[key] = chance.choice(HOSTILE)()
-        elif action < 0.75:
-            del parent[key]
-        elif action < 0.9:
-            other, other_key = chance.choice(places)
-            if other_key in other if isinstance(other, dict) else other_key < len(other):
-                parent[key] = deepcopy(other[other_key])
-        elif isinstance(parent, dict):
-            parent[chance.choice(["evil", "kind", "type", "name", 3, ""])] = parent.pop(key)
-    return document
-
-
-def _places(value: Any) -> Any:
-    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        yield value, key
-        yield from _places(value[key])
 
 
 def fuzz_settings(chance: random.Random) -> None:
@@ -178,10 +92,7 @@ def fuzz_checkpoint(chance: random.Random) -> None:
     state, tensors, manifest = _checkpoint()
     files = {"state.json": json.dumps(mutate(state, chance)).encode(), "weights.safetensors": save(tensors)}
     if chance.random() < 0.5:
-        content = bytearray(files["weights.safetensors"])
-        for _ in range(chance.randint(1, 4)):
-            content[chance.randrange(min(len(content), 600))] = chance.randrange(256)
-        files["weights.safetensors"] = bytes(content)
+        files["weights.safetensors"] = damage(files["weights.safetensors"], chance)
     if chance.random() < 0.5:
         manifest = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     if chance.random() < 0.2:
@@ -204,12 +115,65 @@ def fuzz_metrics(chance: random.Random) -> None:
     assert path.read_text().startswith(lines[0] + "\n")
 
 
+def fuzz_report(chance: random.Random) -> None:
+    """All that `report`, `diagnose` and `watch` read of a run: metrics, plan, and what `engram memory` has found."""
+    run = _run_to_show()
+    metrics, plan, memory = _shown_files()
+    lines = [json.dumps(mutate(line, chance) if chance.random() < 0.3 else line) for line in metrics]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "plan.json").write_text(json.dumps(mutate(plan, chance) if chance.random() < 0.5 else plan))
+    (run / "memory.json").write_text(json.dumps(mutate(memory, chance)))
+    report = read_report([run])
+    read_run(run)
+    follower = RunFollower(run)
+    follower.read(running=False)
+    for show in (PlainWatcher, lambda stream: TerminalWatcher(Console(file=stream))):
+        with show(StringIO()) as watcher:
+            watcher.show(follower)
+    if chance.random() < 0.1:  # 2 MB
+        write_report(report, run / "report.html")
+        _check_page((run / "report.html").read_text(encoding="utf-8"))
+
+
+def fuzz_page(chance: random.Random) -> None:
+    """Replay and memory pages: no text of an environment or run may end the data that it is in."""
+    facts = mutate({"title": "x", "names": ["a", {"b": "c"}], "returns": [1.0, None]}, chance)
+    if isinstance(facts, dict):
+        facts = json.loads(json.dumps(facts), parse_constant=lambda name: None)  # pages have no NaN
+        text = page(chance.choice(["replay.html", "memory.html"]), facts, {"x": np.zeros(3)})
+        content = _check_page(text.encode().decode())
+        assert content["layout"][0]["shape"] == [3]
+
+
+def fuzz_exported(chance: random.Random) -> None:
+    """Exported models and other files in the place of a run or checkpoint; Engram never reads an export back."""
+    path = _folder() / chance.choice(["policy.onnx", "policy.pt2"])
+    path.write_bytes(damage(b"PK\x03\x04" + CODE.encode() * 40, chance))
+    directory = _folder() / "exported" / "checkpoints" / "epoch_000001"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("manifest.json", "state.json", "weights.safetensors"):
+        (directory / name).write_bytes(path.read_bytes())
+    opened = chance.choice([path, directory, directory.parents[1]])
+    find_checkpoint(opened, "checkpoint")
+
+
+def _check_page(text: str) -> dict[str, Any]:
+    """The data of a page, which must be one script element."""
+    assert "alert(1)</script>" not in text, "a text of the data ends its script"
+    found = re.search(r'<script id="data" type="application/json">([^<]*)</script>', text)
+    assert found, "the data is not one script element"
+    return json.loads(found[1])
+
+
 FUZZERS: dict[str, tuple[Callable[[random.Random], None], float]] = {  # what -> how, and the share of all inputs
-    "settings": (fuzz_settings, 0.3),
-    "graph": (fuzz_graph, 0.28),
+    "settings": (fuzz_settings, 0.25),
+    "graph": (fuzz_graph, 0.22),
     "yaml": (fuzz_yaml, 0.25),
     "metrics": (fuzz_metrics, 0.1),
+    "page": (fuzz_page, 0.05),
     "checkpoint": (fuzz_checkpoint, 0.05),
+    "report": (fuzz_report, 0.03),
+    "exported": (fuzz_exported, 0.03),
     "world": (fuzz_world, 0.015),
     "words": (fuzz_words, 0.005),
 }
@@ -267,6 +231,19 @@ def _world() -> dict[str, Any]:
 
 
 @cache
+def _run_to_show() -> Path:
+    running.run(_folder(), name="shown", epochs=3)
+    return _folder() / "shown"
+
+
+@cache
+def _shown_files() -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    run = _run_to_show()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [*map(json.loads, lines)], json.loads((run / "plan.json").read_text()), {"verdict": ["It remembers."]}
+
+
+@cache
 def _checkpoint() -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, str]]:
     """The state, weights and manifest of a real one, which stays as `epoch_000001` beside the damaged one."""
     running.run(_folder(), epochs=1)
@@ -281,14 +258,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then; each fuzzer has the same time")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     result: dict[str, Any] = {"command": " ".join(["tests/support/fuzzing.py", *sys.argv[1:]]), "inputs": 0}
     for what, (_, share) in FUZZERS.items():
-        count, accepted, slowest, failures = round(options.inputs * share), 0, 0.0, []
+        count, accepted, slowest, failures = 0, 0, 0.0, []
         check_once(what, options.first)
-        for number in range(options.first, options.first + count):
+        deadline = time.monotonic() + 60 * options.minutes / len(FUZZERS)
+        for number in range(options.first, options.first + round(options.inputs * share)):
+            if time.monotonic() > deadline:
+                break
+            count += 1
             began = time.process_time()
             try:
                 accepted += check(what, number)
@@ -307,7 +289,7 @@ def main() -> None:
 
 def check_once(what: str, number: int) -> None:
     """Build what all inputs share, before any of them is timed."""
-    for make in (_settings, _graphs, _world, _checkpoint, _context, _run_settings):
+    for make in (_settings, _graphs, _world, _checkpoint, _context, _run_settings, _shown_files):
         make()
     with suppress(Exception):
         FUZZERS[what][0](random.Random(number))

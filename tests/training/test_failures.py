@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from engram import Experience
 from engram.env.errors import EnvError
 from engram.training.advantage import compute_advantages, vtrace
-from engram.training.experience import learnable
+from engram.training.experience import Minibatch, learnable
 from engram.training.settings import PPO
 
 ENV = """
@@ -157,6 +157,29 @@ def test_a_run_goes_on_after_a_worker_exited(tmp_path, fragile) -> None:
     run(tmp_path, *fragile(times=1, exits=True), "trainer.num_workers=2", epochs=6)
     assert metrics(tmp_path)[-1]["env/worker_restarts"] == 1
     assert max(record["memory/replay_error"] for record in metrics(tmp_path)) < 1e-5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_minibatch_learns_from_an_episode_that_a_failed_environment_cut_off(
+    tmp_path, fragile, monkeypatch, workers
+) -> None:
+    seen: list[list[Minibatch]] = []  # of each epoch
+    minibatches = Experience.minibatches
+
+    def recorded(self, *arguments):
+        seen.append(list(minibatches(self, *arguments)))
+        return iter(seen[-1])
+
+    monkeypatch.setattr(Experience, "minibatches", recorded)
+    run(tmp_path, *fragile(times=1), f"trainer.num_workers={workers}", "trainer.update_epochs=1", epochs=6)
+    ignored = [[batch.segments[batch.weights[:, step] == 0] for batch in seen[4]] for step in range(8)]
+    per_step = [sorted(torch.cat(segments).tolist()) for segments in ignored]
+    # The 70th action fails: the 6th of the fifth rollout, the last of an episode that began with its second step.
+    restarted = per_step[1]
+    assert restarted
+    assert all(segment < 6 for segment in restarted)  # the first segment of a row
+    assert per_step == [[], *[restarted] * 5, [], []]
+    assert all((batch.weights > 0).all() for epoch in (*seen[:4], seen[5]) for batch in epoch)
 
 
 def test_after_too_many_failures_a_run_saves_its_last_epoch_and_ends(tmp_path, fragile) -> None:

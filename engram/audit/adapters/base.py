@@ -5,13 +5,14 @@
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.audit.adapters.fixed_sampling import fixed_sampling
+from engram.audit.retained import copy_policy
 from engram.env.spec import EnvSpec
 
 
@@ -129,6 +130,9 @@ class PolicyAdapter(ABC):
             mode = self.acts_in_training_mode or not acting
         if self.policy.training != mode:
             self.policy.train(mode)
+
+    def copy(self) -> Self:
+        return copy_policy(self, self.policy, self.constants())
 
     def constants(self) -> tuple[Any, ...]:
         """What copies of this adapter share."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
+from engram.agent.observations import unpack
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyOutput, Segment
 from engram.audit.adapters.external_state import ExternalStateAdapter, flat_logits, per_row
 from engram.audit.adapters.row_state import State, declared_initial_state, leaves, map_state, row_dims, zero_states
@@ -36,12 +37,16 @@ class ModuleAdapter(ExternalStateAdapter):
     def __init__(self, policy: nn.Module, spec: EnvSpec) -> None:
         parameters = list(inspect.signature(policy.forward).parameters)
         self.takes_starts = bool({*parameters[2:]} & {*STARTS})
-        self.policy, self.spec, self.layout = policy, spec, STEP
+        self.policy, self.spec = policy, spec
+        self.layout = STEP  # of acting
         self._make_state: Callable[[nn.Module, int], State] | None = None
         self._find_call()
         super().__init__(policy, spec)
+        self.learning_layout = self._find_learning_layout()
         clears = "passes episode starts to the module" if self.takes_starts else "clears it where an episode starts"
         self.assumed_loop = f"{ExternalStateAdapter.assumed_loop}; {clears}"
+        if self.learning_layout != self.layout:
+            self.assumed_loop += f"; acts on {self.layout} and learns from {self.learning_layout}"
 
     def initial_state(self, rows: int) -> State:
         assert self._make_state is not None
@@ -54,7 +59,8 @@ class ModuleAdapter(ExternalStateAdapter):
     def learn_segment(self, segment: Segment, starts: Tensor, state: State) -> PolicyOutput:
         logits, values = [], []
         for part in self._parts(starts):
-            logit, value, state = self._call(segment.observations[:, part], starts[:, part], state)
+            observations = segment.observations[:, part]
+            logit, value, state = self._call(observations, starts[:, part], state, self.learning_layout)
             logits.append(logit)
             values.append(value)
         return self.learning_output(torch.cat(logits, 1).flatten(0, 1), torch.cat(values, 1), segment)
@@ -63,26 +69,33 @@ class ModuleAdapter(ExternalStateAdapter):
         """Runs of steps for one call each: the caller can clear the state only between calls."""
         steps = starts.shape[1]
         cuts = {0, steps}
-        if self.layout == STEP:
+        if self.learning_layout == STEP:
             cuts |= set(range(steps))
         elif not self.takes_starts:
             cuts |= set(starts.any(0).nonzero().flatten().tolist())
         return (slice(a, b) for a, b in pairwise(sorted(cuts)))
 
-    def _call(self, observations: Tensor, starts: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def _call(
+        self, observations: Tensor, starts: Tensor, state: State, layout: str = ""
+    ) -> tuple[Tensor, Tensor, State]:
         """[B, t, …] in the module's own layout; returns logits [B, t, A], values [B, t] and the state."""
+        layout = layout or self.layout
         if self.takes_starts:
-            result = self.policy(self._arranged(observations), state, self._arranged(starts))
+            result = self.policy(self._observed(observations, layout), state, _arranged(starts, layout))
         else:
-            result = self.policy(self._arranged(observations), self.states.cleared(state, starts[:, 0]))
-        return self._read(result, tuple(starts.shape))
+            result = self.policy(self._observed(observations, layout), self.states.cleared(state, starts[:, 0]))
+        return self._read(result, tuple(starts.shape), layout)
 
-    def _arranged(self, field: Tensor) -> Tensor:
-        if self.layout == STEP:
-            return field.squeeze(1)
-        return field if self.layout == BATCH_FIRST else field.transpose(0, 1)
+    def _observed(self, observations: Tensor, layout: str) -> Tensor | dict[str, Tensor]:
+        """Observations in a layout; those with parts as a dict, in the precision of the weights."""
+        rows = _arranged(observations, layout)
+        if not self.spec.parts:
+            return rows
+        dtype = next(self.policy.parameters(), torch.zeros(())).dtype
+        parts = unpack(self.spec, rows)
+        return {name: part.to(dtype) if part.is_floating_point() else part for name, part in parts.items()}
 
-    def _read(self, result: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, State]:
+    def _read(self, result: Any, shape: tuple[int, ...], layout: str) -> tuple[Tensor, Tensor, State]:
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise CallError(f"the call must return (logits, value, state), and returned {_kind(result)}")
         rows, steps = shape
@@ -92,7 +105,7 @@ class ModuleAdapter(ExternalStateAdapter):
             raise CallError(
                 f"logits are {list(logits.shape)}; expected {expected} for each of {rows} rows and {steps} steps"
             )
-        if self.layout == TIME_FIRST:
+        if layout == TIME_FIRST:
             return logits.reshape(steps, rows, -1).transpose(0, 1), value.view(steps, rows).t(), result[2]
         return logits.reshape(rows, steps, -1), value.view(rows, steps), result[2]
 
@@ -115,6 +128,22 @@ class ModuleAdapter(ExternalStateAdapter):
         self.layout = STEP
         calls = [error for error in errors if isinstance(error, CallError)]
         raise UserError(self._missing_adapter(calls[0] if calls else errors[0] if errors else None))
+
+    @torch.no_grad()
+    def _find_learning_layout(self) -> str:
+        """A module that takes single steps may take sequences too: then its loop learns from those."""
+        if self.layout != STEP:
+            return self.layout
+        for layout in (BATCH_FIRST, TIME_FIRST):
+            try:
+                for rows, steps in ((2, 3), (5, 4)):
+                    before = self.initial_state(rows)
+                    after = self._read(self._trial(rows, before, steps, layout), (rows, steps), layout)[2]
+                    map_state(_same_shape, before, after)
+            except Exception:
+                continue
+            return layout
+        return STEP
 
     def _candidates(self) -> Iterator[Callable[[nn.Module, int], State]]:
         """Ways to make an initial state, most explicit first."""
@@ -161,17 +190,18 @@ class ModuleAdapter(ExternalStateAdapter):
         return None
 
     def _try(self, rows: int, state: State) -> State:
-        return self._read(self._trial(rows, state), (rows, 1))[2]
+        return self._read(self._trial(rows, state), (rows, 1), self.layout)[2]
 
     def _outputs(self, rows: int, state: State) -> Tensor:
-        return self._read(self._trial(rows, state), (rows, 1))[0]
+        return self._read(self._trial(rows, state), (rows, 1), self.layout)[0]
 
-    def _trial(self, rows: int, state: State) -> Any:
+    def _trial(self, rows: int, state: State, steps: int = 1, layout: str = "") -> Any:
         """A call on a copy, which leaves no trace."""
-        observations = random_observations(self.spec, (rows, 1), torch.Generator().manual_seed(1))
-        given = [self._arranged(observations), state]
+        layout = layout or self.layout
+        observations = random_observations(self.spec, (rows, steps), torch.Generator().manual_seed(1))
+        given = [self._observed(observations, layout), state]
         if self.takes_starts:
-            given.append(self._arranged(torch.zeros(rows, 1, dtype=torch.bool)))
+            given.append(_arranged(torch.zeros(rows, steps, dtype=torch.bool), layout))
         return copy_policy(self.policy, self.policy)(*given)
 
     def _missing_adapter(self, error: Exception | None) -> str:
@@ -211,6 +241,13 @@ def _arguments(call: Callable[..., Any], known: tuple[str, ...]) -> str:
     parameters = [p for p in inspect.signature(call).parameters.values() if p.kind not in kinds]
     needed = [p.name for p in parameters[len(known) :] if p.default is inspect.Parameter.empty]
     return ", ".join([*known, *(f"{name}=..." for name in needed)])
+
+
+def _arranged(field: Tensor, layout: str) -> Tensor:
+    """[B, t, …] as the module takes it."""
+    if layout == STEP:
+        return field.squeeze(1)
+    return field if layout == BATCH_FIRST else field.transpose(0, 1)
 
 
 def _kind(result: Any) -> str:

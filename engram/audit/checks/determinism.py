@@ -3,15 +3,15 @@
 from copy import deepcopy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.audit.adapters.row_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
-from engram.audit.context import AuditContext, seed_everything
+from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
-from engram.audit.scenario import play
+from engram.audit.scenario import play, seed_everything
 
 
 @torch.no_grad()
@@ -103,7 +103,20 @@ def modes(audit: AuditContext) -> Verdict:
     measured = max(found.values())
     off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
     text = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    if off and (causes := _layers_with_modes(audit)):
+        text += f", because of {', '.join(causes)}"
     return Verdict(measured <= bound, measured, bound, text)
+
+
+def _layers_with_modes(audit: AuditContext) -> list[str]:
+    """The layers that compute something else in training: their names, and what they do then."""
+    effects = {nn.modules.batchnorm._NormBase: "mixes rows", nn.modules.dropout._DropoutNd: "is random"}
+    found = [(name, layer, kind) for name, layer in audit.policy.named_modules() for kind in effects]
+    return [
+        f"{name} ({type(layer).__name__}, which {effects[kind]} in train())"
+        for name, layer, kind in found
+        if isinstance(layer, kind)
+    ][:3]
 
 
 RANDOM_FIX = (

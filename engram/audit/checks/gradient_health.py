@@ -1,5 +1,6 @@
 """Gradients in a short training run: which parts of the network they reach, and how large they are."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT
 from engram.audit.result import Check, Verdict
+from engram.audit.root_cause import NOT_FINITE
 from engram.audit.scenario import play
 from engram.audit.weights import perturb_weights
 
@@ -34,7 +36,9 @@ def gradient_health(audit: AuditContext) -> Verdict:
             norms[name].append(float(torch.stack([_size(p) for p in own]).norm()))
 
     train_briefly(audit, adapter, UPDATES, 3e-4, measure)
-    exploding = {n: max(v) for n, v in norms.items() if not max(v) < EXPLODING or any(x != x for x in v)}
+    if broken := _first_not_finite(norms):
+        return Verdict(False, torch.inf, EXPLODING, broken)
+    exploding = {n: max(v) for n, v in norms.items() if max(v) >= EXPLODING}
     dead = [name for name, values in norms.items() if max(values) == 0]
     modules = dict(adapter.policy.named_modules())
     recurrent = [name for name in dead if isinstance(modules.get(name), RECURRENT)]
@@ -52,6 +56,14 @@ def gradient_health(audit: AuditContext) -> Verdict:
         said = "no gradient ever reaches " + ", ".join(dead)
     passed = not exploding and not dead
     return Verdict(passed, largest, EXPLODING, said, where=next(iter([*exploding, *dead]), ""), notes=tuple(notes))
+
+
+def _first_not_finite(norms: dict[str, list[float]]) -> str:
+    """The first update whose gradients are not finite, and the parts concerned: later, all are."""
+    for update, values in enumerate(zip(*norms.values(), strict=True)):
+        if bad := [f"{name} ({x})" for name, x in zip(norms, values, strict=True) if not math.isfinite(x)]:
+            return f"{NOT_FINITE} at update {update + 1}: {', '.join(bad)}"
+    return ""
 
 
 @torch.no_grad()

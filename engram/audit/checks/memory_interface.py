@@ -11,8 +11,9 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.adapters.td import rows_by_id
-from engram.audit.context import PASTS, AuditContext, describe
+from engram.audit.context import AuditContext, describe
 from engram.audit.difference import EXACT, max_difference, tolerance
+from engram.audit.memory_effect import PASTS
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 

@@ -79,8 +79,6 @@ def compiles(audit: AuditContext) -> Verdict:
     adapter = audit.adapter(original_weights=True)
     adapter.fixed_sampling = False
     assert isinstance(adapter, TdAdapter)
-    if isinstance(adapter.policy, Policy):
-        adapter.policy.reserve_memory(audit.rows)
     scenario, segment = audit.scenario(132, steps=2, end_chance=0.3), audit.segment(133, steps=3, end_chance=0.3)
     problems, found = [], 0.0
     # Torch's own recurrent layers can be traced; by default its compiler only declines to, for speed.
@@ -104,6 +102,8 @@ def _compiled_difference(adapter: TdAdapter, name: str, scenario: Scenario, segm
     try:
         for compiled in (None, torch.compile(adapter.policy, fullgraph=True, backend="eager")):
             adapter.reset()
+            if isinstance(adapter.policy, Policy):
+                adapter.policy.reserve_memory(scenario.rows)
             adapter.compiled = compiled
             if name == "acting":
                 with torch.no_grad():

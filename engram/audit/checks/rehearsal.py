@@ -12,7 +12,7 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.row_state import map_state
 from engram.audit.checks.gradient_health import train_briefly
-from engram.audit.context import AuditContext, copy_adapter
+from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, tolerance
 from engram.audit.scenario import PlayedRollout, Scenario, error_note, play, shuffled_slices, whole_batches
 from engram.audit.weights import scale_weights
@@ -58,9 +58,9 @@ class Outcome(NamedTuple):
 def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
     """Play and learn, and compare. For one kind of fault alone, only what that needs."""
     adapter = _prepared(audit, way)
-    learner, ids = copy_adapter(adapter), _ids(way)
+    learner, ids = adapter.copy(), _ids(way)
     sampled = _sampled_rows(way) if not audit.mode_matters else []
-    references = {row: copy_adapter(adapter) for row in sampled}
+    references = {row: adapter.copy() for row in sampled}
     if way.memory != 1.0:
         play(adapter, audit.scenario(79, rows=way.rows, steps=4), ids=ids)
         if (grown := adapter.memory_of(ids)) is not None:
@@ -101,7 +101,7 @@ def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
     if way.updates:
         with torch.enable_grad():
             train_briefly(audit, adapter, way.updates, 0.01, lambda _: None)
-        adapter = copy_adapter(adapter)
+        adapter = adapter.copy()
         adapter.reset()
     if way.weights != 1.0:
         scale_weights(adapter, way.weights)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.context import PASTS, AuditContext
+from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
+from engram.audit.memory_effect import PASTS
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 

@@ -127,6 +127,11 @@ def _load(agent: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
         for name, tensor in own.items()
         if name in saved and saved[name].shape != tensor.shape
     ]
+    problems += [
+        f"{name} holds NaN or infinity"
+        for name, parameter in agent.named_parameters()
+        if name in saved and parameter.is_floating_point() and not saved[name].isfinite().all()
+    ]
     if problems:
         more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
         raise UserError(

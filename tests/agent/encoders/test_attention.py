@@ -184,11 +184,3 @@ def test_heads_that_do_not_divide_the_dimensions_are_an_error():
 @pytest.mark.parametrize("window", [(5, 5), (3, 15), (1, 1)])
 def test_every_window_can_be_encoded(window):
     assert make(window=window)(random_tokens()).isfinite().all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["latent_attn_tiny", "latent_attn_small"])
-def test_it_compiles_whole_and_gives_the_same_numbers(kind):
-    encoder, tokens = make(kind), random_tokens()
-    compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(tokens), encoder(tokens), atol=1e-5, rtol=1e-4)

@@ -182,18 +182,6 @@ def test_state_dicts_load_both_ways_and_give_torchs_numbers(name: str, theirs: t
     torch.testing.assert_close(core(inputs, memory, starts_at())[0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CORES)
-def test_compiles_without_a_graph_break_and_gives_the_same_numbers(name: str) -> None:
-    core, inputs, memory = make(name)
-    compiled = torch.compile(core, fullgraph=True, backend="aot_eager")
-    found = []
-    for run in (core, compiled):
-        outputs, last = run(inputs, memory, STARTS["dense"])
-        found.append([outputs, last, *torch.autograd.grad(outputs.sum() + last.sum(), list(core.parameters()))])
-    assert_equal(*found)
-
-
 def test_swapped_time_and_rows_are_refused() -> None:
     core, inputs, memory = make("lstm")
     with pytest.raises(ValueError, match="time first"):

@@ -75,6 +75,13 @@ def test_weights_that_do_not_fit_are_one_error_that_names_them(tmp_path, source)
         running.run(tmp_path, f"init_from={source / 'recall'}", "py_agent.num_layers=2")
 
 
+def test_weights_that_are_no_numbers_are_refused(source) -> None:
+    checkpoint, settings = checkpoint_of(source / "recall", "latest"), load_run(source / "recall")
+    checkpoint.groups["weights"]["policy.core.weight_ih_l0"][0, 0] = torch.nan
+    with pytest.raises(UserError, match=r"policy\.core\.weight_ih_l0 holds NaN or infinity"):
+        load_agent(checkpoint, settings.policy, make_spec(settings.env), training=False)
+
+
 def test_an_environment_with_other_actions_is_refused(tmp_path, source) -> None:
     with pytest.raises(UserError, match="made for recall cannot act in recall: the policy reads observations of 6"):
         running.run(tmp_path, f"init_from={source / 'recall'}", "env.cues=5")

@@ -1,4 +1,4 @@
-"""The result of an evaluation: estimates of return, length and environment statistics, from whole episodes."""
+"""Whole episodes tallied into an evaluation: estimates of return, length and environment statistics."""
 
 # N agent-episodes, E episodes of environments
 

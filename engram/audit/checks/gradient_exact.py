@@ -1,0 +1,147 @@
+"""Are the gradients of learning the true ones, as finite differences give them?"""
+
+from collections.abc import Sequence
+
+import torch
+
+from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
+from engram.audit.context import AuditContext
+from engram.audit.finite_difference import (
+    SINGLE,
+    LearningCall,
+    declared_truncation,
+    learning_call,
+    step_derivatives,
+)
+from engram.audit.result import Check, DoesNotApplyError, Verdict
+
+FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
+SAME_RATIO = 0.05  # relative difference between what two steps do to a gradient
+KINDS = ("values", "log-probabilities", "entropies")
+JUMPS = (
+    "outputs jump as weights change smoothly, as with a quantised memory: finite differences cannot judge a "
+    "straight-through gradient"
+)
+
+
+def gradient_exact(audit: AuditContext) -> Verdict:
+    """Autograd's gradient of a segment's outputs against finite differences in float64, along random directions."""
+    steps = audit.sizes.horizon
+    declared = [value for value in declared_truncation(audit.policy).values() if value < steps]
+    notes = []
+    if declared:
+        steps = min(declared)
+        notes.append(f"gradients are compared over {steps} steps, within which the policy declares no cut")
+    call, kinds = learning_call(audit, steps), [0, 1, 2]
+    bound = call.precision.error
+    if missing := _without_gradient(call):
+        return Verdict(False, None, bound, missing, notes=tuple(notes), fix=NO_GRADIENT)
+    error = call.error(call.loss())
+    if error > bound:
+        single = learning_call(audit, 1)
+        kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
+        for kind in {0, 1, 2} - {*kinds}:
+            notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
+        if not kinds:
+            raise DoesNotApplyError(f"the outputs have stop-gradients within a step: {'; '.join(notes)}")
+        error = call.error(call.loss(kinds))
+    if error > bound and call.jumps(call.loss(kinds)):
+        raise DoesNotApplyError(JUMPS)
+    exactness = "float64" if call.precision.error < 1e-3 else "float32, which is all the policy takes"
+    if error > bound:
+        text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {_pattern(audit, call)}"
+        wrong = _wrong_parameters(call, kinds)
+        text += f"; wrong for {wrong}" if wrong else ""
+        return Verdict(False, error, bound, text, notes=tuple(notes))
+    drift = _float32_error(audit, steps) if exactness == "float64" else 0.0
+    if drift > FLOAT32_GRADIENT:
+        text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
+        return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
+    text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
+    return Verdict(True, error, bound, text, notes=tuple(notes))
+
+
+def _without_gradient(call: LearningCall) -> str:
+    """Outputs without any gradient, or weights that outputs depend on and that get none."""
+    output = call.run()
+    parts = (output.value, output.log_prob, output.entropy)
+    dead = [name for name, part in zip(KINDS, parts, strict=True) if part is not None and not part.requires_grad]
+    if dead:
+        return f"{' and '.join(dead)} have no gradient: terms of the loss that use them do nothing"
+    loss = call.loss()
+    untouched = [name for name, gradient in call.gradients(loss).items() if not gradient.any()]
+    moving = [name for name in untouched if abs(float(call.derivative(loss, call.direction(210, [name])))) > 1e-6]
+    if not moving:
+        return ""
+    return f"{', '.join(moving[:5])} get no gradient, though the outputs depend on them"
+
+
+def _pattern(audit: AuditContext, call: LearningCall) -> str:
+    """How the gradient differs with the distance in steps."""
+    steps = call.segment.shape[1]
+    found = step_derivatives(call, probes(steps)) or []
+    visible = call.precision.visible * max((abs(each.true) for each in found), default=1.0)
+    ratios = [(steps - 1 - each.step, each.given / each.true) for each in found if abs(each.true) > visible]
+    wrong = [(distance, ratio) for distance, ratio in ratios if abs(ratio - 1) > max(10 * call.precision.error, 1e-3)]
+    if not wrong:
+        return _by_output_step(call)
+    if all(ratio == 0 for _, ratio in wrong):
+        return f"it is cut {min(distance for distance, _ in wrong)} steps before the last: see horizon"
+    nearest, ratio = min(wrong)
+    by_distance = dict(ratios)
+    scaled = nearest == 1 and abs(by_distance.get(2, 0) - ratio**2) < SAME_RATIO * ratio**2
+    if scaled and ratio < 0:
+        return "the recurrent gradient has the wrong sign"
+    if scaled:
+        return f"the recurrent gradient is scaled: {ratio:.3g} of the true one for each step back"
+    return (
+        f"{nearest} step{'s' * (nearest > 1)} back it is {ratio:.2g} of the true one: a part of the memory is detached "
+        "between steps (h and not c, or one layer of several), or its gradient is changed"
+    )
+
+
+def _by_output_step(call: LearningCall) -> str:
+    """Which steps' outputs have a wrong gradient, where that of the last step is right."""
+    wrong = call.wrong_steps()
+    if not wrong:
+        return "the last step's gradient is right, so the fault is in other steps' outputs"
+    first = wrong[0]
+    if not first:
+        return f"the outputs of steps {', '.join(map(str, wrong[:8]))} have a wrong gradient"
+    return (
+        f"outputs up to step {first - 1} have the right gradient, and from step {first} on a wrong one: memory is "
+        f"detached, or its gradient changed, before step {first}"
+    )
+
+
+def _wrong_parameters(call: LearningCall, kinds: Sequence[int]) -> str:
+    """Weights whose gradient is wrong, with autograd's part of the true one."""
+    loss = call.loss(kinds)
+    gradients, found = call.gradients(loss), []
+    for number, name in enumerate(list(gradients)[:40]):
+        direction = call.direction(200 + number, [name])
+        true = float(call.derivative(loss, direction))
+        given = float((gradients[name] * direction[name]).sum())
+        if abs(given - true) > max(call.precision.error * abs(true), 1e-8):
+            found.append(f"{name} ({given:.2g}, true {true:.2g})")
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+def _float32_error(audit: AuditContext, steps: int) -> float:
+    """How far the gradient in float32, which training uses, is from that in float64."""
+    double, single = LearningCall(audit, steps), LearningCall(audit, steps, SINGLE)
+    one, other = double.gradients(double.loss()), single.gradients(single.loss())
+    apart = torch.stack([(one[name] - other[name].double()).norm() for name in one]).norm()
+    return float(apart / torch.stack([g.norm() for g in one.values()]).norm().clamp(min=1e-12))
+
+
+CHECKS = (
+    Check(
+        "gradient_exact",
+        "Is the gradient of a segment the true one, as finite differences give it?",
+        "Updates do not go down the loss as it is computed: memory is learned slowly or wrongly.",
+        WHOLE_SEGMENT,
+        ("forward", "get_states", "_process_sequence"),
+        gradient_exact,
+    ),
+)

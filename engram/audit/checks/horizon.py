@@ -1,0 +1,120 @@
+"""Do gradients reach as far back in a segment as memory does?"""
+
+from collections.abc import Sequence
+
+import torch
+
+from engram.audit.context import AuditContext
+from engram.audit.finite_difference import (
+    LearningCall,
+    StepDerivative,
+    declared_truncation,
+    learning_call,
+    step_derivatives,
+)
+from engram.audit.result import Check, DoesNotApplyError, Verdict
+
+NO_GRADIENT = (
+    "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
+    "returns. Weights that are not to be trained are declared with requires_grad_(False)."
+)
+WHOLE_SEGMENT = (
+    "Run the whole segment through the recurrent layer in one graph. Detach memory only where it is stored between "
+    "calls, not between the steps of a segment. A cut on purpose is declared by an attribute: burn_in = 8, "
+    "tbptt_steps = 16."
+)
+
+
+def horizon(audit: AuditContext) -> Verdict:
+    """From the last step of a segment back to its first: does the gradient reach as far as memory does?"""
+    steps = audit.sizes.horizon
+    call = learning_call(audit, steps)
+    if not call.last_loss(call.run()).requires_grad:
+        return Verdict(False, 0, steps - 1, "learning gives no gradient at all", at_least=True, fix=NO_GRADIENT)
+    found = step_derivatives(call, probes(steps))
+    if found is None:
+        raise DoesNotApplyError("no module's output belongs to a single step, so gradients cannot be followed")
+    visible = call.precision.visible * max(abs(each.true) for each in found)
+    remembered = [each.step for each in found if abs(each.true) > visible]
+    memory_reach = steps - 1 - min(remembered, default=steps - 1)
+    cut = _cut(found, visible)
+    reach = memory_reach if cut is None else steps - 1 - cut
+    evidence = {
+        "gradient_reach": torch.tensor([abs(each.given) for each in found]),
+        "gradient_steps": torch.tensor([each.step for each in found]),
+    }
+    finding = f"memory reaches {memory_reach} of {steps - 1} steps back, and so does the gradient"
+    fix, passed = "", cut is None
+    if cut is not None:
+        exact = _first_reached(call, found, cut, visible)
+        reach = steps - 1 - exact
+        declared = _declared(audit, exact, steps)
+        passed = bool(declared)
+        finding = (
+            f"the gradient of the last of {steps} steps is cut before step {exact}: it reaches {reach} steps back, "
+        )
+        if not found[-1].given:
+            finding = "the outputs of the last step have no gradient, not even to their own observation: "
+        finding += f"memory reaches {memory_reach}" + (f"; {declared}, as declared" if declared else "")
+        finding += "" if declared else _other_rows(call, found, visible)
+    wanted = getattr(audit.policy, "memory_horizon", 0)
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 < wanted <= steps - 1 and memory_reach < wanted:
+        passed, fix = False, "Remember for as long as memory_horizon declares, or declare less."
+        finding += f"; memory_horizon declares {wanted} steps"
+    return Verdict(passed, reach, min(memory_reach, steps - 1), finding, at_least=True, fix=fix, evidence=evidence)
+
+
+def probes(steps: int) -> tuple[int, ...]:
+    """Steps to look at: the last ones, and further ones at growing distances."""
+    distances = (0, 1, 2, 3, 4, 6, 8, 11, 15, 16, 17, 23, 31, 32, 33, 47, 48, 63, 64, 96, 127)
+    return tuple(sorted({steps - 1 - d for d in distances if d < steps} | {0, min(4, steps - 1), min(48, steps - 1)}))
+
+
+def _cut(found: Sequence[StepDerivative], visible: float) -> int | None:
+    """The first step that a gradient reaches, if it does not reach an earlier one that memory does."""
+    reached = [each.step for each in found if each.given != 0]
+    missed = [each.step for each in found if each.given == 0 and abs(each.true) > visible]
+    if not missed:
+        return None
+    later = [step for step in reached if step > max(missed)]
+    return min(later, default=found[-1].step)
+
+
+def _first_reached(call: LearningCall, found: Sequence[StepDerivative], cut: int, visible: float) -> int:
+    """The exact step of the cut, between two probes."""
+    low = max((each.step for each in found if each.step < cut), default=cut)
+    while cut - low > 1:
+        middle = (low + cut) // 2
+        derivatives = step_derivatives(call, [middle])
+        if derivatives and derivatives[0].given != 0:
+            cut = middle
+        else:
+            low = middle
+    return cut
+
+
+def _other_rows(call: LearningCall, found: Sequence[StepDerivative], visible: float) -> str:
+    """Whether the cut is there only because other rows start an episode."""
+    alone = call.without_starts()
+    if _cut(step_derivatives(alone, [each.step for each in found]) or [], visible) is not None:
+        return ""
+    return ". Without episode starts in other rows it is not cut: a start in one row detaches the memory of all rows"
+
+
+def _declared(audit: AuditContext, cut: int, steps: int) -> str:
+    for name, value in declared_truncation(audit.policy).items():
+        if cut == value or cut % value == 0 or steps - cut == value:
+            return f"{name} is {value}"
+    return ""
+
+
+CHECKS = (
+    Check(
+        "horizon",
+        "Does a gradient reach as far back in a segment as memory does?",
+        "The policy cannot learn to remember for longer than gradients reach.",
+        WHOLE_SEGMENT,
+        ("forward", "get_states", "_process_sequence"),
+        horizon,
+    ),
+)

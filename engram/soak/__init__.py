@@ -1,0 +1,1 @@
+"""Soak: trains while breaking things on purpose, and says which promises held."""

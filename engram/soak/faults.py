@@ -1,0 +1,128 @@
+"""The faults of a soak: how each is injected, and how the run must take it."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from engram.soak.environment import HANG, RAISE
+from engram.soak.trial import Trial
+
+DISK_MEGABYTES = 32
+FULL_SECONDS = (0.3, 2.0)
+
+
+class Disk:
+    """A small file system for the runs; where it cannot be mounted, a limit on the size of files."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True)
+        self.path, self._limits = path, resource.getrlimit(resource.RLIMIT_FSIZE)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "engram-soak", str(path)]
+        try:
+            self.mounted = not subprocess.run(command, capture_output=True).returncode
+        except OSError:
+            self.mounted = False
+
+    def fill(self, pid: int) -> None:
+        if not self.mounted:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, self._limits[1]))
+            return
+        with (self.path / "filler").open("wb", buffering=0) as file:
+            for size in (2**16, 1):
+                with suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+
+    def free(self, pid: int) -> None:
+        (self.path / "filler").unlink(missing_ok=True)
+        if not self.mounted:
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, self._limits)
+
+    def close(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "--lazy", str(self.path)], check=True, capture_output=True)
+
+
+class Fault(NamedTuple):
+    inject: Callable[[Trial, Disk, random.Random], None]
+    code: int | None = None  # exit code of the program; None: training goes on
+    ready: Callable[[Trial], bool] = Trial.training
+    loses_epochs: bool = False  # those since the last checkpoint; else none
+
+
+def _signal(number: signal.Signals) -> Callable[[Trial, Disk, random.Random], None]:
+    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(trial.pid, number)
+
+    return inject
+
+
+def _fill_disk(trial: Trial, disk: Disk, chance: random.Random) -> None:
+    disk.fill(trial.pid)
+    time.sleep(chance.uniform(*FULL_SECONDS))
+    disk.free(trial.pid)
+
+
+def _damage_checkpoint(trial: Trial, disk: Disk, chance: random.Random) -> None:
+    """Kills the run, then damages one file of its newest checkpoint."""
+    _signal(signal.SIGKILL)(trial, disk, chance)
+    trial.wait()
+    path = chance.choice(sorted(trial.checkpoints()[-1].iterdir()))
+    content = bytearray(path.read_bytes())
+    how = chance.choice(["flip", "truncate", "empty", "remove", "replace"])
+    if how == "flip":
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    new = {"truncate": bytes(content[: len(content) // 2]), "empty": b"", "replace": b"[]"}.get(how, bytes(content))
+    if how == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(new)
+
+
+def _signal_worker(number: signal.Signals) -> Callable[[Trial, Disk, random.Random], None]:
+    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
+        if workers := trial.workers():
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(workers).pid, number)
+
+    return inject
+
+
+def _order(what: str) -> Callable[[Trial, Disk, random.Random], None]:
+    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
+        aside = trial.order.with_suffix(".new")
+        aside.write_text(what, encoding="utf-8")
+        aside.rename(trial.order)
+
+    return inject
+
+
+# After these a run must end equal to the bit to one that nobody disturbed.
+EXACT = {
+    "kill": Fault(_signal(signal.SIGKILL), -signal.SIGKILL, lambda trial: True, loses_epochs=True),
+    "SIGINT": Fault(_signal(signal.SIGINT), 130, Trial.building),
+    "SIGTERM": Fault(_signal(signal.SIGTERM), 143, Trial.building),
+    "SIGHUP": Fault(_signal(signal.SIGHUP), 129, Trial.building),
+    "SIGUSR1": Fault(_signal(signal.SIGUSR1), 138, Trial.building),
+    "full disk": Fault(_fill_disk),
+    "damaged checkpoint": Fault(
+        _damage_checkpoint, -signal.SIGKILL, lambda trial: len(trial.checkpoints()) > 1, loses_epochs=True
+    ),
+    "hung environment": Fault(_order(HANG), 1, loses_epochs=True),
+}
+# These are restarted within the run, which then is a different one: only its return can be compared.
+RESTARTS = {
+    "killed worker": Fault(_signal_worker(signal.SIGKILL)),
+    "stopped worker": Fault(_signal_worker(signal.SIGSTOP)),
+    "hung environment in a worker": Fault(_order(HANG)),
+    "raising environment": Fault(_order(RAISE)),
+}

@@ -1,0 +1,191 @@
+"""The soak: rounds of training with faults at random moments, each compared with a run that nobody disturbed."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engram.soak.faults import EXACT, RESTARTS, Disk, Fault
+from engram.soak.report import Injection, Report, Round, memory_slope
+from engram.soak.trial import Command, Trial, difference
+
+BATCH, INTERVAL, UPDATES = 256, 5, 4  # steps and updates of an epoch, epochs between checkpoints
+TASK = [
+    "env=python",
+    "env.name=engram.soak.environment:Cue",
+    "py_agent.hidden_size=16",
+    "trainer.num_envs=16",
+    "trainer.bptt_horizon=16",
+    f"trainer.batch_size={BATCH}",
+    f"trainer.minibatch_size={BATCH // 2}",
+    "trainer.update_epochs=2",
+    f"trainer.checkpoint.interval={INTERVAL}",
+    "trainer.worker_timeout=4",
+    "trainer.worker_restarts=1000",
+    "device=cpu",
+]
+LONGER = 5  # a round with restarts trains for so many times the epochs of an exact one, to measure memory
+PAUSE = 0.2  # before a fault, as a fraction of an exact run
+FAULTS_PER_ROUND, MANY = 8, 10**6
+END_SECONDS = 300.0  # for a program to end, or a restart to be counted: a worker may take 120 to build
+SOLVED, TOLERANCE = 0.9, 0.1  # of the mean return, whose best is 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    minutes: float
+    epochs: int  # of an exact run
+    seed: int
+    directory: Path
+
+
+def soak(plan: Plan, command: Command, progress: Callable[[str], None]) -> Report:
+    """Train and break until the time is over, at least one round of each kind."""
+    return _Soak(plan, command, progress).run()
+
+
+class _Soak:
+    def __init__(self, plan: Plan, command: Command, progress: Callable[[str], None]) -> None:
+        self.plan, self.command, self.progress = plan, command, progress
+        self.chance, self.report = random.Random(plan.seed), Report()
+        self.disk = Disk(plan.directory / "disk")
+        self.report.disk = "a small file system" if self.disk.mounted else "a limit on the size of files"
+        self.seconds: dict[str, float] = {}  # of the undisturbed runs
+
+    def run(self) -> Report:
+        deadline = time.monotonic() + 60 * self.plan.minutes
+        faults = {"exact": _cycle(EXACT, self.chance), "restarts": _cycle(RESTARTS, self.chance)}
+        try:
+            references = {kind: self._reference(kind) for kind in faults}
+            spent = dict.fromkeys(faults, 0.0)
+            while time.monotonic() < deadline or not all(spent.values()):
+                kind = min(spent, key=lambda each: spent[each])
+                began = time.monotonic()
+                self._round(kind, faults[kind], references[kind], deadline)
+                spent[kind] += time.monotonic() - began
+        finally:
+            self.disk.close()
+        return self.report
+
+    def _words(self, kind: str) -> Sequence[str]:
+        exact = kind == "exact"
+        steps = BATCH * self.plan.epochs * (1 if exact else LONGER)
+        return [*TASK, f"trainer.total_timesteps={steps}", f"trainer.num_workers={0 if exact else 2}"]
+
+    def _reference(self, kind: str) -> Trial:
+        with Trial(self.plan.directory / kind, self._words(kind), self.command) as trial:
+            trial.start()
+            trial.wait()
+        self.seconds[kind] = time.monotonic() - trial.started
+        if trial.code:
+            self.report.broken.append(f"an undisturbed run ended with code {trial.code}: {trial.last_words()}")
+        self.progress(f"undisturbed run ({kind}): {self.seconds[kind]:.0f} s")
+        return trial
+
+    def _round(self, kind: str, faults: Iterator[tuple[str, Fault]], reference: Trial, deadline: float) -> None:
+        number, began = len(self.report.rounds) + 1, time.monotonic()
+        with Trial(self.disk.path / f"round_{number}", self._words(kind), self.command) as trial:
+            trial.start()
+            self._break_run(trial, faults, number, FAULTS_PER_ROUND if kind == "exact" else MANY, deadline)
+            if trial.wait(END_SECONDS + 5 * self.seconds[kind]) != 0:
+                self._broken(f"round {number} ended with code {trial.code}: {trial.last_words()}")
+        self.report.orphans += trial.end_orphans()
+        found = self._judge(number, kind, reference, trial, time.monotonic() - began)
+        self.report.rounds.append(found)
+        self.progress(str(found))
+        shutil.rmtree(trial.directory)
+
+    def _break_run(
+        self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, most: int, deadline: float
+    ) -> None:
+        """Inject faults until the run is done; when the time is over, only kinds that were not tried yet."""
+        for _ in range(most):
+            tried = {each.fault for each in self.report.injections}
+            if time.monotonic() > deadline and tried >= EXACT.keys() | RESTARTS.keys():
+                return
+            if (injection := self._inject(trial, *next(faults), number)) is None:
+                return
+            self.report.injections.append(injection)
+            self.progress(str(injection))
+
+    def _inject(self, trial: Trial, name: str, fault: Fault, number: int) -> Injection | None:
+        """Inject a fault at a random moment and watch how the run takes it; None if the run ended before."""
+        pause = self.chance.uniform(0, PAUSE * self.seconds["exact"])
+        while not fault.ready(trial) or pause > 0:
+            if trial.wait(0.01) is not None:
+                return None
+            pause -= 0.01 if fault.ready(trial) else 0
+        seconds, epochs = time.monotonic() - trial.started, trial.epochs()
+        restarts = _restarts(trial)
+        fault.inject(trial, self.disk, self.chance)
+        code = trial.wait(END_SECONDS) if fault.code is not None else self._watch(trial, name, restarts)
+        problem = self._problem(trial, name, fault, code, restarts)
+        lost = _lost_epochs(trial) if code is not None else 0
+        if lost and not fault.loses_epochs:
+            problem = problem or f"{lost} whole epochs were lost"
+        if problem:
+            self._broken(f"round {number}, {name}: {problem}")
+        if code is not None:
+            self.report.orphans += trial.end_orphans()
+            trial.start()
+        return Injection(number, name, round(seconds, 2), len(epochs), code, lost * BATCH, problem)
+
+    def _watch(self, trial: Trial, name: str, restarts: int) -> int | None:
+        """The exit code, if the run ends although it should go on; waits until a restart is counted."""
+        deadline = time.monotonic() + END_SECONDS
+        while name in RESTARTS and _restarts(trial) <= restarts and time.monotonic() < deadline:
+            if trial.wait(0.05) is not None:
+                break
+        return trial.code or None
+
+    def _problem(self, trial: Trial, name: str, fault: Fault, code: int | None, restarts: int) -> str | None:
+        if fault.code is not None and code is None:
+            trial.kill()
+            return f"did not end within {END_SECONDS:g} s"
+        if code not in (fault.code, 0, None):
+            return f"ended with code {code}, expected {fault.code or 'to go on'}: {trial.last_words()}"
+        if name in RESTARTS and trial.code is None and _restarts(trial) <= restarts:
+            return f"no restart was counted within {END_SECONDS:g} s"
+        return None
+
+    def _judge(self, number: int, kind: str, reference: Trial, trial: Trial, seconds: float) -> Round:
+        injected = sum(each.round == number for each in self.report.injections)
+        ours, theirs = (each.epochs()[-1].get("return") for each in (trial, reference))
+        found = Round(number, kind, injected, round(seconds, 1), ours, theirs)
+        if kind == "exact":
+            found.difference = difference(reference.run, trial.run, ["latest"])
+            if found.difference:
+                self._broken(f"round {number} differs from the undisturbed run: {found.difference}")
+            return found
+        if theirs is not None and theirs >= SOLVED and (ours is None or ours < theirs - TOLERANCE):
+            self._broken(f"round {number}: return {ours}, undisturbed {theirs:.3f}")
+        found.restarts = _restarts(trial)
+        found.memory = memory_slope([each["process/megabytes"] for each in trial.epochs()], UPDATES)
+        if found.memory and found.memory.grows:
+            self._broken(f"round {number}: memory grows by {found.memory}")
+        return found
+
+    def _broken(self, problem: str) -> None:
+        self.report.broken.append(problem)
+
+
+def _cycle(faults: Mapping[str, Fault], chance: random.Random) -> Iterator[tuple[str, Fault]]:
+    """Every fault once in random order, again and again."""
+    while True:
+        yield from chance.sample(sorted(faults.items(), key=lambda each: each[0]), len(faults))
+
+
+def _restarts(trial: Trial) -> int:
+    epochs = trial.epochs()
+    return int(epochs[-1]["env/worker_restarts"]) if epochs else 0
+
+
+def _lost_epochs(trial: Trial) -> int:
+    """Whole epochs of this child since its last readable checkpoint."""
+    if not trial.training():
+        return 0
+    epochs, newest = trial.epochs(), trial.newest()
+    saved = 0 if newest is None else newest.state["progress"]["epoch"]
+    return max(0, epochs[-1]["epoch"] - saved) if epochs else 0

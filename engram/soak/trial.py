@@ -1,0 +1,177 @@
+"""A trial: one run, trained by the command line in child processes that may be broken and started again."""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from engram.soak.environment import ORDER
+from engram.training.checkpoint import list_checkpoints
+from engram.training.checkpoint.files import Checkpoint, load_checkpoint, load_latest
+
+NAME = "soak"
+ORPHAN_SECONDS = 10.0  # granted to workers to notice that the program is gone
+NOT_COMPARED = ("time/", "process/", "evaluate/")
+
+Command = Callable[[Sequence[str]], int]  # the command line: words -> exit code
+
+
+class Trial:
+    """A run in `directory`. `start` trains it, or resumes it, in a new child process."""
+
+    def __init__(self, directory: Path, words: Sequence[str], command: Command) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.run, self.order = directory, directory / NAME, directory / "order"
+        self._output = directory / "output.txt"
+        self._words, self._command = ["train", *words, f"runs_dir={directory}", f"run={NAME}"], command
+        self._child: Any = None
+        self._before: tuple[int, int] | None = None
+        self.started = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the child; None while it runs."""
+        return self._child.exitcode
+
+    def start(self) -> None:
+        self.order.unlink(missing_ok=True)
+        self._output.write_text("")
+        self._before, self.started = self._metrics_stamp(), time.monotonic()
+        self._child = multiprocessing.get_context("fork").Process(target=self._train)
+        self._child.start()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        self._child.join(seconds)
+        return self.code
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+
+    def __enter__(self) -> "Trial":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def building(self) -> bool:
+        """Whether the command line has begun to work; from then on it handles signals."""
+        return bool(self._output.stat().st_size)
+
+    def training(self) -> bool:
+        """Whether the child has finished an epoch."""
+        return self._metrics_stamp() != self._before
+
+    def workers(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children()
+        return []
+
+    def end_orphans(self) -> int:
+        """Ends processes that the child left behind, and returns how many there were."""
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        while (left := _session(self.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in left:
+            process.kill()
+        return len(left)
+
+    def checkpoints(self) -> list[Path]:
+        return list_checkpoints(self.run / "checkpoints")
+
+    def newest(self) -> Checkpoint | None:
+        return load_latest(self.run / "checkpoints")[0]
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """Every epoch's metrics."""
+        path = self.run / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def last_words(self) -> str:
+        """The last line of the child's output."""
+        lines = [line for line in self._output.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return lines[-1] if lines else "no output"
+
+    def _train(self) -> None:
+        os.setsid()  # so that its workers can be found after its death
+        os.environ[ORDER] = str(self.order)
+        os.environ["XDG_STATE_HOME"] = str(self.directory)  # no records of these runs in the user's home
+        output = os.open(self._output, os.O_WRONLY | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        torch.set_num_threads(1)
+        code = 1
+        try:
+            code = self._command(self._words)
+        finally:
+            os._exit(code)
+
+    def _metrics_stamp(self) -> tuple[int, int] | None:
+        try:
+            status = (self.run / "metrics.jsonl").stat()
+        except FileNotFoundError:
+            return None
+        return status.st_size, status.st_mtime_ns
+
+
+def difference(whole: Path, pieces: Path, checkpoints: Sequence[str] = ("latest", "best")) -> str | None:
+    """The first metric or tensor in which two run directories differ; None if they are equal to the bit.
+
+    Their best checkpoints are the same only if both were saved in the same epochs; a stop signal saves at once.
+    """
+    one, other = (_compared_metrics(run) for run in (whole, pieces))
+    if len(one) != len(other):
+        return f"{len(other)} epochs in metrics.jsonl, expected {len(one)}"
+    for first, second in zip(one, other, strict=True):
+        if first != second:
+            names = [name for name in first if first[name] != second.get(name)]
+            return f"epoch {first['epoch']}: {', '.join(names[:3])} of metrics.jsonl differ"
+    for which in checkpoints:
+        first, second = (_content(run / "checkpoints", which) for run in (whole, pieces))
+        if first.keys() != second.keys():
+            return f"the {which} checkpoint holds other tensors"
+        for name, value in first.items():
+            same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+            if not same:
+                return f"{name} of the {which} checkpoint differs"
+    return None
+
+
+def _compared_metrics(run: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{name: value for name, value in each.items() if not name.startswith(NOT_COMPARED)} for each in records]
+
+
+def _content(checkpoints: Path, which: str) -> dict[str, Any]:
+    """Everything in a checkpoint by name, except the seconds it took."""
+    if which == "best" and not (checkpoints / "best").exists():
+        return {}
+    found = load_checkpoint(checkpoints / "best") if which == "best" else load_latest(checkpoints)[0]
+    if found is None:
+        return {}
+    del found.state["progress"]["seconds"]
+    tensors = {f"{group}.{name}": tensor for group, part in found.groups.items() for name, tensor in part.items()}
+    return {**tensors, **found.state}
+
+
+def _session(leader: int) -> list[psutil.Process]:
+    """The living processes of a session."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
