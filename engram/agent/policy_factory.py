@@ -2,6 +2,8 @@
 
 import inspect
 
+from gymnasium import spaces
+
 from engram.agent.policies.base import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.env import user_code
@@ -13,6 +15,7 @@ from engram.settings import UserError
 
 def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     """The policy described by these settings, sized for this environment."""
+    settings = with_previous_action(settings, spec)
     if isinstance(settings, YamlAgent):
         from engram.agent.components.policy import ComponentPolicy
 
@@ -28,6 +31,18 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
                 "**kwargs and give them to super().__init__"
             )
     return policy
+
+
+def with_previous_action(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | YamlAgent:
+    """Settings in which YAML and bundled policies read the previous action where observations have symbols.
+
+    In a grid world, memory then knows where it turned and what it tried. Settings that say otherwise stay.
+    """
+    ours = isinstance(settings, YamlAgent) or settings.name in POLICIES
+    symbols = any(part.kind == "symbols" for part in spec.all_parts)
+    if settings.previous is not None or not ours or not symbols or isinstance(spec.single_action_space, spaces.Box):
+        return settings
+    return settings.model_copy(update={"previous": ["action"]})
 
 
 def find_class(name: str) -> type[Policy]:

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from engram.agent.actions import ActionSpace, GaussianActions
+from engram.agent.recurrent.memory_call import episode_starts
 from engram.env.parts import PREVIOUS_ACTION
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
@@ -32,6 +33,11 @@ class PreviousStep:
         shape, dtype = self.spec.single_action_space.shape, torch.float32 if continuous else torch.int32
         fields = {"action": torch.zeros(shape, dtype=dtype), "reward": torch.zeros(())}
         return {PREVIOUS[name]: fields[name] for name in self.names}
+
+    def beside(self, features_N: Tensor, td: TensorDictBase, rows: int, steps: int) -> Tensor:
+        """The features with the inputs joined to them."""
+        inputs_N = self(td, episode_starts(td, rows, steps).t().reshape(-1))
+        return torch.cat([features_N.flatten(1), inputs_N.to(features_N.dtype)], -1)
 
     def __call__(self, td: TensorDictBase, starts_N: Tensor) -> Tensor:
         inputs = []

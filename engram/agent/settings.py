@@ -13,6 +13,7 @@ POLICIES = {  # name -> module:class
     "latent_attn_med": "engram.agent.policies.latent_attn:LatentAttnMed",
     "example": "engram.agent.policies.example:Example",
 }
+Previous = list[Literal["action", "reward"]] | None  # of the previous step, 0 where an episode starts
 
 
 class PyAgent(Settings):
@@ -28,8 +29,7 @@ class PyAgent(Settings):
     window: Annotated[int, Field(ge=1)] | None = None  # past steps that core=attention sees; null: 64
     hidden_size: Annotated[int, Field(ge=1)] | None = None  # null: the policy's default
     num_layers: Annotated[int, Field(ge=1)] | None = None
-    # Inputs beside the observation, 0 at episode starts; null: the action where observations are only symbols.
-    previous: list[Literal["action", "reward"]] | None = None
+    previous: Previous = None  # inputs beside the observation; null: the action, where bundled policies see symbols
     critic_only: list[str] | None = None  # parts of the observation that only the critic sees
     critic_memory: bool | None = None  # with critic_only: whether the critic has its own memory
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
@@ -49,5 +49,6 @@ class YamlAgent(Settings):
 
     name: str = "custom"
     components: dict[str, dict[str, Any]]
+    previous: Previous = None  # inputs of _core_ beside its sources; null: the action, where observations have symbols
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never

@@ -1,5 +1,6 @@
 """Loads settings from a command line or a run, and reports every mistake at once, before torch is imported."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -161,7 +162,7 @@ def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override], trus
     """If the named run has a checkpoint to resume from: its stored settings, except for groups that are given again."""
     runs_dir = overrides["runs_dir"].text if "runs_dir" in overrides else RunSettings.model_fields["runs_dir"].default
     directory = Path(runs_dir) / overrides["run"].text
-    if not list_checkpoints(directory / "checkpoints"):
+    if not os.path.isdir(directory) or not list_checkpoints(directory / "checkpoints"):  # isdir accepts any name
         return tree
     given = {"run", "runs_dir", *overrides, *(POLICY_GROUPS if POLICY_GROUPS & overrides.keys() else ())}
     stored = OmegaConf.create(dump(load_run(directory, trust, unused=given)))

@@ -50,9 +50,17 @@ def describe_exception(error: Exception | SystemExit) -> str:
         head = f"{type(error).__name__}: {error}"
     else:
         head = "".join(traceback.format_exception_only(error)).strip()
-    if frames and "unpack" in str(error) and all(part in (frames[-1].line or "") for part in ("truncat", "step(")):
+    if is_wrong_step(error):
         head = f"{_FIVE}: {head}"
     return "\n".join([head, *(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)])
+
+
+def is_wrong_step(error: BaseException | None) -> bool:
+    """Whether `step` did not return five values, which no restart would mend."""
+    if error is None or "unpack" not in str(error):
+        return False
+    frames = _frames(error)
+    return bool(frames) and all(part in (frames[-1].line or "") for part in ("truncat", "step("))
 
 
 def concerns_arguments(error: TypeError) -> bool:

@@ -19,7 +19,14 @@ from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.step_checks import check_flag, check_in_space, check_info, check_parallel_step, check_reward
+from engram.env.step_checks import (
+    check_flag,
+    check_in_space,
+    check_info,
+    check_parallel_step,
+    check_present,
+    check_reward,
+)
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -184,6 +191,9 @@ class PettingZooBlock:
         returned = (observations, rewards, terminations, truncations, infos)
         self._fit(first, check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
+            if agent in acting and (agent in env.agents or agent in observations):  # else it may be omitted everywhere
+                self._fit(row, check_present, "terminated", agent, terminations)
+                self._fit(row, check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
                 self._fit(row, check_flag, "terminated", terminated)
@@ -192,7 +202,7 @@ class PettingZooBlock:
                 self._fit(row, check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
-                # An agent that left may be omitted everywhere; one with an observation must have a reward.
+                # As above: one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
                     self._fit(row, check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)

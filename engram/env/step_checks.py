@@ -94,6 +94,11 @@ def check_flag(name: str, value: Any) -> None:
         raise MisfitError(f"{name} is {value!r}, expected a bool")
 
 
+def check_present(name: str, agent: Any, flags: Mapping[Any, Any]) -> None:
+    if agent not in flags:
+        raise MisfitError(f"{name} is missing, expected a bool")
+
+
 def check_info(value: Any) -> None:
     if not isinstance(value, Mapping):
         raise MisfitError(f"the info is {value!r}, expected a dict"[:200])

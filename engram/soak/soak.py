@@ -27,8 +27,9 @@ TASK = [
     "device=cpu",
 ]
 LONGER = 5  # a round with restarts trains for so many times the epochs of an exact one, to measure memory
+PAUSE = 0.2  # before a fault, as a fraction of an exact run
 FAULTS_PER_ROUND, MANY = 8, 10**6
-END_SECONDS = 120.0  # for a program to end, or a restart to be counted
+END_SECONDS = 300.0  # for a program to end, or a restart to be counted: a worker may take 120 to build
 SOLVED, TOLERANCE = 0.9, 0.1  # of the mean return, whose best is 1
 
 
@@ -58,9 +59,12 @@ class _Soak:
         faults = {"exact": _cycle(EXACT, self.chance), "restarts": _cycle(RESTARTS, self.chance)}
         try:
             references = {kind: self._reference(kind) for kind in faults}
-            while not self.report.rounds or time.monotonic() < deadline:
-                for kind, reference in references.items():
-                    self._round(kind, faults[kind], reference, deadline)
+            spent = dict.fromkeys(faults, 0.0)
+            while time.monotonic() < deadline or not all(spent.values()):
+                kind = min(spent, key=lambda each: spent[each])
+                began = time.monotonic()
+                self._round(kind, faults[kind], references[kind], deadline)
+                spent[kind] += time.monotonic() - began
         finally:
             self.disk.close()
         return self.report
@@ -108,7 +112,7 @@ class _Soak:
 
     def _inject(self, trial: Trial, name: str, fault: Fault, number: int) -> Injection | None:
         """Inject a fault at a random moment and watch how the run takes it; None if the run ended before."""
-        pause = self.chance.uniform(0, 0.4 * self.seconds["exact"])
+        pause = self.chance.uniform(0, PAUSE * self.seconds["exact"])
         while not fault.ready(trial) or pause > 0:
             if trial.wait(0.01) is not None:
                 return None
@@ -118,6 +122,8 @@ class _Soak:
         fault.inject(trial, self.disk, self.chance)
         code = trial.wait(END_SECONDS) if fault.code is not None else self._watch(trial, name, restarts)
         problem = self._problem(trial, name, fault, code, restarts)
+        if code == 0 and len(trial.epochs()) > len(epochs) + 2:
+            problem = f"had no effect: the run ended {len(trial.epochs()) - len(epochs)} epochs later"
         lost = _lost_epochs(trial) if code is not None else 0
         if lost and not fault.loses_epochs:
             problem = problem or f"{lost} whole epochs were lost"

@@ -11,6 +11,8 @@ from engram.agent.encoders.parts import OneHot, PartsEncoder, SymbolGridEncoder
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import pack, unpack
+from engram.agent.parity import copy_weights
+from engram.agent.policy_factory import make_policy
 from engram.agent.settings import PyAgent
 from engram.agent.transfer import check_compatible
 from engram.audit.scenario import random_observations
@@ -286,6 +288,20 @@ def test_unknown_parts_cannot_be_critic_only():
         MettaAgent(spec_of(), PyAgent(critic_only=["camra"]))
     with pytest.raises(UserError, match="nothing is left for the actor"):
         MettaAgent(spec_of(), PyAgent(critic_only=[part.name for part in spec_of().parts]))
+
+
+@pytest.mark.parametrize("previous", [None, [], ["reward"]])
+def test_python_and_yaml_read_the_previous_action_where_there_are_symbols(previous):
+    python, yaml = PyAgent(previous=previous), load(["env=recall", "agent=fast"]).policy
+    pair = [make_policy(spec_of(), each) for each in (python, yaml.model_copy(update={"previous": previous}))]
+    copy_weights(*pair)  # the same network
+    expected = ("action",) if previous is None else tuple(previous)
+    assert [policy.previous.names if policy.previous else () for policy in pair] == [expected, expected]
+
+
+def test_continuous_actions_and_vectors_bring_no_previous_action():
+    vector = EnvSpec.of(gymnasium.make_vec("CartPole-v1"))
+    assert [make_policy(spec, PyAgent()).previous for spec in (spec_of("continuous"), vector)] == [None, None]
 
 
 def test_the_previous_action_is_a_part_that_a_policy_may_leave_out():

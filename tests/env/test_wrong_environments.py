@@ -10,6 +10,7 @@ from pettingzoo import ParallelEnv
 from engram.env import user_code
 from engram.env.settings import PythonEnv
 from engram.env.vector import VectorEnv
+from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 
 SPACE = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
@@ -103,6 +104,8 @@ def test_a_wrong_reset_is_named(first) -> None:
         (1, None, "step returned the rewards None, expected a dict"),
         (2, {"a": False, "b": ""}, "b: terminated is '', expected a bool"),
         (2, {"a": False, "b": False, "c": True}, "there is a termination for c"),
+        (2, {"a": False}, "b: terminated is missing, expected a bool"),
+        (3, {}, "a: truncated is missing, expected a bool"),
         (2, False, "step returned the terminations False, expected a dict"),
         (4, {"a": {}, "b": None}, "b: the info is None, expected a dict"),
         (4, {"c": {}}, "there is an info for c"),
@@ -115,3 +118,18 @@ def test_a_wrong_outcome_of_a_parallel_step_names_the_agent(position, value, mes
 
     with pytest.raises(UserError, match=message):
         play(type("Changed", (WrongParallel,), {"change": staticmethod(change)}))
+
+
+@pytest.mark.parametrize("returned", [(OBSERVATION, 0.0, False, {}), (OBSERVATION,) * 6, None])
+@pytest.mark.parametrize("base", [Wrong, WrongParallel])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_step_with_another_number_of_values_ends_at_once_and_is_not_tried_again(base, returned, num_workers) -> None:
+    changed = type("Changed", (base,), {"step": lambda self, action: returned})
+    user_code.register(changed, "wrong:Environment")
+    with VectorEnv(PythonEnv(name="wrong:Environment"), 2, num_workers, num_batches=1, restarts=Restarts(3)) as env:
+        env.reset()
+        batch = env.recv()
+        env.send(batch, np.zeros(batch.buffers.actions.shape, np.int64))
+        with pytest.raises(UserError, match="step must return observation, reward, terminated, truncated and info"):
+            env.recv()
+        assert env.restarts.count == 0

@@ -1,10 +1,12 @@
 """Proves that a killed run resumes exactly: real runs, killed with signal 9 at random moments.
 
-    OMP_NUM_THREADS=1 .venv/bin/python tests/support/killing.py --kills 16 --writing 6 --out bench/results/resume.json
+    export PYTHONPATH=.:tests OMP_NUM_THREADS=1
+    .venv/bin/python tests/support/killing.py --kills 15 --writing 10 --phase 6 --out bench/results/resume.json
 
 Every run is compared with one that nobody killed: every tensor of the last and of the best checkpoint to the bit
 (weights, optimiser, memory, random states, environments), and every line of metrics.jsonl but for times. To be killed
-in the middle of writing a checkpoint takes luck, so some kills wait for a write to be under way.
+in the middle of writing a checkpoint takes luck, so some kills wait for a write to be under way. Others happen in the
+process itself, at a random line of start-up, evaluation, retention or the end of the run.
 """
 
 import argparse
@@ -19,16 +21,17 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from support import running
+from support.dying import PHASES, Moment, die_at
 
-from engram.training.checkpoint.files import load_checkpoint
-from engram.training.checkpoint.origin import latest_checkpoint
+from engram.soak.trial import difference
 
 ENVIRONMENTS = {
     "recall": ("env=recall", "env.delay=3", "env.delay_jitter=2", "env.truncate=0.05"),
@@ -38,10 +41,15 @@ ENVIRONMENTS = {
 }
 
 
+EVALUATED = ("trainer.evaluate_interval=3", "trainer.evaluate_episodes=4")
+When = float | int | Moment  # after so many seconds, in the middle of the n-th write, or in a function
+
+
 class Kill(NamedTuple):
     """One kill of a run: when, and what it left."""
 
     environment: str
+    phase: str
     seconds: float  # since its process began
     epochs: int  # that it had written to metrics.jsonl
     checkpoint: int  # epoch of the one it went on from; 0: from the beginning
@@ -52,26 +60,23 @@ class Plan(NamedTuple):
     epochs: int
     random_kills: int
     writing_kills: int
+    phase_kills: int  # in each phase
 
 
 def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> Iterator[Kill]:
     """Kill runs so often, up to 6 times each; raises if one ends differently from an uninterrupted run."""
-    words = (*ENVIRONMENTS[environment], f"trainer.total_timesteps={plan.epochs * running.BATCH}")
+    words = (*ENVIRONMENTS[environment], *EVALUATED, f"trainer.total_timesteps={plan.epochs * running.BATCH}")
     whole = root / "whole"
     began = time.monotonic()
     wait_for(begin(whole, words))
-    duration = time.monotonic() - began
-    # When to kill: after so many seconds, or in the middle of the n-th write.
-    left: list[float | int] = [chance.uniform(0, 0.6 * duration) for _ in range(plan.random_kills)]
-    left += [chance.randint(1, plan.epochs // 2) for _ in range(plan.writing_kills)]
-    chance.shuffle(left)
+    left = moments(plan, time.monotonic() - began, chance)
     while left:
         now, left = left[:6], left[6:]
         pieces = root / f"pieces_{len(left)}"
         while now:
             kill = _kill(environment, pieces, words, now[0])
             if kill is None:  # it was done before: the next run is killed earlier
-                now[0] = now[0] / 2 if isinstance(now[0], float) else 1
+                now[0] = _earlier(now[0])
                 break
             now.pop(0)
             yield kill
@@ -81,7 +86,24 @@ def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> It
         shutil.rmtree(pieces)
 
 
-def begin(directory: Path, words: tuple[str, ...]) -> int:
+def moments(plan: Plan, duration: float, chance: random.Random) -> list[When]:
+    """When to kill, in random order."""
+    made: list[When] = [chance.uniform(0, 0.6 * duration) for _ in range(plan.random_kills)]
+    made += [chance.randint(1, plan.epochs // 2) for _ in range(plan.writing_kills)]
+    for functions, most in PHASES.values():
+        lines = [int(most ** chance.random()) for _ in range(plan.phase_kills)]
+        made += [Moment(chance.choice(functions), chance.randint(1, 2), line) for line in lines]
+    chance.shuffle(made)
+    return made
+
+
+def _earlier(when: When) -> When:
+    if isinstance(when, Moment):
+        return when._replace(call=1)
+    return when / 2 if isinstance(when, float) else 1
+
+
+def begin(directory: Path, words: tuple[str, ...], moment: Moment | None = None) -> int:
     """The id of a process that trains. It is forked, so that torch need not be loaded each time."""
     directory.mkdir(parents=True, exist_ok=True)
     child = os.fork()
@@ -89,6 +111,8 @@ def begin(directory: Path, words: tuple[str, ...]) -> int:
         return child
     code = 1
     try:
+        if moment is not None:
+            die_at(moment)
         running.run(directory, *words)
         code = 0
     except BaseException:
@@ -104,32 +128,29 @@ def wait_for(child: int) -> None:
 
 
 def compare(whole: Path, pieces: Path) -> None:
-    assert running.metrics(pieces) == running.metrics(whole), f"metrics of {pieces} differ from those of {whole}"
-    for which in ("latest", "best"):
-        first, second = _checkpoint(whole, which), _checkpoint(pieces, which)
-        assert first.keys() == second.keys(), which
-        for name, value in first.items():
-            same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
-            assert same, f"{name} of the {which} checkpoint of {pieces} differs from that of {whole}"
+    found = difference(whole / "x", pieces / "x")
+    assert found is None, f"{pieces} is not as {whole}: {found}"
 
 
-def _kill(environment: str, directory: Path, words: tuple[str, ...], when: float | int) -> Kill | None:
+def _kill(environment: str, directory: Path, words: tuple[str, ...], when: When) -> Kill | None:
     """None if the run was done before."""
     checkpoints, began = directory / "x" / "checkpoints", time.monotonic()
     before = _written(checkpoints)
-    child = begin(directory, words)
-    moment = _writes(checkpoints, before, when) if isinstance(when, int) else lambda: time.monotonic() - began > when
-    while not moment():
-        if os.waitpid(child, os.WNOHANG) != (0, 0):
-            return None
-        time.sleep(0.0002)
-    os.kill(child, signal.SIGKILL)
+    child = begin(directory, words, when if isinstance(when, Moment) else None)
+    if not isinstance(when, Moment):
+        due = _writes(checkpoints, before, when) if isinstance(when, int) else lambda: time.monotonic() - began > when
+        while not due():
+            if os.waitpid(child, os.WNOHANG) != (0, 0):
+                return None
+            time.sleep(0.0002)
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status):
         return None
     metrics = directory / "x" / "metrics.jsonl"
     return Kill(
         environment=environment,
+        phase=_phase(when),
         seconds=round(time.monotonic() - began, 3),
         epochs=metrics.read_bytes().count(b"\n") if metrics.exists() else 0,
         checkpoint=_newest(checkpoints),
@@ -162,14 +183,10 @@ def _newest(checkpoints: Path) -> int:
     return max((int(path.name.removeprefix("epoch_")) for path in checkpoints.glob("epoch_*")), default=0)
 
 
-def _checkpoint(directory: Path, which: str) -> dict[str, Any]:
-    """All that a checkpoint holds, by name, but for the seconds it took."""
-    run = directory / "x"
-    found = latest_checkpoint(run) if which == "latest" else load_checkpoint(run / "checkpoints" / "best")
-    assert found is not None
-    del found.state["progress"]["seconds"]
-    tensors = {f"{group}.{name}": tensor for group, part in found.groups.items() for name, tensor in part.items()}
-    return {**tensors, **found.state}
+def _phase(when: When) -> str:
+    if isinstance(when, Moment):
+        return next(phase for phase, (functions, _) in PHASES.items() if when.function in functions)
+    return "writing" if isinstance(when, int) else "any"
 
 
 def main() -> None:
@@ -177,6 +194,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12, help="of each run")
     parser.add_argument("--kills", type=int, default=16, help="at random moments, in each environment")
     parser.add_argument("--writing", type=int, default=6, help="while a checkpoint is being written, likewise")
+    parser.add_argument("--phase", type=int, default=6, help=f"in each of {', '.join(PHASES)}, likewise")
     parser.add_argument("--environments", nargs="*", default=list(ENVIRONMENTS), choices=ENVIRONMENTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a JSON file")
@@ -185,23 +203,29 @@ def main() -> None:
     kills: list[Kill] = []
     for environment in arguments.environments:
         with tempfile.TemporaryDirectory() as root:
-            plan = Plan(arguments.epochs, arguments.kills, arguments.writing)
+            plan = Plan(arguments.epochs, arguments.kills, arguments.writing, arguments.phase)
             for kill in prove(environment, plan, random.Random(f"{arguments.seed} {environment}"), Path(root)):
                 kills.append(kill)
                 print(json.dumps(kill._asdict()), flush=True)
-    result = {
+        if arguments.out:
+            arguments.out.write_text(json.dumps(summary(kills), indent=1) + "\n", encoding="utf-8")
+    writing = sum(kill.writing for kill in kills)
+    print(f"{len(kills)} kills, {writing} of them while writing: all runs ended the same")
+
+
+def summary(kills: Sequence[Kill]) -> dict[str, Any]:
+    return {
         "what": "runs killed with signal 9 and resumed, compared to the bit with runs that were not",
+        "command": " ".join(["tests/support/killing.py", *sys.argv[1:]]),
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, torch {torch.__version__}",
         "kills": len(kills),
         "while writing a checkpoint": sum(kill.writing for kill in kills),
+        "by phase": dict(Counter(kill.phase for kill in kills)),
         "before the first checkpoint": sum(kill.checkpoint == 0 for kill in kills),
-        "different": 0,  # else we would not be here
+        "different": 0,  # else it would have stopped
         "each": [kill._asdict() for kill in kills],
     }
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(kills)} kills, {result['while writing a checkpoint']} of them while writing: all runs ended the same")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 # B rows, T steps, N = B * T
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +10,16 @@ import torch.nn.functional as F
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.components.component import BuildContext, Component, LayerComponent, WeightedComponent
+from engram.agent.asymmetric_critic import without_parts
+from engram.agent.components.component import BuildContext, Component, LayerComponent, Shape, WeightedComponent
 from engram.agent.components.graph import OBSERVATION, read_graph
 from engram.agent.components.layers import MergeComponent
 from engram.agent.components.node import NodeInput
-from engram.agent.components.plan import make_plan
+from engram.agent.components.plan import PlanStep, make_plan
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
+from engram.agent.previous import PreviousStep, split_previous
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.memory_call import run_with_memory
 from engram.agent.recurrent.store import MemoryStore
@@ -25,6 +27,7 @@ from engram.agent.settings import YamlAgent
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError
 
+CORE = "_core_"
 NONLINEARITIES = {"relu": torch.relu, "gelu": F.gelu, "tanh": torch.tanh}
 
 
@@ -51,13 +54,16 @@ class ComponentPolicy(Policy):
         components: YamlAgent | Mapping[str, Mapping[str, Any]],
         clip_range: float = 0,
         analyze_weights_interval: int = 300,
+        previous: Sequence[str] | None = None,
     ) -> None:
         if isinstance(components, YamlAgent):
             clip_range, analyze_weights_interval = components.clip_range, components.analyze_weights_interval
-            components = components.components
+            previous, components = components.previous, components.components
         super().__init__(env, clip_range, analyze_weights_interval)
         self.components, self.memories = nn.ModuleDict(), nn.ModuleDict()
-        context = BuildContext(self.env_spec, self.action_space.logits)
+        read, self._unread = split_previous(previous, self.env_spec)
+        self.previous = PreviousStep(read, self.env_spec, self.action_space) if read else None
+        context = BuildContext(without_parts(self.env_spec, self._unread), self.action_space.logits)
         graph = read_graph(components)
         self.plan = make_plan(graph, context)
         for name in graph.nodes:
@@ -66,7 +72,7 @@ class ComponentPolicy(Policy):
         if graph.problems.lines:
             raise SettingsError(graph.problems.lines)
         for step in self.plan:
-            self._add(step.name, step.component, step.component.build(step.inputs, context))
+            self._add(step.name, step.component, step.component.build(self._inputs(step), context))
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
@@ -75,6 +81,8 @@ class ComponentPolicy(Policy):
         for step in self.plan:
             inputs = [take(outputs[source.name], source) for source in step.sources]
             module = self.components[step.name]
+            if self.previous is not None and step.name == CORE:
+                inputs = [self.previous.beside(inputs[0], td, rows, steps)]
             if isinstance(module, Core):
                 output = run_with_memory(module, stores[step.name], step.name, inputs[0], td, rows, steps)
             else:
@@ -109,6 +117,13 @@ class ComponentPolicy(Policy):
         layer = self.components["_value_"]
         return layer if isinstance(layer, nn.Linear) and layer.out_features == 1 else None
 
+    def _inputs(self, step: PlanStep) -> tuple[Shape, ...]:
+        """The shapes a component reads; the core reads the previous step beside its source."""
+        if self.previous is None or step.name != CORE:
+            return step.inputs
+        (features,) = step.inputs
+        return (Shape("features", (features.sizes[0] + self.previous.size,)),)
+
     def _add(self, name: str, component: Component, module: nn.Module) -> None:
         self.components[name] = module
         if isinstance(module, Core):
@@ -124,9 +139,11 @@ class ComponentPolicy(Policy):
     def _observations(self, td: TensorDictBase) -> Observations:
         """Observations [N, …] as they are, but vectors in the dtype of the weights."""
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
+        if self._unread:
+            observations = observations.exclude(*self._unread)
         if self.env_spec.observation_kind != "vector":
             return observations
-        return observations.to(self.components["_core_"].weight_ih_l0.dtype)
+        return observations.to(self.components[CORE].weight_ih_l0.dtype)
 
 
 def take(output: Any, source: NodeInput) -> Any:

@@ -125,7 +125,8 @@ class Policy(nn.Module):
 
     def get_agent_experience_spec(self) -> TensorDict:
         """The fields that learning needs from a rollout: one row of each."""
-        return TensorDict({"env_obs": example(self.env_spec)}, batch_size=[])
+        before = {} if self.previous is None else self.previous.fields()
+        return TensorDict({"env_obs": example(self.env_spec), **before}, batch_size=[])
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td [B]: actions, their log-probabilities, and values."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
@@ -101,8 +101,7 @@ class LSTMWrapper(Policy):
         extra = 0 if self.previous is None else self.previous.size
         check_features(type(self).__name__, features, rows * steps, self.core.input_size - extra)
         if self.previous is not None:
-            before = self.previous(td, episode_starts(td, rows, steps).t().reshape(-1))
-            features = torch.cat([features.flatten(1), before.to(features.dtype)], -1)
+            features = self.previous.beside(features, td, rows, steps)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
         if self.asymmetric_critic is not None:
@@ -134,10 +133,6 @@ class LSTMWrapper(Policy):
 
     def value_output(self) -> nn.Linear | None:
         return self.value_layer() if self.asymmetric_critic is None else self.asymmetric_critic.head.value
-
-    def get_agent_experience_spec(self) -> TensorDict:
-        fields = {} if self.previous is None else self.previous.fields()
-        return super().get_agent_experience_spec().update(fields)
 
     # For policies that override `forward`: `self.lstm(inputs, (h, c))` between these two calls.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from engram.env.block import Block
-from engram.env.errors import EnvError, NotFiniteError, describe, describe_exception
+from engram.env.errors import EnvError, NotFiniteError, describe, describe_exception, is_wrong_step
 from engram.env.workers.hang_watch import Call, HangWatch
 from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command
@@ -50,7 +50,7 @@ class LocalPool:
             try:
                 return [self._run(command, batch, perform, self._blocks[batch], command, argument)]
             except EnvError as error:
-                if command not in (Command.STEP, Command.RESET):
+                if command not in (Command.STEP, Command.RESET) or is_wrong_step(error.__cause__):
                     raise
                 self._restart(batch, error)
                 return [INTERRUPTED if command == Command.STEP else None]

@@ -19,7 +19,7 @@ from typing import Any
 
 from engram.env import user_code
 from engram.env.block import Block, Buffers
-from engram.env.errors import NotFiniteError, describe_exception
+from engram.env.errors import NotFiniteError, describe_exception, is_wrong_step
 from engram.env.registry import load_adapter
 from engram.env.spec import EnvSpec
 from engram.env.workers.shared_memory import Layout, attach
@@ -100,7 +100,7 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
 def _status(error: Exception) -> Status:
     if isinstance(error, NotFiniteError):
         return Status.NOT_FINITE
-    return Status.REFUSED if isinstance(error, UserError) else Status.FAILED
+    return Status.REFUSED if isinstance(error, UserError) or is_wrong_step(error) else Status.FAILED
 
 
 def _build(blocks: dict[int, Block], setup: WorkerSetup, memory_file: int) -> None:

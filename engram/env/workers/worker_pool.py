@@ -46,7 +46,9 @@ class WorkerPool:
         restarts: Restarts | None = None,
     ) -> None:
         self._environment, self._setups = environment, setups
-        self._timeouts = [step_timeout if command == Command.STEP else start_timeout for command in Command]
+        # Saving is quick as well; anything else may have to build worlds or replay episodes.
+        quick = (Command.STEP, Command.STATE)
+        self._timeouts = [step_timeout if command in quick else start_timeout for command in Command]
         self._restarts = restarts or Restarts()
         self._receiver = ReplyReceiver()
         self._memory = os.dup(memory)

@@ -36,7 +36,9 @@ class Skirmish(ParallelEnv):
         rewards = {agent: float(action - 1) for agent, action in actions.items()}
         if self.silent and gone:
             rewards = {agent: reward for agent, reward in rewards.items() if agent not in gone}
-            return {agent: self._see(agent) for agent in self.agents}, rewards, {}, dict.fromkeys(gone, True), {}
+            stay = dict.fromkeys(self.agents, False)
+            truncations = stay | dict.fromkeys(gone, True)
+            return {agent: self._see(agent) for agent in self.agents}, rewards, stay, truncations, {}
         known = dict.fromkeys([*before, *self.agents])
         flags = {agent: agent in gone for agent in known}
         never = dict.fromkeys(known, False)

@@ -102,6 +102,16 @@ def test_a_stopped_worker_is_restarted():
         assert play(env, 4, stop)[2]["interrupted"].tolist() == [True, False]
 
 
+def test_a_worker_that_is_stopped_while_its_state_is_saved_is_restarted_after_the_time_of_a_step():
+    with VectorEnv(Recall(), 2, 2, num_batches=1, step_timeout=0.5, start_timeout=1e6, restarts=Restarts(1)) as env:
+        env.reset()
+        play(env, 2)
+        batch = env.recv()
+        psutil.Process().children()[0].send_signal(signal.SIGSTOP)
+        assert env.state() is not None
+        assert batch.interrupted.tolist() == [True, False]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_mistake_of_the_user_is_not_tried_again(num_workers, trouble):
     with VectorEnv(trouble(fault="refuse"), 2, num_workers, restarts=Restarts(3)) as env:
