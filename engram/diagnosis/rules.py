@@ -197,9 +197,10 @@ def fell(course: Course, setup: Setup) -> Finding | None:
     return Finding(
         "The return fell",
         f"it was {course.start:.4g} at the beginning and is {course.last:.4g} at the end, and was never much higher",
-        "Training made the policy worse than it was untrained: it optimises something else than the reward, or its "
-        "updates are too large.",
-        "a lower trainer.optimizer.learning_rate, and a look at the loss, if it is your own, and at hooks.",
+        "Training made the policy worse than it was in its first epochs: it optimises something else than the reward, "
+        "or its updates are too large.",
+        "checkpoint=best, if it is early enough; a lower trainer.optimizer.learning_rate, and a look at the loss, if "
+        "it is your own, and at hooks.",
     )
 
 

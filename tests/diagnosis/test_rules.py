@@ -158,6 +158,7 @@ def test_shorter_episodes_with_negative_returns_are_mentioned():
         ("The discount hides later rewards", flat, SETUP._replace(gamma=0.5), {}),
         ("Observations are huge", flat, SETUP, {"observation/largest": 1e6}),
         ("Observations never change", rising, SETUP, {"observation/changes": 0.0}),
+        ("The return fell", lambda epoch: noisy(1.0 if epoch < 30 else 0.1, epoch), SETUP, {}),
         ("The return fell", lambda epoch: noisy(max(0.1, 1.0 - 0.04 * epoch), epoch), SETUP, {}),
         ("Learned, then lost", lambda epoch: noisy(0.1 if epoch < 3 or epoch > 30 else 1.0, epoch), SETUP, {}),
         ("Learned, then lost", lambda epoch: rising(epoch) if epoch < 25 else noisy(0.1, epoch), SETUP, {}),
