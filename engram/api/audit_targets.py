@@ -100,4 +100,4 @@ def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
     def make(**options: Any) -> nn.Module:
         return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
 
-    return AuditTarget(reference, make, spec, takes_options=True, sizes=_sizes(settings))
+    return AuditTarget(reference, make, spec, takes_options=True, sizes=_sizes(settings), run=run)

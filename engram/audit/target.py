@@ -34,6 +34,7 @@ class AuditTarget:
     spec: EnvSpec
     takes_options: bool  # keyword arguments of `make` are options of the policy
     sizes: AuditSizes | None = None  # of the run that is rehearsed
+    run: Path | None = None  # its directory
 
 
 class EnvironmentStub:

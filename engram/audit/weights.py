@@ -21,3 +21,12 @@ def perturb_weights(policy: nn.Module, generator: torch.Generator) -> None:
         inputs = parameter[0].numel() if parameter.dim() > 1 else 25
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         parameter.add_((0.5 / max(inputs, 1) ** 0.5) * noise.to(parameter))
+
+
+@torch.no_grad()
+def jitter_weights(policy: nn.Module, generator: torch.Generator) -> None:
+    """Change every weight by about one rounding of float32."""
+    for parameter in policy.parameters():
+        if parameter.is_floating_point():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.mul_(1 + torch.finfo(torch.float32).eps * noise.to(parameter))

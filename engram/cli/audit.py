@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from engram.cli.arguments import ArgumentParser, add_trust
 from engram.settings import UserError
+from engram.stored.files import file_in_run
 
 if TYPE_CHECKING:
     from engram.audit.result import AuditReport, Check
@@ -105,6 +106,7 @@ def main(words: Sequence[str]) -> int:
                 reports.append(_audit(target, options))
             if not options.json:
                 show(reports[-1], brief=len(found) > 1)
+            _store(target, reports[-1])
     if options.json:
         print(json.dumps(as_json(reports), indent=1))
     elif len(found) > 1:
@@ -136,6 +138,17 @@ def _audit(target: "AuditTarget", options: argparse.Namespace) -> "AuditReport":
             sizes=QUICK if options.quick else target.sizes,
             progress=progress,
         )
+
+
+def _store(target: "AuditTarget", report: "AuditReport") -> None:
+    """Keep the results of a run in its directory, for `engram report`."""
+    if target.run is None:
+        return
+    try:
+        content = json.dumps(report.to_json())
+        file_in_run(target.run, "audit.json", "--html").write_text(content, encoding="utf-8")
+    except OSError as error:
+        print(f"audit.json was not written for engram report ({error.strerror or error})", file=sys.stderr)
 
 
 def _write_files(options: argparse.Namespace, reports: "Sequence[AuditReport]") -> None:

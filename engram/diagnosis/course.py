@@ -12,6 +12,7 @@ CERTAIN = 5.0  # standard errors between two means that differ
 FEWEST_EPOCHS = 8  # fewer are not enough
 GAIN = 0.05  # of the range of returns: a smaller improvement is none
 LOST = 0.5  # of what was gained
+FALL = 0.3  # of the range of returns
 
 
 class Course:
@@ -33,6 +34,11 @@ class Course:
     @cached_property
     def first(self) -> float:
         return part(self.returns, 0.0, FIRST, self.steps)
+
+    @cached_property
+    def start(self) -> float:
+        """The return before learning: of the first two epochs, if a tenth of the run was enough to learn."""
+        return min(self.first, float(self.returns.mean[:2].mean())) if len(self.returns.mean) else math.nan
 
     @cached_property
     def last(self) -> float:
@@ -67,16 +73,23 @@ class Course:
     @property
     def improved(self) -> bool:
         """Whether the end is clearly above the beginning."""
-        return self._above(self.last, self.first)
+        return self._above(self.last, self.first) or self._above(self.last, self.start, epochs=2)
 
     @property
     def lost(self) -> bool:
         """Whether the run was clearly better than at its beginning, and has lost most of that."""
-        gained, kept = self.best - self.first, self.last - self.first
-        return self._above(self.best, self.first) and kept < (1 - LOST) * gained and self._above(self.best, self.last)
+        gained, kept = self.best - self.start, self.last - self.start
+        rose = self._above(self.best, self.first) or self._above(self.best, self.start, epochs=2)
+        return rose and kept < (1 - LOST) * gained and self._above(self.best, self.last)
 
-    def _above(self, high: float, low: float) -> bool:
-        width = max(FIRST * len(self.returns.mean), 1.0)
+    @property
+    def fell(self) -> bool:
+        """Whether the end is clearly below the beginning, by much of the range of returns."""
+        return self.start - self.last > FALL * self.range and self._above(self.start, self.last, epochs=2)
+
+    def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
+        """Whether the difference of two means is no chance; `epochs` of the shorter, if not a tenth of the run."""
+        width = max(epochs or FIRST * len(self.returns.mean), 1.0)
         error = max(self.noise * math.sqrt(2 / width), 1e-9)
         return high - low > max(CERTAIN * error, GAIN * self.range)
 

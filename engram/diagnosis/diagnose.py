@@ -1,24 +1,29 @@
 """The diagnosis of a run: a pure function of its metrics and settings."""
 
-from engram.diagnosis import rules
-from engram.diagnosis.course import FEWEST_EPOCHS, Course
+from engram.diagnosis import environment, rules
+from engram.diagnosis.course import FEWEST_EPOCHS, FIRST, LAST, Course
 from engram.diagnosis.finding import Diagnosis, Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
 from engram.stored.columns import Columns
 
+# Faults of the environment, whatever the agent makes of it.
+BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging_observation)
 # The first cause explains the others and all symptoms, so it is the only one that is reported.
 CAUSES: tuple[Rule, ...] = (
-    rules.same_return,
+    environment.same_return,
+    environment.large_observation,
     rules.rate_ends_early,
     rules.still_policy,
     rules.exploding_kl,
     rules.clipped_updates,
     rules.large_entropy_bonus,
+    rules.short_sighted,
 )
 MEMORY: tuple[Rule, ...] = (rules.short_horizon, rules.memory_unused)
-SYMPTOMS: tuple[Rule, ...] = (rules.lost, rules.collapsed_entropy, rules.unexplained_returns)
+SYMPTOMS: tuple[Rule, ...] = (rules.lost, rules.fell, rules.collapsed_entropy, rules.unexplained_returns)
 
+SHORTER = 0.8  # of the length that episodes had
 ADVICE = (
     "train for longer, let engram check-env play the environment, and look at engram replay; then try a larger "
     "trainer.ppo.ent_coef, other seeds, and an easier version of the task"
@@ -28,12 +33,13 @@ ADVICE = (
 def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
     """What is wrong with a run, if anything."""
     course = Course(columns)
-    speed = _first((rules.slow_environment,), course, setup)
+    speed = _first((environment.slow_environment,), course, setup)
     if stopped := rules.not_finite(course, setup):
         return Diagnosis("faults", stopped.line, [stopped, *speed])
-    if not course.long_enough:
+    broken = _first(BROKEN, course, setup)
+    if not course.long_enough and not broken:
         return Diagnosis("faults" if speed else "early", _too_early(course), speed)
-    found = learning_faults(course, setup) + speed
+    found = (broken or learning_faults(course, setup)) + speed
     if not found and setup.memory == "off" and rules.at_ceiling(course, setup):
         return Diagnosis("healthy", f"Return {course.last:.3g}: trainer.memory is off, and more needs memory.", [])
     if found:
@@ -70,18 +76,31 @@ def _too_early(course: Course) -> str:
 
 
 def _without_findings(course: Course, setup: Setup) -> Diagnosis:
-    levels = f"from {course.first:.4g} at its beginning to {course.last:.4g} at its end"
+    levels = f"from {course.start:.4g} at its beginning to {course.last:.4g} at its end"
     if course.improved:
-        return Diagnosis("healthy", f"Nothing found: the return rises {levels}.", [])
+        return Diagnosis("healthy", f"Nothing found: the return rises {levels}.{_shorter_episodes(course)}", [])
     if is_solved(course, setup):
         return Diagnosis("healthy", f"Nothing found: the return is {course.last:.4g}, near the best possible.", [])
     unknown = f"Unknown: the return goes {levels}, and nothing was found that explains it."
-    return Diagnosis("unknown", f"{unknown}{_long_episodes(course, setup)} Next: {ADVICE}.", [])
+    return Diagnosis("unknown", f"{unknown}{_about_memory(course, setup)} Next: {ADVICE}.", [])
 
 
-def _long_episodes(course: Course, setup: Setup) -> str:
+def _shorter_episodes(course: Course) -> str:
+    """What the return alone cannot tell: whether ending early is the task, or a reward with the wrong sign."""
+    first, last = course.mean("episode/length", 0.0, FIRST), course.mean("episode/length", 1 - LAST, 1.0)
+    if first is None or last is None or last > SHORTER * first or course.start >= 0:
+        return ""
+    return (
+        f" Episodes became shorter, from {first:.0f} to {last:.0f} steps, and returns are negative: if ending early is "
+        "not the task, check the sign of the reward."
+    )
+
+
+def _about_memory(course: Course, setup: Setup) -> str:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
-    if setup.memory == "off" or length <= setup.bptt_horizon:
+    if setup.memory == "off":
+        return " Memory is off (trainer.memory): what must be remembered is not learned."
+    if length <= setup.bptt_horizon:
         return ""
     return (
         f" Episodes have {length:.0f} steps, and gradients reach back {setup.bptt_horizon} (trainer.bptt_horizon): "

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engram.diagnosis import rules
+from engram.diagnosis import environment, rules
 from engram.diagnosis.course import Course
-from engram.diagnosis.diagnose import CAUSES, Diagnosis, diagnose, has_learned
+from engram.diagnosis.diagnose import BROKEN, CAUSES, Diagnosis, diagnose, has_learned
 from engram.diagnosis.finding import Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
@@ -14,15 +14,19 @@ from engram.stored.columns import Columns
 INTERVAL = 0.05  # of a run, between two checks
 # The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
 SINCE: dict[Rule, float] = {
-    rules.same_return: 0.25,
+    environment.no_episode_ended: 0.25,
+    environment.unchanging_observation: 0.1,
+    environment.same_return: 0.25,
+    environment.large_observation: 0.25,
     rules.rate_ends_early: 0.25,
     rules.still_policy: 0.25,
     rules.exploding_kl: 0.1,
     rules.clipped_updates: 0.25,
     rules.large_entropy_bonus: 0.5,
+    rules.short_sighted: 0.5,
     rules.lost: 0.5,
     rules.collapsed_entropy: 0.5,
-    rules.slow_environment: 0.1,
+    environment.slow_environment: 0.1,
 }
 
 
@@ -52,16 +56,16 @@ class LiveDiagnosis:
 
     def _look(self, progress: float) -> list[Finding]:
         course = Course(self._columns)
-        if not course.long_enough:
-            return []
         learned = has_learned(course, self._setup)
         found: list[Finding] = []
         for rule, since in SINCE.items():
-            about_learning = rule is not rules.slow_environment
-            if progress < since or (about_learning and (learned or self._cause_reported)):
+            about_learning = rule not in (*BROKEN, environment.slow_environment)
+            if progress < since or (not course.long_enough and rule not in BROKEN):
+                continue
+            if about_learning and (learned or self._cause_reported):
                 continue
             finding = rule(course, self._setup)
             if finding and finding.name not in self._told:
-                self._cause_reported |= rule in CAUSES
+                self._cause_reported |= rule in (*BROKEN, *CAUSES)
                 found.append(finding)
         return found

@@ -1,4 +1,4 @@
-"""One rule for each fault that metrics show. A rule returns what it found, or None.
+"""One rule for each fault of learning that metrics show. A rule returns what it found, or None.
 
 Rules about learning apply only if the return has not improved, or was lost again: entropy, clipping, explained
 variance and advantages are near 0 in runs that have solved their task.
@@ -15,7 +15,6 @@ from engram.diagnosis.setup import Setup
 Rule = Callable[[Course, Setup], Finding | None]
 
 MEMORY_UNUSED = "Memory is not used"
-MANY_EPISODES = 50  # equal returns of fewer may be chance
 STILL = 1e-6  # KL divergence of a policy that does not move
 SMALL_RATE = 1e-6
 FAST_RATE = 3e-3  # three times the default
@@ -26,8 +25,9 @@ COLLAPSED = 0.05  # of the entropy of uniform actions
 UNIFORM = 0.99  # of the entropy of uniform actions: the agent acts at random
 LARGE_ENT_COEF = 0.05
 EXPLAINED = 0.05
+LOW_GAMMA = 0.9
+SHORT_SIGHT = 3  # an episode is at least this many times as long as the discounted horizon
 CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far
-SLOW_FRACTION = 0.8  # of the time
 
 
 def not_finite(course: Course, _: Setup) -> Finding | None:
@@ -45,30 +45,6 @@ def not_finite(course: Course, _: Setup) -> Finding | None:
         if rewards
         else "a lower trainer.optimizer.learning_rate, or smaller rewards (env.reward_scale). log.txt names the first "
         "bad tensor; the last checkpoint is good.",
-    )
-
-
-def same_return(course: Course, setup: Setup) -> Finding | None:
-    returns = course.returns
-    if course.episodes < MANY_EPISODES or not len(returns.steps):
-        return None
-    value = float(returns.mean[0])
-    if course.range > 1e-6 * max(1.0, abs(value)) or (setup.goal is not None and value >= setup.goal):
-        return None
-    if value == 0:
-        return Finding(
-            "No reward ever seen",
-            f"all {course.episodes:,} episodes returned 0",
-            "Without a reward nothing tells good actions from bad ones.",
-            "an easier version of the task, rewards on the way to the goal, more exploration (trainer.ppo.ent_coef), "
-            "or longer episodes. engram check-env shows the rewards of random actions.",
-        )
-    return Finding(
-        "Advantages all alike",
-        f"all {course.episodes:,} episodes returned exactly {value:.6g}",
-        "Nothing that the agent does changes its return, so no action is better than another.",
-        "a reward that depends on what the agent does. If episodes always reach their step limit, the goal may be out "
-        "of reach: raise the limit, or reward the way to it.",
     )
 
 
@@ -164,6 +140,20 @@ def large_entropy_bonus(course: Course, setup: Setup) -> Finding | None:
     )
 
 
+def short_sighted(course: Course, setup: Setup) -> Finding | None:
+    length = course.mean("episode/length", 0.5, 1.0) or 0.0
+    if setup.gamma >= LOW_GAMMA or setup.pays_at_once or length < SHORT_SIGHT / (1 - setup.gamma):
+        return None
+    ahead = 1 / (1 - setup.gamma)
+    return Finding(
+        "The discount hides later rewards",
+        f"trainer.ppo.gamma is {setup.gamma:g}, so rewards count for about {ahead:.2g} step{'s' * (ahead > 1)}; "
+        f"episodes have {length:.0f}",
+        "The agent is not told what its actions lead to later.",
+        "trainer.ppo.gamma=0.99.",
+    )
+
+
 def short_horizon(course: Course, setup: Setup) -> Finding | None:
     if setup.delay is None or setup.delay < setup.bptt_horizon or not at_ceiling(course, setup):
         return None
@@ -193,11 +183,23 @@ def lost(course: Course, setup: Setup) -> Finding | None:
         return None
     return Finding(
         "Learned, then lost",
-        f"the return rose from {course.first:.4g} to {course.best:.4g} (at {course.best_step:,} steps) and fell to "
+        f"the return rose from {course.start:.4g} to {course.best:.4g} (at {course.best_step:,} steps) and fell to "
         f"{course.last:.4g}",
         "Later updates destroyed a policy that worked.",
         "checkpoint=best is the good policy. Then a lower trainer.optimizer.learning_rate, trainer.ppo.target_kl=0.03, "
         "or larger batches.",
+    )
+
+
+def fell(course: Course, setup: Setup) -> Finding | None:
+    if course.lost or not course.fell:
+        return None
+    return Finding(
+        "The return fell",
+        f"it was {course.start:.4g} at the beginning and is {course.last:.4g} at the end, and was never much higher",
+        "Training made the policy worse than it was untrained: it optimises something else than the reward, or its "
+        "updates are too large.",
+        "a lower trainer.optimizer.learning_rate, and a look at the loss, if it is your own, and at hooks.",
     )
 
 
@@ -223,24 +225,6 @@ def unexplained_returns(course: Course, _: Setup) -> Finding | None:
         "As far as the agent can tell, returns are random: either what decides them is not in its observations (or "
         "must be remembered), or rewards are noise, or the critic does not learn.",
         "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
-    )
-
-
-def slow_environment(course: Course, setup: Setup) -> Finding | None:
-    seconds = {
-        phase: course.mean(f"time/{phase}_seconds", 0.5, 1.0) or 0.0
-        for phase in ("environment", "inference", "learning")
-    }
-    total = sum(seconds.values())
-    if course.epochs < 3 or not total or seconds["environment"] < SLOW_FRACTION * total:
-        return None
-    speed = course.mean("time/steps_per_second", 0.5, 1.0) or 0.0
-    workers = f"{setup.workers} workers" if setup.workers else "no worker processes (trainer.num_workers=0)"
-    return Finding(
-        "The environment is the bottleneck",
-        f"{seconds['environment'] / total:.0%} of the time goes into its steps, at {speed:,.0f} steps/s with {workers}",
-        "A faster policy or accelerator would hardly shorten this run.",
-        "trainer.num_workers=N on a machine with more cores, or a faster environment.",
     )
 
 

@@ -9,6 +9,7 @@ class Setup(NamedTuple):
     total_timesteps: int
     learning_rate: float
     clip_coef: float
+    gamma: float
     ent_coef: float | None
     max_grad_norm: float
     bptt_horizon: int
@@ -18,14 +19,17 @@ class Setup(NamedTuple):
     goal: float | None = None  # the best possible mean return, where known
     uniform_entropy: float | None = None  # of uniform actions; None: continuous actions, or unknown
     workers: int | None = None  # processes that step environments
+    pays_at_once: bool = False  # every action is rewarded or not in its own step
+    sees_previous: bool = False  # the policy reads the previous action or reward
 
     @classmethod
-    def of(cls, trainer: Any, env: Any, plan: StoredPlan | None) -> "Setup":
-        """From the settings `trainer` and `env` of a run, and its plan if it has one."""
+    def of(cls, trainer: Any, env: Any, policy: Any, plan: StoredPlan | None) -> "Setup":
+        """From the settings `trainer`, `env` and `policy` of a run, and its plan if it has one."""
         return cls(
             total_timesteps=trainer.total_timesteps,
             learning_rate=trainer.optimizer.learning_rate,
             clip_coef=trainer.ppo.clip_coef,
+            gamma=trainer.ppo.gamma,
             ent_coef=trainer.ppo.ent_coef,
             max_grad_norm=trainer.optimizer.max_grad_norm,
             bptt_horizon=trainer.bptt_horizon,
@@ -35,6 +39,8 @@ class Setup(NamedTuple):
             goal=plan.env.mean_return_goal if plan else None,
             uniform_entropy=plan.env.uniform_entropy if plan else None,
             workers=plan.sizes.num_workers if plan else None,
+            pays_at_once=env.kind == "recall",
+            sees_previous=bool(getattr(policy, "previous", None)),
         )
 
 

@@ -25,6 +25,7 @@ class RunRow(NamedTuple):
     replay_error: float | None  # the largest
     diagnosis: Mapping[str, Any]
     memory: Sequence[str]  # sentences of the memory report
+    audit: Sequence[Mapping[str, str]]  # checks: name, question, status; of failed ones also finding, effect and fix
     links: Mapping[str, str]  # name of a page -> address
 
 

@@ -23,6 +23,7 @@ MOST_RUNS = 64
 POINTS = 4096  # of one chart, shared by its curves, so that the page stays small
 FEWEST_POINTS = 64
 PAGES = ("replay", "memory", "audit")  # that may be in a run's directory
+AUDIT_FIELDS = ("name", "question", "status", "finding", "effect", "where", "fix")
 NOT_COMPARED = ("run", "runs_dir")
 
 
@@ -64,7 +65,7 @@ def read_report_run(directory: Path, points: int = BUCKETS) -> ReportRun:
         columns = read_columns(directory, points)
     except UnreadableError as error:
         raise UserError(str(error)) from None
-    setup = Setup.of(settings.trainer, settings.env, plan)
+    setup = Setup.of(settings.trainer, settings.env, settings.policy, plan)
     return ReportRun(directory.name, directory, settings, plan, columns, diagnose(columns, setup))
 
 
@@ -102,12 +103,6 @@ def _facts(report: RunsReport, out: Path) -> ReportFacts:
     )
 
 
-def _known_marks(runs: Sequence[ReportRun]) -> tuple[float | None, float | None]:
-    """The best returns without memory and at all, if they are the same for all runs."""
-    found = {(run.plan.env.memoryless_ceiling, run.plan.env.mean_return_goal) for run in runs if run.plan}
-    return found.pop() if len(found) == 1 and all(run.plan for run in runs) else (None, None)
-
-
 def _row(run: ReportRun, group: int, out: Path) -> RunRow:
     columns, state = run.columns, read_run(run.directory)
     returns, errors, speed = columns["return"], columns["memory/replay_error"], columns["time/steps_per_second"]
@@ -124,6 +119,7 @@ def _row(run: ReportRun, group: int, out: Path) -> RunRow:
         replay_error=float(errors.high.max()) if len(errors.steps) else None,
         diagnosis=run.diagnosis.to_json(),
         memory=_memory_verdict(run.directory),
+        audit=_audit_checks(run.directory),
         links={name: _address(page, out) for name in PAGES if (page := run.directory / f"{name}.html").is_file()},
     )
 
@@ -134,6 +130,15 @@ def _memory_verdict(directory: Path) -> list[str]:
         verdict = read_json(directory / "memory.json", 16 * MEGABYTE, inside=directory)["verdict"]
         return [str(sentence)[:1000] for sentence in list(verdict)[:20]]
     except (UnreadableError, LookupError, TypeError):
+        return []
+
+
+def _audit_checks(directory: Path) -> list[dict[str, str]]:
+    """The checks of the last `engram audit` of this run; none if there was no audit."""
+    try:
+        checks = read_json(directory / "audit.json", 16 * MEGABYTE, inside=directory)["checks"]
+        return [{name: str(check.get(name) or "")[:1000] for name in AUDIT_FIELDS} for check in list(checks)[:100]]
+    except (UnreadableError, LookupError, TypeError, AttributeError):
         return []
 
 

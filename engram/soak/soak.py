@@ -122,6 +122,8 @@ class _Soak:
         fault.inject(trial, self.disk, self.chance)
         code = trial.wait(END_SECONDS) if fault.code is not None else self._watch(trial, name, restarts)
         problem = self._problem(trial, name, fault, code, restarts)
+        if code == 0 and len(trial.epochs()) > len(epochs) + 2:
+            problem = f"had no effect: the run ended {len(trial.epochs()) - len(epochs)} epochs later"
         lost = _lost_epochs(trial) if code is not None else 0
         if lost and not fault.loses_epochs:
             problem = problem or f"{lost} whole epochs were lost"

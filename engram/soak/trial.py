@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -106,6 +107,9 @@ class Trial:
         return lines[-1] if lines else "no output"
 
     def _train(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_DFL)  # nohup and background jobs ignore some, which a run respects
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()  # so that its workers can be found after its death
         os.environ[ORDER] = str(self.order)
         os.environ["XDG_STATE_HOME"] = str(self.directory)  # no records of these runs in the user's home

@@ -33,6 +33,7 @@ from engram.training.normalization import (
     value_unit,
 )
 from engram.training.numbers import NumberGuard
+from engram.training.observation_metrics import observation_record
 from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.progress import Progress
 from engram.training.replay import replay_error
@@ -96,6 +97,7 @@ def train(
 
         progress.advance(training.rollout.batch_size)
         record = epoch_record(training, experience, advantages, averages) | training.schedules.record(now)
+        record |= observation_record(agent, experience, settings.norm_obs)
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):

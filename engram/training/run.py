@@ -188,7 +188,7 @@ def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, stor
         earlier = read_columns(settings.directory)
     except UnreadableError:
         earlier = Columns()
-    return LiveDiagnosis(Setup.of(trainer, settings.env, stored), earlier)
+    return LiveDiagnosis(Setup.of(trainer, settings.env, settings.policy, stored), earlier)
 
 
 def _train(

@@ -119,9 +119,9 @@ def test_a_program_without_a_main_guard_trains_with_workers(how, tmp_path):
         env=os.environ | {"PYTHONPATH": str(Path(engram.__file__).parent.parent)},
     )
     assert done.stdout == "16\n", done.stderr
-    reopened = [sys.executable, "-c", "import engram; engram.load('runs/mine')"]
-    failed = subprocess.run(reopened, capture_output=True, text=True, cwd=tmp_path)
-    assert "env: Mine was defined in a script or notebook and is not in this program: define it" in failed.stderr
+    name = engram.open(tmp_path / "runs" / "mine").settings.env.name
+    with pytest.raises(engram.UserError, match=r"env: Mine was defined in a script or notebook .*: define it"):
+        user_code.find(name, "env")
 
 
 def test_an_interrupt_ends_training_after_the_epoch_with_a_checkpoint(tmp_path):

@@ -133,6 +133,12 @@ def test_a_constant_initial_state_is_noted_and_no_fault() -> None:
     assert "from a constant state" in report.results[0].notes[0]
 
 
+def test_rounding_that_large_weights_amplify_is_no_fault() -> None:
+    env = image_env(24, 24)
+    make = partial(Fast, env, core="gru", hidden_size=32)
+    assert run_audit(make, env, only=["replay"], sizes=AuditSizes(8, 8, 24)).failures == ()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_alarm_whatever_the_seed(seed: int) -> None:
     only = [check for check in CHECKS if check != "compile"]

@@ -42,15 +42,17 @@ def test_runs_that_differ_by_their_seed_are_one_curve(runs, capsys):
     }
 
 
-def test_pages_and_the_memory_report_of_a_run_are_linked(runs, tmp_path):
+def test_pages_memory_and_audit_of_a_run_are_shown(runs, tmp_path):
     directory = runs / "recall_seed-2"
     (directory / "replay.html").write_text("x")
     (directory / "memory.json").write_text('{"verdict": ["It remembers."]}')
+    assert main(["audit", str(directory), "--only", "detachment,modes"]) == 0
     out = tmp_path / "new" / "page.html"
     assert main(["report", f"run={directory}", "--out", str(out)]) == 0
     (run,) = facts_in(out)["runs"]
     assert run["links"] == {"replay": (directory / "replay.html").resolve().as_uri()}
     assert run["memory"] == ["It remembers."]
+    assert [(check["name"], check["status"]) for check in run["audit"]] == [("modes", "pass"), ("detachment", "pass")]
 
 
 def test_charts_for_papers_are_written(runs, tmp_path):

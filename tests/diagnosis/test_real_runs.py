@@ -11,9 +11,18 @@ from engram.runs.report import read_report_run
 
 PHASES = ("environment", "inference", "learning")
 CORRIDOR = f"env={Path(faulty_worlds.__file__).resolve()}:Corridor"
+LARGE = ("trainer.batch_size=960", "trainer.minibatch_size=480")  # ten times as many steps in an epoch
 FAULTS = {
     "zero": ("No reward ever seen", 20, [CORRIDOR, "env.kwargs.fault=no reward"]),
     "alike": ("Advantages all alike", 20, [CORRIDOR, "env.kwargs.fault=same return"]),
+    "constant": ("Observations never change", 20, [CORRIDOR, "env.kwargs.fault=observation is constant"]),
+    "huge": ("Observations are huge", 40, [CORRIDOR, "env.kwargs.fault=observation is huge"]),
+    "endless": ("No episode ever ended", 110, [CORRIDOR, "env.kwargs.fault=never ends", *LARGE]),
+    "myopic": (
+        "The discount hides later rewards",
+        40,
+        [CORRIDOR, "env.kwargs.fault=pays for the wrong way", "trainer.ppo.gamma=0"],
+    ),
     "fast": ("Learning rate too high", 20, ["trainer.optimizer.learning_rate=5"]),
     "still": ("Learning rate near 0", 20, ["trainer.optimizer.learning_rate=1e-9"]),
     "damped": ("The policy does not move", 20, ["trainer.optimizer.eps=1e6"]),

@@ -14,6 +14,7 @@ SETUP = Setup(
     total_timesteps=1000 * EPOCHS,
     learning_rate=0.001,
     clip_coef=0.2,
+    gamma=0.99,
     ent_coef=0.01,
     max_grad_norm=0.5,
     bptt_horizon=64,
@@ -87,11 +88,43 @@ def test_a_run_that_does_not_learn_for_no_known_reason_is_unknown():
     assert "nothing was found that explains it" in diagnosis.summary
 
 
-def test_a_run_without_episodes_is_not_judged():
-    columns = Columns({**record, "episode/count": 0, "episode/return": None} for record in records(flat))
+def without_episodes(epochs=EPOCHS):
+    return [{**record, "episode/count": 0, "episode/return": None} for record in records(flat)][:epochs]
+
+
+def test_a_run_without_episodes_is_told_so():
+    (finding,) = diagnose(Columns(without_episodes()), SETUP).findings
+    assert finding.line == "No episode ever ended: none in 40,000 steps"
+    live = LiveDiagnosis(SETUP)
+    assert [found for record in without_episodes() for found in live.add(record)] == [
+        finding._replace(evidence="none in 10,000 steps")
+    ]
+
+
+def test_a_short_run_without_episodes_is_not_judged():
+    diagnosis = diagnose(Columns(without_episodes(8)), SETUP)
+    assert (diagnosis.verdict, diagnosis.findings) == ("early", [])
+    assert diagnosis.summary.startswith("No episode has ended in 8,000 steps")
+
+
+def test_a_short_discount_is_no_fault_if_the_run_learns_or_episodes_are_short():
+    assert names(rising, SETUP._replace(gamma=0.0)) == []
+    assert names(flat, SETUP._replace(gamma=0.8)) == []
+
+
+def test_a_policy_that_sees_its_previous_actions_may_do_without_observations():
+    assert names(rising, SETUP._replace(sees_previous=True), **{"observation/changes": 0.0}) == []
+
+
+def test_a_run_that_learned_in_its_first_epochs_is_healthy():
+    assert diagnose(Columns(records(lambda epoch: noisy(0.1 if epoch < 3 else 1.0, epoch))), SETUP).verdict == "healthy"
+
+
+def test_shorter_episodes_with_negative_returns_are_mentioned():
+    columns = Columns(records(lambda epoch: rising(epoch) - 2, **{"episode/length": lambda epoch: 50 - epoch}))
     diagnosis = diagnose(columns, SETUP)
-    assert diagnosis.verdict == "early"
-    assert diagnosis.summary.startswith("No episode has ended in 40,000 steps")
+    assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
+    assert "check the sign of the reward" in diagnosis.summary
 
 
 @pytest.mark.parametrize(
@@ -122,6 +155,11 @@ def test_a_run_without_episodes_is_not_judged():
         ("bptt_horizon is shorter than the delay", flat, MEMORY_TASK._replace(bptt_horizon=8), {}),
         ("Not a number", rising, SETUP, {"loss/policy": lambda epoch: math.nan if epoch == EPOCHS else 0.1}),
         ("The environment is the bottleneck", rising, SETUP, {"time/environment_seconds": 9.0}),
+        ("The discount hides later rewards", flat, SETUP._replace(gamma=0.5), {}),
+        ("Observations are huge", flat, SETUP, {"observation/largest": 1e6}),
+        ("Observations never change", rising, SETUP, {"observation/changes": 0.0}),
+        ("The return fell", lambda epoch: noisy(max(0.1, 1.0 - 0.04 * epoch), epoch), SETUP, {}),
+        ("Learned, then lost", lambda epoch: noisy(0.1 if epoch < 3 or epoch > 30 else 1.0, epoch), SETUP, {}),
         ("Learned, then lost", lambda epoch: rising(epoch) if epoch < 25 else noisy(0.1, epoch), SETUP, {}),
     ],
 )

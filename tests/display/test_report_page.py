@@ -17,6 +17,13 @@ FAULTY = {
     "findings": [{"name": "No reward ever seen", "evidence": "all 9", "meaning": "m", "advice": "a <b>bonus</b>"}],
 }
 
+CHECK = dict.fromkeys(("question", "finding", "effect", "where", "fix"), "")
+AUDIT = [
+    CHECK | {"name": "detach", "status": "pass", "question": "Is memory detached?"},
+    CHECK | {"name": "rows", "status": "fail", "question": "Has each row its own?", "fix": "Give <b>each</b> its own."},
+    CHECK | {"name": "compile", "status": "skip"},
+]
+
 
 def record(epoch: int) -> dict[str, float]:
     time = {"time/steps_per_second": 900.0, "time/environment_seconds": 0.2, "time/learning_seconds": 0.3}
@@ -32,7 +39,7 @@ def record(epoch: int) -> dict[str, float]:
 
 
 def row(name: str, group: int, **others) -> RunRow:
-    row = RunRow(name, group, "finished", 2048, 2048, 0.5, 0.9, 3661.0, 900.0, 0.0, HEALTHY, [], {})
+    row = RunRow(name, group, "finished", 2048, 2048, 0.5, 0.9, 3661.0, 900.0, 0.0, HEALTHY, [], [], {})
     return row._replace(**others)
 
 
@@ -40,7 +47,7 @@ def row(name: str, group: int, **others) -> RunRow:
 def written(tmp_path_factory) -> Path:
     """Of a run of 3,000 epochs and a short one."""
     runs = [row("<i>first", 0, memory=["It remembers."], links={"replay": "replay.html"})]
-    runs.append(row("second", 1, diagnosis=FAULTY))
+    runs.append(row("second", 1, diagnosis=FAULTY, audit=AUDIT))
     facts = ReportFacts(
         "2 runs",
         "fast on recall",
@@ -72,6 +79,9 @@ def test_the_page_fits_and_its_charts_answer_to_pointer_and_keyboard(written, wi
         assert browser.fits(shown)
         assert browser.text(shown, "runs").count("<i>first") == 1
         assert "a <b>bonus</b>" in browser.text(shown, "diagnosis")
+        audit = browser.text(shown, "audit")
+        assert "1 of 2 checks failed; 1 did not apply." in audit
+        assert "Give <b>each</b> its own." in audit
         assert browser.text(shown, "differing") == "setting<i>firstsecondseed12"
         assert shown.find_element(By.LINK_TEXT, "replay").get_attribute("href").endswith("replay.html")
         chart = shown.find_element(By.CSS_SELECTOR, "[data-metric='return']")

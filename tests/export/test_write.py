@@ -21,6 +21,8 @@ DOCUMENTATION = Path(__file__).parents[2] / "docs" / "export.md"
 HOUSE = ("env=gym", "env.id=house:House-v0")  # images, symbols, vectors and text as parts, and action masks
 INPUTS_AND_CRITIC = ("py_agent.previous=[action,reward]", "py_agent.critic_only=[camera,position]")
 STEPS = 60  # of the comparison; `engram export` makes 1,000
+CORES = ("gru", "mingru", "lru", "attention")
+CORE_STEPS = 300  # their environment is quick, and their memory lasts for long
 POLICIES = {
     "fast": ("env=tmaze",),
     "latent_attn_tiny": ("env=tmaze", "py_agent=latent_attn_tiny"),
@@ -59,11 +61,12 @@ def test_every_policy_acts_the_same_in_both_formats(make, tmp_path, name):
     agent, settings = make(*POLICIES[name])
     step = PolicyStep(agent)
     program, about = trace(step), describe(agent, step, {})
+    steps = CORE_STEPS if name in CORES else STEPS
     for form in FORMATS.values():
         path = tmp_path / f"policy{form.suffix}"
         form.write(program, [*step.fields, *INPUTS], output_names(agent), about, path)
-        found = check.compare(agent, step, form.load(path), settings.env, steps=STEPS)
-        assert found.steps == STEPS
+        found = check.compare(agent, step, form.load(path), settings.env, steps=steps)
+        assert found.steps == steps
         assert found.resets > found.decisions // found.steps  # beyond the first step's
         assert found.difference < 1e-4
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import running
 from support.two_ranks import ROOT, environment
 
 from engram.soak.environment import CUES, ORDER, RAISE, Cue, CueError
 from engram.soak.faults import EXACT, RESTARTS, Disk
 from engram.soak.report import Injection, Report, memory_slope
 from engram.soak.soak import Plan, soak
-from engram.soak.trial import Trial
+from engram.soak.trial import Trial, difference
+from engram.training.checkpoint.files import load_checkpoint, save_checkpoint
 
 
 @pytest.mark.slow
@@ -56,6 +58,21 @@ def test_processes_that_a_run_leaves_behind_are_found_and_ended(tmp_path: Path, 
         assert trial.wait(30) == 0
         assert trial.end_orphans() == 1
         assert trial.end_orphans() == 0
+
+
+def test_runs_that_differ_in_one_bit_or_one_metric_are_told_apart(tmp_path: Path) -> None:
+    for name in ("whole", "pieces"):
+        running.run(tmp_path / name, epochs=1)
+    whole, pieces = tmp_path / "whole" / "x", tmp_path / "pieces" / "x"
+    assert difference(whole, pieces) is None
+    checkpoint = load_checkpoint(pieces / "checkpoints" / "epoch_000001")
+    name, tensor = next(iter(checkpoint.groups["optimizer"].items()))
+    tensor.view(-1)[0] += 1
+    save_checkpoint(pieces / "checkpoints", 1, checkpoint.groups, checkpoint.state)
+    assert difference(whole, pieces) == f"optimizer.{name} of the latest checkpoint differs"
+    record = json.loads((pieces / "metrics.jsonl").read_text())
+    (pieces / "metrics.jsonl").write_text(json.dumps({**record, "loss/value": -7.5}) + "\n")
+    assert difference(whole, pieces) == "epoch 1: loss/value of metrics.jsonl differ"
 
 
 def test_an_unsurvived_fault_is_counted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ PHASES: dict[str, tuple[list[str], int]] = {
     ),
     "evaluation": (["engram.training.run:evaluate"], 4000),
     "retention": (["engram.training.checkpoint.checkpoints:delete", "engram.training.checkpoint.files:delete"], 120),
-    "end": (["engram.training.run:_train", "engram.training.run:RunResult", "support.running:Silent.finish"], 10**7),
+    "end": (["engram.training.run:RunResult", "support.running:Silent.finish"], 60),
 }
 
 

@@ -14,7 +14,7 @@ CELLS, LIMIT = 6, 12
 class Corridor(gymnasium.Env):
     """Reward 1 for reaching the last cell, from the second one."""
 
-    observation_space = spaces.Box(0, 1, (CELLS,), np.float32)
+    observation_space = spaces.Box(0, np.inf, (CELLS,), np.float32)
     action_space = spaces.Discrete(2)
 
     def __init__(self, fault: str = "") -> None:
@@ -34,14 +34,17 @@ class Corridor(gymnasium.Env):
         self.steps_of_all_episodes += 1
         self.cell = min(CELLS - 1, max(0, self.cell + (1 if action else -1)))
         ended = self.cell == CELLS - 1 and self.fault != "same return"
-        return self._observation(), self._reward(ended), ended, self.steps >= LIMIT, {}
+        limited = self.steps >= LIMIT and self.fault != "never ends"
+        return self._observation(), self._reward(ended, action), ended and self.fault != "never ends", limited, {}
 
     def _observation(self) -> np.ndarray:
         observation = np.zeros(CELLS, np.float32)
         observation[self.cell] = self.fault != "observation is constant"
+        if self.fault == "observation is huge":
+            return observation + 1e6
         return observation
 
-    def _reward(self, ended: bool) -> float:
+    def _reward(self, ended: bool, action: int) -> float:
         if self.fault == "slow":
             time.sleep(0.02)
         if self.fault == "breaks" and self.steps_of_all_episodes > 150:
@@ -51,6 +54,8 @@ class Corridor(gymnasium.Env):
             "no reward": 0.0,
             "same return": 1.0,
             "noise": float(self.np_random.normal()),
+            "observation is huge": float(self.np_random.normal()),
+            "pays for the wrong way": 1.0 if ended else 0.02 * (1 - action),
             "sign is flipped": -float(ended) - 0.01,
             "drifts": -float(ended) if drifted else float(ended),
         }

@@ -198,6 +198,33 @@ function showMemory() {
   }
 }
 
+function failedCheck({ name, question, finding, effect, where, fix }) {
+  const lines = [question, finding, effect, where].filter((text) => text);
+  return element("div", { className: "finding" }, element("b", { textContent: name }),
+    ...lines.map((textContent, i) => element("p", { className: i ? "soft" : "", textContent })),
+    fix ? element("p", {}, element("b", { textContent: "Fix" }), fix) : "");
+}
+
+function auditSummary(checks, failed) {
+  const done = checks.filter((check) => ["pass", "fail"].includes(check.status)).length;
+  const left = checks.length - done ? `; ${checks.length - done} did not apply` : "";
+  const text = failed.length ? `${failed.length} of ${done} checks failed${left}.` : `All ${done} checks hold${left}.`;
+  return element("div", { className: `finding ${failed.length ? "" : "healthy"}` }, element("p", { textContent: text }));
+}
+
+function showAudit() {
+  const known = facts.runs.filter((run) => run.audit.length);
+  const place = document.getElementById("audit");
+  document.getElementById("audit-card").hidden = !known.length;
+  for (const run of known) {
+    const failed = run.audit.filter((check) => check.status === "fail");
+    const table = element("table", {}, ...run.audit.map((check) => row("td", [check.name, check.status, check.question])));
+    if (facts.runs.length > 1) place.append(element("h3", { className: "of-run" }, swatch(run.group), run.name));
+    place.append(auditSummary(run.audit, failed), ...failed.map(failedCheck),
+      element("details", {}, element("summary", { textContent: "All checks" }), element("div", { className: "scroll" }, table)));
+  }
+}
+
 function showSettings() {
   const differing = Object.entries(facts.differing);
   const table = document.getElementById("differing");
@@ -224,6 +251,7 @@ async function start() {
   showRuns();
   showDiagnosis();
   showMemory();
+  showAudit();
   showSettings();
   await new Promise((shown) => setTimeout(shown)); // the tables are readable while the library loads
   document.head.append(element("script", { textContent: new TextDecoder().decode(facts.arrays.plotly.data) }));

@@ -1,0 +1,80 @@
+"""The comparison of an exported policy with the original, on steps that are wrong in one number."""
+
+import numpy as np
+import pytest
+import torch
+
+from engram.export import check
+from engram.export.step import PolicyStep
+from engram.settings import UserError
+
+CORES = ("lstm", "gru", "mingru", "lru", "attention")
+CHANGES = {"log_probs": 1, "value": 2, "log_std": 1}  # the output in which each number is
+
+
+def as_exported(step: PolicyStep, change=lambda outputs, call: None):
+    """The step itself, called as a file is; `change` may edit its outputs in place."""
+    calls = iter(range(10**6))
+
+    def run(observations, memory, starts):
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(field)) for name, field in observations.items()}
+        with torch.no_grad():
+            outputs = [each.numpy() for each in step(tensors, torch.from_numpy(memory), torch.from_numpy(starts))]
+        change(outputs, next(calls))
+        return outputs
+
+    return run
+
+
+def compared(made, change=lambda outputs, call: None, steps: int = 12) -> check.Agreement:
+    step = PolicyStep(made.agent)
+    return check.compare(made.agent, step, as_exported(step, change), made.settings.env, steps=steps)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_step_that_carries_its_memory_agrees_over_many_episodes(make, core):
+    found = compared(make("env=recall", f"py_agent.core={core}", "py_agent.hidden_size=16"), steps=300)
+    assert found.resets > 20 * check.ENVIRONMENTS
+    assert found.ties == 0
+    assert found.difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("env=recall",), "log_probs"), (("env=recall",), "value"), (("env=gym", "env.id=Pendulum-v1"), "log_std")],
+    ids=["log_probs", "value", "log_std"],
+)
+def test_one_number_that_differs_is_refused_by_its_name(make, words, name):
+    def change(outputs, call):
+        outputs[CHANGES[name]].flat[-1] += 1e-3 * (call == 5)
+
+    with pytest.raises(UserError, match=rf"at step \d+: {name} of row"):
+        compared(make(*words, "py_agent.hidden_size=16"), change)
+
+
+def test_an_action_that_is_less_likely_is_refused(make):
+    def change(outputs, call):
+        outputs[0][...] = outputs[1].argmin(-1)
+
+    with pytest.raises(UserError, match="at step 1: action of row"):
+        compared(make("env=recall", "py_agent.hidden_size=16"), change)
+
+
+def test_memory_that_survives_an_episode_start_is_refused(make):
+    made = make("env=recall", "py_agent.hidden_size=16")
+    step = PolicyStep(made.agent)
+    run, calls = as_exported(step), iter(range(1000))
+
+    def forgetless(observations, memory, starts):
+        return run(observations, memory, starts & (next(calls) == 0))
+
+    with pytest.raises(UserError, match="disagrees with the original"):
+        check.compare(made.agent, step, forgetless, made.settings.env, steps=60)
+
+
+def test_numbers_within_rounding_agree(make):
+    def change(outputs, call):
+        outputs[2] += 1e-6
+
+    found = compared(make("env=recall", "py_agent.hidden_size=16"), change)
+    assert 5e-7 < found.difference < 1e-5
