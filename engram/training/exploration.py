@@ -12,7 +12,8 @@ from engram.training.settings import Trainer
 
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 CORRELATION = 0.7  # of the noise of actions from step to step
-PERSISTENT = 0.95  # of every fourth row, for discrete actions: keeps a direction for some 20 steps
+PERSISTENT = 0.95  # of every eighth row, for discrete actions: swings between the first and the last action
+STUBBORN = 0.99  # of every eighth row too: holds any one action, another one in each rollout
 
 
 def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
@@ -32,11 +33,24 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
 
 
 def correlations(correlation: float, rows: int, continuous: bool) -> Tensor:
-    """The correlation of each row's noise, [R, 1]. For discrete actions every fourth row is more persistent."""
+    """The correlation of each row's noise, [R, 1]. For discrete actions some rows are more persistent."""
     every = torch.full((rows, 1), correlation)
     if correlation and not continuous:
-        every[3::4] = max(correlation, PERSISTENT)
+        every[3::8] = max(correlation, PERSISTENT)
+        every[7::8] = max(correlation, STUBBORN)
     return every
+
+
+def rotate(noise_TRD: Tensor, generator: torch.Generator) -> Tensor:
+    """The noise of every eighth row moved around the circle [0, 1) by a random angle.
+
+    Noise chooses actions by their order, and stays long only near 0 and 1: at the first and the last action. Rotated,
+    it holds any of them. It remains uniform.
+    """
+    rotated = noise_TRD.clone()
+    angles = torch.rand(noise_TRD[:1, 7::8].shape, generator=generator, device=noise_TRD.device)
+    rotated[:, 7::8] = (rotated[:, 7::8] + angles) % 1.0
+    return rotated
 
 
 def correlate(noise_TRD: Tensor, last_RD: Tensor | None, correlation: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from engram.env.vector import Batch, VectorEnv
 from engram.training.device import autocast
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
-from engram.training.exploration import correlate, correlations
+from engram.training.exploration import correlate, correlations, rotate
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.settings import Trainer
@@ -45,8 +45,9 @@ class Rollout:
         self._all_rows = world.size * experience.rows
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
-        continuous = isinstance(agent.action_space, GaussianActions)
-        self.correlation = correlations(settings.noise_correlation or 0.0, self._all_rows, continuous).to(self.device)
+        self._continuous = isinstance(agent.action_space, GaussianActions)
+        correlation = correlations(settings.noise_correlation or 0.0, self._all_rows, self._continuous)
+        self.correlation = correlation.to(self.device)
         self.correlated = bool(settings.noise_correlation)
         self.last_noise: Tensor | None = None  # [all rows, D] normal: where correlated noise continues
         self._held: list[Batch] = []  # received, used for bootstrapping, and not yet acted on
@@ -65,6 +66,7 @@ class Rollout:
         noise = torch.rand(shape, generator=self.generator, device=self.device)
         if self.correlated:
             noise, self.last_noise = correlate(noise, self.last_noise, self.correlation)
+            noise = noise if self._continuous else rotate(noise, self.generator)
         noise = noise[:, self._own_rows]
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:

@@ -5,7 +5,7 @@ import torch
 from support.running import run
 
 from engram.training import loop
-from engram.training.exploration import PERSISTENT, correlate, correlations
+from engram.training.exploration import PERSISTENT, STUBBORN, correlate, correlations, rotate
 
 
 def test_correlated_noise_is_uniform_at_every_step_and_keeps_its_side_for_a_while() -> None:
@@ -26,10 +26,28 @@ def test_correlated_noise_continues_from_one_rollout_to_the_next() -> None:
 
 
 def test_every_fourth_row_of_discrete_actions_is_more_persistent() -> None:
-    assert correlations(0.7, 8, continuous=False).flatten().tolist() == pytest.approx([0.7, 0.7, 0.7, PERSISTENT] * 2)
+    eight = [0.7, 0.7, 0.7, PERSISTENT, 0.7, 0.7, 0.7, STUBBORN]
+    assert correlations(0.7, 16, continuous=False).flatten().tolist() == pytest.approx(eight * 2)
     assert correlations(0.99, 4, continuous=False).flatten().tolist() == pytest.approx([0.99] * 4)
     assert correlations(0.7, 4, continuous=True).flatten().tolist() == pytest.approx([0.7] * 4)
     assert correlations(0.0, 4, continuous=False).sum() == 0
+
+
+def test_every_eighth_row_holds_any_action_and_its_noise_is_still_uniform() -> None:
+    generator, rows = torch.Generator().manual_seed(0), 8 * 2000
+    uniform = torch.rand(64, rows, 1, generator=generator)
+    noise, _ = correlate(uniform, None, correlations(0.7, rows, continuous=False))
+    rotated = rotate(noise, generator)
+    others = torch.arange(rows) % 8 != 7
+    assert torch.equal(rotated[:, others], noise[:, others])
+    assert ((rotated >= 0) & (rotated < 1)).all()
+    stubborn = rotated[:, ~others, 0]
+    assert stubborn.mean(1).sub(0.5).abs().max() < 0.03
+    assert stubborn.std(1).sub(12**-0.5).abs().max() < 0.02
+
+    actions = (stubborn * 5).long()  # of five equally likely ones
+    held = actions.mode(0)[0][(actions == actions.mode(0)[0]).float().mean(0) > 0.9]  # for most of a rollout
+    assert (held.bincount(minlength=5) > 0.15 * len(held)).all()
 
 
 def test_each_row_has_noise_of_its_own_correlation() -> None:
