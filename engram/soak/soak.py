@@ -63,8 +63,8 @@ class _Soak:
             while time.monotonic() < deadline or not all(spent.values()):
                 kind = min(spent, key=lambda each: spent[each])
                 began = time.monotonic()
-                self._round(kind, faults[kind], references[kind], deadline)
-                spent[kind] += time.monotonic() - began
+                if self._round(kind, faults[kind], references[kind], deadline).faults:
+                    spent[kind] += time.monotonic() - began  # a round without faults proves nothing, and is repeated
         finally:
             self.disk.close()
         return self.report
@@ -84,7 +84,7 @@ class _Soak:
         self.progress(f"undisturbed run ({kind}): {self.seconds[kind]:.0f} s")
         return trial
 
-    def _round(self, kind: str, faults: Iterator[tuple[str, Fault]], reference: Trial, deadline: float) -> None:
+    def _round(self, kind: str, faults: Iterator[tuple[str, Fault]], reference: Trial, deadline: float) -> Round:
         number, began = len(self.report.rounds) + 1, time.monotonic()
         with Trial(self.disk.path / f"round_{number}", self._words(kind), self.command) as trial:
             trial.start()
@@ -96,6 +96,7 @@ class _Soak:
         self.report.rounds.append(found)
         self.progress(str(found))
         shutil.rmtree(trial.directory)
+        return found
 
     def _break_run(
         self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, most: int, deadline: float
