@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,5 +30,7 @@ def _reports_amx() -> bool:
 
 
 _limit_onednn()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; programs under test would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="engram-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

@@ -61,7 +61,7 @@ def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -
                 check_name(override.name, usable)
                 if override.name.partition(".")[0] not in failed:
                     _check_component(override.name, tree)
-                    OmegaConf.update(tree, override.name, override_value(override), merge=True, force_add=True)
+                    _set(tree, override)
     settings = _validate(OmegaConf.to_container(tree), problems)
     if settings is not None:
         _check_sizes(settings, problems)
@@ -70,6 +70,15 @@ def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -
     if problems or settings is None:
         raise SettingsError(problems)
     return settings
+
+
+def _set(tree: DictConfig, override: Override) -> None:
+    value = override_value(override)
+    try:
+        OmegaConf.update(tree, override.name, value, merge=True, force_add=True)
+    except ValueError:  # from omegaconf, which reads a name as an index
+        section = override.name.rpartition(".")[0]
+        raise UserError(f"{section}: a list, expected a section, which {override.name} is a setting of") from None
 
 
 def dump(settings: RunSettings) -> str:

@@ -45,7 +45,8 @@ class _ToFile(logging.Handler):
             self._lines.write(self.format(record))
 
     def close(self) -> None:
-        self._lines.close()
+        with suppress(OSError):
+            self._lines.close()
         super().close()
 
 

@@ -10,7 +10,10 @@ SAMPLED_SEGMENTS = 8  # of a rollout: reading all images of one takes too long
 
 
 def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
-    """How often observations change, and the largest value that reaches the policy without normalisation."""
+    """How often observations change, and the largest value that reaches the policy without normalisation.
+
+    Of a sample of this rank's segments: a diagnosis needs no more.
+    """
     sample = experience.buffer[:: max(1, experience.segments // SAMPLED_SEGMENTS)]
     if "env_obs" not in sample.keys():  # noqa: SIM118 (a TensorDict)
         return {}

@@ -68,7 +68,7 @@ class Storage:
 
 
 class LineFile:
-    """Appends whole lines to a file. Lines that cannot be written now are written together with the next one.
+    """Appends whole lines to a file. Lines that cannot be written now are written with the next one, or at the end.
 
     If the file is removed, it is recreated with all of its lines, which the open file still has.
     """
@@ -82,6 +82,17 @@ class LineFile:
     def write(self, line: str) -> None:
         """Raises OSError if the line cannot be written now."""
         self._unwritten += line.encode() + b"\n"
+        self._write_unwritten()
+
+    def close(self) -> None:
+        """Raises OSError if lines cannot be written even now."""
+        try:
+            if self._unwritten:
+                self._write_unwritten()
+        finally:
+            self._file.close()
+
+    def _write_unwritten(self) -> None:
         if not self._in_place():
             self._make_again()
         try:
@@ -92,9 +103,6 @@ class LineFile:
             raise
         self._end += len(self._unwritten)
         self._unwritten = b""
-
-    def close(self) -> None:
-        self._file.close()
 
     def _in_place(self) -> bool:
         try:

@@ -220,6 +220,11 @@ WORDS = st.one_of(
 )
 
 
+def test_a_setting_of_a_section_that_was_made_a_list_is_a_problem():
+    with pytest.raises(SettingsError, match=r"trainer\.prioritized: a list, expected a section"):
+        load(["trainer.prioritized=[]", "trainer.prioritized.prio_alpha=0.5"])
+
+
 @settings(deadline=None)
 @given(st.lists(WORDS, max_size=4))
 def test_any_command_line_gives_settings_or_a_list_of_problems(words):

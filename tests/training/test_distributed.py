@@ -67,7 +67,10 @@ def test_two_ranks_with_half_the_rows_each_learn_the_same_as_one_with_all_rows(r
     for name, tensor in weights(tmp_path).items():
         torch.testing.assert_close(halves[name], tensor, rtol=0, atol=1e-5)
     for one, both in zip(running.metrics(tmp_path), running.metrics(runs.directory, "halves"), strict=True):
-        assert both == pytest.approx(one, abs=1e-4)
+        sampled = {name for name in one if name.startswith("observation/")}  # from rows of the first rank only
+        assert {k: both[k] for k in both.keys() - sampled} == pytest.approx(
+            {k: one[k] for k in one.keys() - sampled}, abs=1e-4
+        )
 
 
 def test_two_interrupted_ranks_resume_exactly(runs) -> None:

@@ -236,3 +236,19 @@ def test_damaged_metrics_are_cut_off_and_never_raise(tmp_path) -> None:
 def test_other_errors_are_not_treated_as_disk_errors(tmp_path) -> None:
     with pytest.raises(ZeroDivisionError):
         Storage(tmp_path, 60).attempt("x", lambda: 1 / 0)
+
+
+def test_lines_that_found_no_room_are_written_when_the_file_is_closed(tmp_path, monkeypatch) -> None:
+    lines = LineFile(tmp_path / "lines")
+    lines.write("one")
+    with monkeypatch.context() as full:
+        full.setattr("engram.training.storage._write_all", no_room)
+        for line in ("two", "three"):
+            with pytest.raises(OSError, match="No space"):
+                lines.write(line)
+    lines.close()
+    assert (tmp_path / "lines").read_text() == "one\ntwo\nthree\n"
+
+
+def no_room(file, content) -> None:
+    raise OSError(28, "No space left on device")
