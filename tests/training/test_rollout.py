@@ -63,6 +63,21 @@ def test_each_row_has_noise_of_its_own_correlation() -> None:
 def test_a_new_policy_repeats_discrete_actions_as_its_noise_does(
     tmp_path, monkeypatch, correlation: float, least: float, most: float
 ) -> None:
+    actions = torch.cat(played_actions(tmp_path, monkeypatch, f"trainer.noise_correlation={correlation}"))
+    assert least < (actions[:, 1:] == actions[:, :-1]).float().mean() < most  # one action in four, by chance
+
+
+@pytest.mark.parametrize(("correlation", "rotated"), [(0.0, False), (0.7, True)])
+def test_a_rollout_acts_with_rotated_noise_if_it_is_correlated(
+    tmp_path, monkeypatch, correlation: float, rotated: bool
+) -> None:
+    monkeypatch.setattr("engram.training.rollout.rotate", lambda noise, generator: torch.full_like(noise, 0.999))
+    (actions,) = played_actions(tmp_path, monkeypatch, f"trainer.noise_correlation={correlation}", epochs=1)
+    assert (actions == actions.max()).all().item() == rotated  # the last action, always
+
+
+def played_actions(tmp_path, monkeypatch, *words: str, epochs: int = 3) -> list[torch.Tensor]:
+    """The actions [R, T] of each epoch of a run."""
     played: list[torch.Tensor] = []
     update = loop.learn
 
@@ -71,6 +86,5 @@ def test_a_new_policy_repeats_discrete_actions_as_its_noise_does(
         return update(training, experience, settings, averages)
 
     monkeypatch.setattr(loop, "learn", recording)
-    run(tmp_path, f"trainer.noise_correlation={correlation}", epochs=3)
-    repeated = torch.cat([(actions[:, 1:] == actions[:, :-1]).float().flatten() for actions in played]).mean()
-    assert least < repeated < most  # one action in four, by chance
+    run(tmp_path, *words, epochs=epochs)
+    return played
