@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.env.block import Buffers
-from engram.env.parts import ACTION_MASK, PREVIOUS_ACTION
+from engram.env.parts import ACTION_MASK, PREVIOUS_ACTION, holds_text
 from engram.env.row_writer import MisfitError, RowWriter
 from engram.env.single import RowSpaces
 from engram.env.spec import EnvSpec
@@ -109,7 +109,7 @@ def _fits(observation: Any, space: spaces.Space) -> bool:
             and len(observation) == len(space.spaces)
             and all(map(_fits, observation, space.spaces))
         )
-    if isinstance(space, spaces.Text):
+    if holds_text(space):
         return isinstance(observation, str)
     return _shape(observation) == (space.shape or ())
 
@@ -126,7 +126,7 @@ def _rows(observation: Any, space: spaces.Space) -> list[Any] | None:
         if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
             return None
         return _joined([_rows(part, each) for part, each in zip(observation, space.spaces, strict=True)], tuple)
-    if isinstance(space, spaces.Text):
+    if holds_text(space):
         texts = isinstance(observation, list | tuple | np.ndarray) and all(
             isinstance(each, str) for each in observation
         )
@@ -150,7 +150,7 @@ def _leaves(observation: Any, space: spaces.Space) -> Any:
         return {name: _leaves(observation[name], part) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(map(_leaves, observation, space.spaces))
-    return observation if isinstance(space, spaces.Text) else np.asarray(observation)
+    return observation if holds_text(space) else np.asarray(observation)
 
 
 def _shape(observation: Any) -> tuple[int, ...] | None:

@@ -116,6 +116,11 @@ def _leaves(space: spaces.Space, keys: tuple[Any, ...]) -> Iterator[Leaf]:
         yield Leaf("/".join(map(str, keys)), keys, space)
 
 
+def holds_text(space: spaces.Space) -> bool:
+    """Whether values are strings: Text, and others, such as MiniGrid's missions."""
+    return space.dtype is not None and space.dtype.kind == "U"
+
+
 def part_of(leaf: Leaf, where: str, symbols: int | None = None) -> Part:
     """How a leaf is stored. `symbols`: the number of values, if this grid of bytes is known to hold symbols."""
     space, inside = leaf.space, bool(leaf.keys)
@@ -126,7 +131,7 @@ def part_of(leaf: Leaf, where: str, symbols: int | None = None) -> Part:
     if inside and isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
         return _symbols(leaf.name, (len(sizes),), np.dtype(np.int32), sizes)
-    if space.dtype is not None and space.dtype.kind == "U":  # Text, and others of strings, such as MiniGrid's missions
+    if holds_text(space):
         return Part(leaf.name, "vector", box((TEXT_SIZE,), np.dtype(np.float32)))
     if isinstance(space, spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
         return Part(leaf.name, "vector", box((spaces.flatdim(space),), np.dtype(np.float32)))

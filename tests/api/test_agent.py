@@ -185,3 +185,14 @@ def test_masks_that_are_missing_are_asked_for():
     with pytest.raises(engram.UserError, match=r"call act\(observation, action_masks=info\['action_mask'\]\)"):
         rows.convert(7)
     rows.convert(7, action_masks=np.ones(6, np.int8))
+
+
+def test_minigrids_observations_are_taken_as_they_are(tmp_path):
+    pytest.importorskip("minigrid")
+    name = "minigrid:MiniGrid-DoorKey-5x5-v0"
+    engram.train(name, total_timesteps=256, run="door", runs_dir=tmp_path, progress=False)
+    agent, env = engram.load(tmp_path / "door"), gymnasium.make(name)
+    observation, _ = env.reset(seed=1)
+    both = agent.act([observation, observation], deterministic=True)
+    agent.reset()
+    assert agent.act(observation, deterministic=True) == both[0] == both[1]
