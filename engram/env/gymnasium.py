@@ -19,7 +19,7 @@ from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space, check_info
-from engram.env.wrappers import unwrap_rows, with_previous_action, wrap
+from engram.env.wrappers import only_symbols, unwrap_rows, with_previous_action, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
@@ -37,10 +37,8 @@ def spec(settings: Gym) -> EnvSpec:
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
-    env = with_previous_action(env)
-    action = policy_action_space(env.action_space, name)
+    board_game, env = only_symbols(env.observation_space), with_previous_action(env)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
-    spec = EnvSpec.of_parts(name, parts, action)
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
@@ -49,6 +47,8 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
     masks = settings.action_masks and mask_of(*shown) is not None
+    action = policy_action_space(env.action_space, name, joint=board_game and not masks)
+    spec = EnvSpec.of_parts(name, parts, action)
     return spec.with_action_mask() if masks else spec
 
 

@@ -29,6 +29,14 @@ def test_multi_discrete_and_binary_actions_keep_their_shape():
     assert own.tolist() == [[1, 0], [0, 1]]
 
 
+def test_a_joint_choice_is_one_of_all_combinations():
+    board = spaces.MultiDiscrete([2, 3], start=[1, 0])
+    assert policy_action_space(board, "here", joint=True) == spaces.Discrete(6)
+    assert [own.tolist() for own in reader(board)(np.array([0, 4, 5], np.int32))] == [[1, 0], [2, 1], [2, 2]]
+    large = spaces.MultiDiscrete([17, 16])
+    assert policy_action_space(large, "here", joint=True) == large
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_continuous_actions_are_clipped_to_the_bounds(dtype):
     space = spaces.Box(np.array([[-1, 0]], dtype), np.array([[1, np.inf]], dtype), dtype=dtype)
