@@ -25,7 +25,7 @@ from engram.bench.result import write
 from engram.bench.tasks import CARTPOLE
 from engram.bench.train import command
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
-from engram.config.recipe import Recipe, read_recipe
+from engram.config.groups import Recipe, read_recipe
 
 EVALUATION_EPISODES = 100
 RECENT = 20  # episodes of a return

@@ -63,7 +63,7 @@ def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, A
     """Measure, and write the page and its JSON; returns the report and its verdict."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.memory_report import memory_report
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.display.memory_page import MemoryFacts, memory_page, verdict
 
     directory, settings, run = request

@@ -68,7 +68,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     from engram.analysis.influence import influence
     from engram.analysis.memory_step import unit_names
     from engram.analysis.recording import record
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.display.replay_page import RunFacts, replay_page
 
     directory, settings, run = request

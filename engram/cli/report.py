@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.named_runs import named_runs
+from engram.cli.run_arguments import named_runs
 from engram.settings import UserError
 from engram.stored.files import file_in_run
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from engram.env.actions import random_action
 from engram.env.parts import ACTION_MASK
-from engram.env.random_play import random_action
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError

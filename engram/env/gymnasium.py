@@ -8,12 +8,11 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.actions import policy_action_space, random_play, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
-from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.actions import policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained

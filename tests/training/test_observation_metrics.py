@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.training.observation_metrics import changes
+from engram.training.metrics import changes
 
 NO, YES = False, True
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.training.progress import Progress
+from engram.training.metrics import Progress
 
 
 def fractions(batch_size, total_timesteps):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.training.threads import Threads, number_of_batches
+from engram.training.device import Threads, number_of_batches
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class VectorEncoderComponent(WeightedComponent):
         return Shape("features", (self.size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.vector import VectorEncoder
+        from engram.agent.encoders.parts import VectorEncoder
 
         return VectorEncoder(inputs[0].sizes[0], self.size, self.hidden_size)
 
@@ -166,7 +166,7 @@ class ImageEncoderComponent(WeightedComponent):
         return Shape("features", (self.size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.vector import ImageEncoder
+        from engram.agent.encoders.parts import ImageEncoder
 
         height, width, channels = inputs[0].sizes
         return ImageEncoder((height, width, channels), self.size)

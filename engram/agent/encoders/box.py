@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.encoders.convolution import Conv2d, conv_shape
-from engram.agent.encoders.token_conv import token_conv
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
 from engram.env.spec import EnvSpec
 from engram.native.library import available
-from engram.native.token_conv import ConvGeometry
+from engram.native.token_conv import ConvGeometry, token_conv
 from engram.tracing import is_traced
 
 

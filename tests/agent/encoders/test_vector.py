@@ -9,7 +9,7 @@ from torch import nn
 from engram.agent.encoders import make_encoder
 from engram.agent.encoders.attention import AttentionEncoder
 from engram.agent.encoders.box import BoxEncoder
-from engram.agent.encoders.vector import ImageEncoder, VectorEncoder
+from engram.agent.encoders.parts import ImageEncoder, VectorEncoder
 from engram.env.spec import EnvSpec, Feature, box
 from engram.settings import UserError
 

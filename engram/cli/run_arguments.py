@@ -1,12 +1,18 @@
-"""The runs that a command line names: `RUN …`, `run=RUN`, patterns such as `tmaze_*`, and `runs_dir=`."""
+"""Runs named on a command line, as `RUN …`, `run=RUN`, patterns or `runs_dir=`, and their trained agents."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from engram.config.evaluation import find_run
+from engram.config.evaluation import PlaySettings, find_run
 from engram.config.load import SETTINGS_FILE
 from engram.config.run import RunSettings
 from engram.settings import UserError
+
+if TYPE_CHECKING:
+    from engram.agent.metta_agent import MettaAgent
 
 
 def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
@@ -26,6 +32,19 @@ def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
         raise UserError(f"{verb}: name a run: engram {verb} run=NAME (engram runs lists them)")
     found = [directory for name in names for directory in _directories(name, Path(runs_dir))]
     return list({directory.resolve(): directory for directory in found}.values())
+
+
+def agent_of_run(directory: Path, settings: PlaySettings, run: RunSettings) -> "tuple[MettaAgent, dict[str, Any]]":
+    """The agent of a checkpoint, bound to the environment of `run`, and how far it was trained."""
+    from engram.env.registry import make_spec
+    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+    from engram.training.device import choose_device
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
+        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+    return agent.to(choose_device(settings.device)), checkpoint.state["progress"]
 
 
 def _directories(name: str, runs_dir: Path) -> list[Path]:
