@@ -42,9 +42,9 @@ class NormaliserComponent(Component):
         return inputs[0]
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.box import ObservationNormaliser
+        from engram.agent.encoders.box import BoxNormaliser
 
-        return ObservationNormaliser(context.spec)
+        return BoxNormaliser(context.spec)
 
 
 class StripPaddingComponent(Component):

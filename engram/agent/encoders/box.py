@@ -35,7 +35,7 @@ class TokensToBox(nn.Module):
         return box.view(rows, *self.window, self.layers).permute(0, 3, 1, 2)
 
 
-class ObservationNormaliser(nn.Module):
+class BoxNormaliser(nn.Module):
     """Divides each layer of a box [N, K, H, W] by the normalisation of its feature."""
 
     normalizations: Tensor

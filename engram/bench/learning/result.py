@@ -34,8 +34,8 @@ class FinishedRun:
     seconds: float
     greedy: float
     sampled: float
-    reached: Point | None  # the first evaluation, greedy or sampled, at the goal
-    replay_error: float  # the largest
+    reached: Point | None  # the first evaluation whose greedy or sampled return reaches the goal
+    replay_error: float  # the largest of all epochs
     curve: list[Point]
     commands: list[str]
     commit: str | None

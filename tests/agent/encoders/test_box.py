@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engram.agent.encoders.box import (
     BoxEncoder,
-    ObservationNormaliser,
+    BoxNormaliser,
     TokenConv2d,
     TokensToBox,
     scatter_last,
@@ -84,7 +84,7 @@ def test_the_box_equals_one_made_by_hand(window):
 def test_dividing_after_scattering_gives_the_same_box_to_the_last_bit():
     tokens, spec = random_tokens(), token_spec()
     raw = TokensToBox(spec, normalise=False)(tokens)
-    assert torch.equal(ObservationNormaliser(spec)(raw), TokensToBox(spec)(tokens))
+    assert torch.equal(BoxNormaliser(spec)(raw), TokensToBox(spec)(tokens))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
