@@ -18,7 +18,7 @@ from bench.peers.catalogue import PEERS
 from bench.peers.install import python_of
 from bench.peers.race import DEFAULT_VENVS, RUNNERS
 from engram.bench.learning.jobs import commit
-from engram.bench.learning.table import WIDTH
+from engram.bench.learning.result import WIDTH
 from engram.bench.machine import describe
 from engram.bench.process import ProgramError, start_program, thread_variables
 from engram.bench.result import write

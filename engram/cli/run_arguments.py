@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
     """Their directories, in the order given; raises with the nearest name for one that does not exist."""
+    runs_dir, names = split_words(verb, words, f"no such option; write engram {verb} RUN … [runs_dir=DIRECTORY]")
+    if not names:
+        raise UserError(f"{verb}: name a run: engram {verb} run=NAME (engram runs lists them)")
+    found = [directory for name in names for directory in _directories(name, runs_dir)]
+    return list({directory.resolve(): directory for directory in found}.values())
+
+
+def split_words(verb: str, words: Sequence[str], problem: str) -> tuple[Path, list[str]]:
+    """The directory of runs, and the names: words without `=`, and those after `run=`. Others raise with `problem`."""
     runs_dir, names = RunSettings.model_fields["runs_dir"].default, []
     for word in words:
         setting, equals, text = word.partition("=")
@@ -25,13 +34,10 @@ def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
         elif equals and setting == "run":
             names += text.split(",")
         elif equals or word.startswith("-"):
-            raise UserError(f"{verb}: {word}: no such option; write engram {verb} RUN … [runs_dir=DIRECTORY]")
+            raise UserError(f"{verb}: {word}: {problem}")
         else:
             names.append(word)
-    if not names:
-        raise UserError(f"{verb}: name a run: engram {verb} run=NAME (engram runs lists them)")
-    found = [directory for name in names for directory in _directories(name, Path(runs_dir))]
-    return list({directory.resolve(): directory for directory in found}.values())
+    return Path(runs_dir), names
 
 
 def agent_of_run(directory: Path, settings: PlaySettings, run: RunSettings) -> "tuple[MettaAgent, dict[str, Any]]":

@@ -1,5 +1,6 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
+from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -27,12 +28,8 @@ EXTRA = ("popgym:", "minigrid:")  # installed with the extra `tasks`
 
 
 def spec(settings: Gym) -> EnvSpec:
-    with explained(f"env.id: {settings.id} cannot be used"):
-        env = make(settings)
-        try:
-            return spec_of(env, settings.id, settings)
-        finally:
-            env.close()
+    with explained(f"env.id: {settings.id} cannot be used"), closing(make(settings)) as env:
+        return spec_of(env, settings.id, settings)
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
