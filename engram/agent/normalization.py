@@ -14,7 +14,7 @@ from engram.env.parts import OBSERVATION
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
-SAME_RETURNS = 1e-3  # a spread of returns below this share of their mean is rounding and unfinished bootstrapping
+SAME_RETURNS = 1e-3  # returns count as equal if their spread is a smaller fraction of their mean
 
 
 class ObservationNormalizer(nn.Module):
@@ -70,9 +70,9 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def begin(self, mean: Tensor, variance: Tensor) -> None:
-        """Take over a rollout's statistics: an untrained critic then says the mean return.
+        """Take over a rollout's statistics: an untrained critic then predicts the mean return.
 
-        Returns that do not differ give no unit, so they do not count as an update: the next rollout begins again.
+        Equal returns give no unit, so they do not count as an update: the next rollout begins again.
         """
         self.mean.copy_(mean)
         self.variance.copy_(variance)
