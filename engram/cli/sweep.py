@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.group import say, train_one
 from engram.cli.run_arguments import split_words
+from engram.cli.run_group import say, train_one
 from engram.config.load import load
 from engram.config.sweep import command_line, load_sweep
 from engram.cores import available_cores
