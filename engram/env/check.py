@@ -100,7 +100,7 @@ def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
         if different:
             check.warnings.append(
                 f"the same seed and actions gave different {different[0]} at step {step} the second time: draw all "
-                "random numbers from self.np_random, and set up everything in reset. Until then a run cannot resume exactly"
+                "random numbers from self.np_random, and set up everything in reset. Until then no run resumes exactly"
             )
             return
     rows = len(play.shown[0]["starts"]) // ENVS
