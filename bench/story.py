@@ -17,9 +17,8 @@ from rich.table import Table
 
 from bench.faults import FAULTS
 from engram.bench.learning.jobs import is_finished, run_jobs
-from engram.bench.learning.result import collect
+from engram.bench.learning.result import WIDTH, collect
 from engram.bench.learning.suite import Job, plan
-from engram.bench.learning.table import WIDTH
 from engram.bench.machine import describe
 from engram.bench.result import write
 from engram.cli.bench_learn import learning_parser, options_from

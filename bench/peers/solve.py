@@ -18,14 +18,14 @@ from bench.peers.catalogue import PEERS
 from bench.peers.install import python_of
 from bench.peers.race import DEFAULT_VENVS, RUNNERS
 from engram.bench.learning.jobs import commit
-from engram.bench.learning.table import WIDTH
+from engram.bench.learning.result import WIDTH
 from engram.bench.machine import describe
 from engram.bench.process import ProgramError, start_program, thread_variables
 from engram.bench.result import write
 from engram.bench.tasks import CARTPOLE
 from engram.bench.train import command
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
-from engram.config.recipe import Recipe, read_recipe
+from engram.config.groups import Recipe, read_recipe
 
 EVALUATION_EPISODES = 100
 RECENT = 20  # episodes of a return

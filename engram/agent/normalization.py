@@ -15,7 +15,7 @@ OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
 SMALLEST_UNIT = 0.5  # of the largest spread so far: a rare failure at a solved task would be an error of many units
-SAME_RETURNS = 1e-3  # a spread of returns below this share of their mean is rounding and unfinished bootstrapping
+SAME_RETURNS = 1e-3  # returns count as equal if their spread is a smaller fraction of their mean
 
 
 class ObservationNormalizer(nn.Module):
@@ -71,9 +71,9 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def begin(self, mean: Tensor, variance: Tensor) -> None:
-        """Take over a rollout's statistics: an untrained critic then says the mean return.
+        """Take over a rollout's statistics: an untrained critic then predicts the mean return.
 
-        Returns that do not differ give no unit, so they do not count as an update: the next rollout begins again.
+        Equal returns give no unit, so they do not count as an update: the next rollout begins again.
         """
         self.mean.copy_(mean)
         self.variance.copy_(variance)

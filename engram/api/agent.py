@@ -20,7 +20,7 @@ from engram.config.evaluation import with_env
 from engram.config.load import load_run
 from engram.config.overrides import from_python
 from engram.config.run import RunSettings
-from engram.env.action_reader import reader
+from engram.env.actions import reader
 from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
 from engram.nearest import suggestion

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from engram.agent.encoders.vector import VectorEncoder
+from engram.agent.encoders.parts import VectorEncoder
 from engram.agent.initialisation import initialise
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 

@@ -1,4 +1,4 @@
-"""The result of a benchmark: races, linear fits and thresholds, with the machine and the date, as one JSON file."""
+"""The result of a benchmark: races, linear fits and thresholds, with machine and date, as JSON and as tables."""
 
 import json
 from collections.abc import Sequence
@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
 from engram.bench.machine import describe
-from engram.bench.race import Race
+from engram.bench.race import Entry, Race
 
 SCHEMA = 1
+WIDTH = 140  # of the tables, if the output is not a terminal
 
 
 @dataclass
@@ -97,3 +101,97 @@ def default_path(result: BenchResult) -> Path:
     """A new file for every measurement, such as bench-results/core-2026-05-01-153012.json."""
     moment = datetime.fromisoformat(result.date)
     return Path("bench-results", f"{result.verb}-{moment:%Y-%m-%d-%H%M%S}.json")
+
+
+def show(result: BenchResult, console: Console | None = None) -> None:
+    """Print every race, fit and threshold, and the machine below them."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    parts: list[Table | Text] = [part for race in result.races for part in _race_table(race)]
+    parts += [_fit_table(result.fits)] if result.fits else []
+    parts += [_threshold_table(result.thresholds)] if result.thresholds else []
+    machine = result.machine
+    parts.append(
+        Text(
+            f"{machine['cpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}; "
+            f"{result.date}; load average before {machine['load_average']}",
+            style="dim",
+        )
+    )
+    console.print(Group(*parts))
+
+
+def _race_table(race: Race) -> list[Table | Text]:
+    timed = race.shows == "time"
+    phases = list({phase: None for entry in race.entries for phase in entry.phases})
+    facts = list({name: None for entry in race.entries for name in entry.facts})
+    table = Table(title=race.name, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    table.add_column("threads", justify="right")
+    table.add_column(f"ms per {race.unit.removesuffix('s')}" if timed else f"{race.unit}/s", justify="right")
+    table.add_column(f"{'time' if timed else 'speed'} ÷ {race.baseline}", justify="right")
+    table.add_column("quartiles", justify="right")
+    for phase in phases:
+        table.add_column(phase, justify="right")
+    for name in facts:
+        table.add_column(name, justify="right")
+    table.add_column("others", justify="right")
+    failures: list[str] = []
+    for entry in race.entries:
+        name = " ".join([entry.name, entry.note]).strip()
+        if entry.failed is not None or entry.rate is None:
+            failures.append(f"{entry.title}: {entry.failed or 'not measured'}")
+            continue
+        cells = [name, str(entry.threads), _figure(entry, timed), _number(entry.ratio), _spread(entry)]
+        cells += [f"{entry.phases[phase]:.0%}" if phase in entry.phases else "" for phase in phases]
+        cells += [_fact(entry.facts.get(name, "")) for name in facts]
+        table.add_row(*cells, f"{entry.others or 0:.2f}", style="" if entry.best else "dim")
+    return [table, *(Text(failure, style="red") for failure in failures)]
+
+
+def _fit_table(fits: list[Fit]) -> Table:
+    table = Table(title="linear fits", title_justify="left", title_style="bold")
+    for name in ("against", "what", "from", "to", "values", "slope", "R²", "growth ÷ size"):
+        table.add_column(name, justify="left" if name in ("against", "what") else "right", no_wrap=True)
+    for fit in fits:
+        values = " ".join(f"{value:,.3g}" for value in fit.y[:8]) + (" …" if len(fit.y) > 8 else "")
+        table.add_row(
+            fit.axis,
+            fit.what,
+            f"{fit.x[0]:g}",
+            f"{fit.x[-1]:g}",
+            values,
+            f"{fit.slope:.3g}",
+            f"{fit.r2:.4f}",
+            _number(fit.growth),
+        )
+    return table
+
+
+def _threshold_table(thresholds: list[Threshold]) -> Table:
+    table = Table(title="thresholds", title_justify="left", title_style="bold")
+    for name in ("what", "ratio", "limit", ""):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    verdicts = {True: Text("met", style="green"), False: Text("not met", style="red"), None: Text("not measured")}
+    for threshold in thresholds:
+        limit = f"≥ {threshold.at_least:g}" if threshold.at_least is not None else f"≤ {threshold.at_most:g}"
+        table.add_row(threshold.what, _number(threshold.ratio), limit, verdicts[threshold.met])
+    return table
+
+
+def _figure(entry: Entry, timed: bool) -> str:
+    assert entry.rate is not None
+    return f"{1000 / entry.rate:,.3f}" if timed else f"{entry.rate:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _spread(entry: Entry) -> str:
+    return "" if entry.low is None else f"{entry.low:.2f} to {entry.high:.2f}"
+
+
+def _fact(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}"

@@ -2,10 +2,12 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from engram.nearest import nearest, suggestion
 from engram.settings import UserError
+from engram.stored.files import file_in_run
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -44,6 +46,20 @@ def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
         return found
 
     return names
+
+
+def add_page(parser: argparse.ArgumentParser, where: str) -> None:
+    """The options of every verb that writes a page; `where` says where it is by default."""
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"the page; by default {where}")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+
+
+def page_path(out: Path | None, directory: Path, name: str) -> Path:
+    """The file for a page: the one given as `--out`, or the one of this name in the run's directory."""
+    path = out or file_in_run(directory, name, "--out")
+    if path.is_dir():
+        raise UserError(f"--out: {path} is a directory: name a file, such as {path / name}")
+    return path
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

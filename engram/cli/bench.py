@@ -87,8 +87,7 @@ def report(
     """Measure, write the result to a file, and print it."""
     from rich.console import Console
 
-    from engram.bench.result import default_path, write
-    from engram.bench.table import show
+    from engram.bench.result import default_path, show, write
 
     with Console(stderr=True).status(title) as status:
         result = measure(status.update)

@@ -85,8 +85,7 @@ def run_and_report(jobs: Sequence[Job], at_once: int, options: LearnOptions, *, 
         return 0
     from engram.bench.learning.jobs import run_jobs
     from engram.bench.learning.page import write_page
-    from engram.bench.learning.result import collect, result_to_json
-    from engram.bench.learning.table import show
+    from engram.bench.learning.result import collect, result_to_json, show
     from engram.bench.result import write
 
     failures = {} if only_report else run_jobs(jobs, at_once, lambda line: print(line, file=sys.stderr, flush=True))

@@ -70,7 +70,7 @@ def _requests(words: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSet
 
 def _play(requests: dict[str, RunRequest[EvalSettings]]) -> dict[str, Any]:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.runs.compare import compare_pairs
     from engram.training.evaluate import evaluate
 

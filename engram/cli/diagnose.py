@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.cli.named_runs import named_runs
+from engram.cli.run_arguments import named_runs
 from engram.diagnosis.rules import MEMORY_UNUSED
 from engram.settings import UserError
 
@@ -60,7 +60,7 @@ def memory_evidence(run: "ReportRun", trust: bool) -> list[str]:
 def measured_horizon(directory: Path, trust: bool) -> list[str]:
     from engram.analysis.horizon import memory_horizon
     from engram.analysis.recording import record
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.config.evaluation import MemorySettings, load_request
     from engram.display.memory_page import about_horizon
 

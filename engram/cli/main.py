@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(stop if stop.args else "stopped", file=sys.stderr)
         return stop.exit_code if isinstance(stop, Stopped) else Stopped.exit_code
-    except BrokenPipeError:  # nobody reads the output any more, as in `engram --help | head`
+    except BrokenPipeError:  # the reader of the output has ended, as in `engram --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception:

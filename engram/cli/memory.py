@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
 from engram.config.evaluation import MemorySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import file_in_run
@@ -35,10 +35,7 @@ examples:
 def main(words: Sequence[str]) -> int:
     usage = "engram memory run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--json]"
     parser = ArgumentParser(prog="engram memory", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page; by default memory.html in the run's directory"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    add_page(parser, "memory.html in the run's directory")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
     add_trust(parser)
     options, words = parser.parse_settings(words)
@@ -47,11 +44,9 @@ def main(words: Sequence[str]) -> int:
         raise UserError(
             f"run: {request.settings.run} was trained with trainer.memory=off, so it has no memory to examine"
         )
-    out = options.out or file_in_run(request.directory, "memory.html", "--out")
+    out = page_path(options.out, request.directory, "memory.html")
     if options.out is None:
         file_in_run(request.directory, "memory.json", "--out")
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'memory.html'}")
     report, sentences = examine(request, out)
     print(json.dumps(report) if options.json else "\n".join([*sentences, "", f"Page: {out}"]))
     if options.open:
@@ -63,7 +58,7 @@ def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, A
     """Measure, and write the page and its JSON; returns the report and its verdict."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.memory_report import memory_report
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.display.memory_page import MemoryFacts, memory_page, verdict
 
     directory, settings, run = request

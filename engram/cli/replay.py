@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
 from engram.config.evaluation import ReplaySettings, RunRequest, load_request
 from engram.settings import UserError
-from engram.stored.files import file_in_run
 from engram.training.settings import EVALUATION_SEED
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ examples:
 def main(words: Sequence[str]) -> int:
     usage = "engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]"
     parser = ArgumentParser(prog="engram replay", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page; by default replay.html in the run's directory"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    add_page(parser, "replay.html in the run's directory")
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help="also write a .gif or .mp4 (needs the extra `video`)"
     )
@@ -52,8 +48,8 @@ def main(words: Sequence[str]) -> int:
     add_trust(parser)
     options, words = parser.parse_settings(words)
     request = load_request(words, ReplaySettings, options.trust)
-    out = options.out or file_in_run(request.directory, "replay.html", "--out")
-    _check_files(out, options.video, options.mettagrid)
+    out = page_path(options.out, request.directory, "replay.html")
+    _check_video(options.video)
     recording = play(request, out, options.video)
     if options.mettagrid:
         _write_mettagrid(request, recording, options.mettagrid)
@@ -68,7 +64,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     from engram.analysis.influence import influence
     from engram.analysis.memory_step import unit_names
     from engram.analysis.recording import record
-    from engram.cli.agent_of_run import agent_of_run
+    from engram.cli.run_arguments import agent_of_run
     from engram.display.replay_page import RunFacts, replay_page
 
     directory, settings, run = request
@@ -104,10 +100,8 @@ def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording"
     print(f"mettagrid replay: {path}")
 
 
-def _check_files(out: Path, video: Path | None, mettagrid: Path | None) -> None:
-    """Raises before anything is played if a file cannot be written."""
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'replay.html'}")
+def _check_video(video: Path | None) -> None:
+    """Raises before anything is played if the video cannot be written."""
     if video is None:
         return
     if video.suffix.lower() not in VIDEOS:

@@ -4,10 +4,9 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from engram.cli.arguments import ArgumentParser
-from engram.cli.named_runs import named_runs
+from engram.cli.arguments import ArgumentParser, add_page, page_path
+from engram.cli.run_arguments import named_runs
 from engram.settings import UserError
-from engram.stored.files import file_in_run
 
 DESCRIPTION = """Writes one self-contained HTML page about runs: learning curves, losses, gradient and memory health,
 throughput, settings that differ, evaluation, episode statistics and the diagnosis. Runs that differ by their seed only
@@ -22,18 +21,13 @@ EXAMPLES = """examples:
 def main(words: Sequence[str]) -> int:
     usage = "engram report RUN … [runs_dir=runs] [--out FILE] [--open] [--png FOLDER]"
     parser = ArgumentParser(prog="engram report", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page; by default report.html in the directory of the first run"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    add_page(parser, "report.html in the directory of the first run")
     parser.add_argument(
         "--png", type=Path, metavar="FOLDER", help="also write the charts as PNG, for papers (needs the extra `plot`)"
     )
     options, words = parser.parse_settings(words)
     directories = named_runs("report", words)
-    out = options.out or file_in_run(directories[0], "report.html", "--out")
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'report.html'}")
+    out = page_path(options.out, directories[0], "report.html")
     from engram.runs.report import label, read_report, write_report
 
     report = read_report(directories)

@@ -1,16 +1,15 @@
 """`engram runs [NAME …] [runs_dir=runs] [--json]`: list runs with their state, return and what differs."""
 
-import fnmatch
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from fnmatch import fnmatchcase
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from engram.cli.arguments import ArgumentParser
-from engram.config.run import RunSettings
+from engram.cli.run_arguments import split_words
 from engram.display.formatting import count, number
 from engram.runs.state import RunState, differing_settings, list_runs
 from engram.settings import UserError
@@ -27,8 +26,9 @@ def main(words: Sequence[str]) -> int:
     parser = ArgumentParser(prog="engram runs", usage=usage, description=DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     options, words = parser.parse_settings(words)
-    runs_dir, patterns = _read(words)
-    runs = [run for run in list_runs(runs_dir) if not patterns or any(_matches(run.name, each) for each in patterns)]
+    problem = "no such option; write engram runs [NAME …] [runs_dir=DIRECTORY] [--json]"
+    runs_dir, patterns = split_words("runs", words, problem)
+    runs = [run for run in list_runs(runs_dir) if not patterns or any(fnmatchcase(run.name, each) for each in patterns)]
     if not runs and not options.json:
         wanted = f" of {', '.join(patterns)}" if patterns else ""
         raise UserError(f"runs: there are no runs{wanted} in {runs_dir}: train one, or give runs_dir=")
@@ -56,25 +56,6 @@ def age(seconds: float) -> str:
     """`40 s`, `5 min`, `3 h`, `12 d`."""
     size, unit = next(((size, unit) for size, unit in UNITS if seconds >= size), UNITS[-1])
     return f"{seconds // size:.0f} {unit}"
-
-
-def _read(words: Sequence[str]) -> tuple[Path, list[str]]:
-    runs_dir, patterns = RunSettings.model_fields["runs_dir"].default, []
-    for word in words:
-        name, equals, text = word.partition("=")
-        if equals and name == "runs_dir":
-            runs_dir = text
-        elif equals and name == "run":
-            patterns.append(text)
-        elif equals or word.startswith("-"):
-            raise UserError(f"runs: {word}: no such option; write engram runs [NAME …] [runs_dir=DIRECTORY] [--json]")
-        else:
-            patterns.append(word)
-    return Path(runs_dir), patterns
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
 
 
 def _shown(value: object) -> str:

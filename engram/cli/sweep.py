@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.group import say, train_one
+from engram.cli.run_arguments import split_words
+from engram.cli.run_group import say, train_one
 from engram.config.load import load
-from engram.config.run import RunSettings
 from engram.config.sweep import command_line, load_sweep
 from engram.cores import available_cores
 from engram.env.registry import make_spec
@@ -31,10 +31,12 @@ def main(words: Sequence[str]) -> int:
     usage = "engram sweep FILE.yaml [runs_dir=runs]"
     parser = ArgumentParser(prog="engram sweep", usage=usage, description=DESCRIPTION, epilog=EXAMPLE)
     _, words = parser.parse_settings(words)
-    path, runs_dir = _read(words)
+    runs_dir, files = split_words("sweep", words, "write settings into the file, under settings: [NAME=VALUE]")
+    if len(files) != 1:
+        raise UserError("sweep: give one file: engram sweep FILE.yaml (see --help for an example)")
     if find_spec("optuna") is None:
         raise UserError("sweep: needs Optuna: pip install 'engram-rl[sweep]'")
-    sweep = load_sweep(path)
+    sweep = load_sweep(Path(files[0]))
     first = {name: each.low if each.choices is None else each.choices[0] for name, each in sweep.search.items()}
     env = load(command_line(sweep, first, "x")[:-1]).env
     make_spec(env)  # an environment that cannot be made leaves no study behind
@@ -49,18 +51,3 @@ def main(words: Sequence[str]) -> int:
     values = " ".join(command_line(sweep, found.best.params, f"{sweep.study}_best"))
     say(f"best: trial {found.best.number} with {sweep.metric} {found.best.value:.4g}:\n  engram train {values}")
     return 0
-
-
-def _read(words: Sequence[str]) -> tuple[Path, Path]:
-    runs_dir, files = RunSettings.model_fields["runs_dir"].default, []
-    for word in words:
-        name, equals, text = word.partition("=")
-        if equals and name == "runs_dir":
-            runs_dir = text
-        elif equals or word.startswith("-"):
-            raise UserError(f"sweep: {word}: write settings into the file, under settings: [{word}]")
-        else:
-            files.append(word)
-    if len(files) != 1:
-        raise UserError("sweep: give one file: engram sweep FILE.yaml (see --help for an example)")
-    return Path(files[0]), Path(runs_dir)

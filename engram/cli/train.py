@@ -17,7 +17,7 @@ from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.run_directory import differences, prepare_directory, restore_directory
-from engram.config.several import expand
+from engram.config.run_group import expand
 from engram.env.registry import make_spec
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint import list_checkpoints
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     members = expand(words, options.trust)
     if members is not None:
-        from engram.cli.group import train_members
+        from engram.cli.run_group import train_members
 
         return train_members(members, options.trust)
     with ExitStack() as stack:  # holds the lock of the run's directory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.named_runs import named_runs
+from engram.cli.run_arguments import named_runs
 from engram.config.load import describe_run
 from engram.config.run_directory import is_locked
 from engram.display.watching import RunFollower, make_watcher

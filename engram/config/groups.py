@@ -1,4 +1,7 @@
-"""Config groups: each group (`env=`, `py_agent=`, …) is a folder of YAML files, of which a run chooses one."""
+"""Config groups: each group (`env=`, `py_agent=`, …) is a folder of YAML files, of which a run chooses one.
+
+A file of the group `task` is a recipe: an environment, a budget, settings and a published score.
+"""
 
 import ast
 import re
@@ -7,8 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, ValidationError
+
 from engram.nearest import suggestion
-from engram.settings import UserError
+from engram.settings import Settings, UserError
 from engram.stored import plain_yaml
 from engram.stored.files import UnreadableError
 
@@ -23,6 +28,7 @@ GROUPS = {  # name -> what is chosen
 }
 USER_CODE: dict[str, dict[str, Any]] = {"py_agent": {}, "env": {"kind": "python"}}  # chosen as file.py:NAME
 GYMNASIUM_ID = re.compile(r"([\w.]+:)?([\w.-]+/)?[\w.-]+-v\d+")
+RECIPE_SECTIONS = ("py_agent", "trainer")  # may hold settings that differ from the defaults
 DEFAULTS = {"py_agent": "fast", "env": "tmaze", "trainer": "default", "wandb": "off"}
 
 
@@ -102,3 +108,50 @@ def require_plain_data(value: Any, where: str) -> None:
             require_plain_data(part, where)
     elif isinstance(value, str) and "${" in value:
         raise UserError(f"{where}: references such as {value} are not supported: write the value itself")
+
+
+class Published(Settings):
+    """A published score to compare with."""
+
+    score: float
+    steps: int | None = None  # after which it was reached
+    by: str  # who or what reached it
+    source: str  # where it was published
+
+
+class Recipe(Settings):
+    """The environment, its budget and the settings that differ from the defaults."""
+
+    env: dict[str, Any]
+    trainer: dict[str, Any] = {}
+    py_agent: dict[str, Any] = {}
+    published: Published | None = None
+    solved: float | None = None  # return that counts as solved; null: the published score
+    title: str = Field(default="", exclude=True)  # the first comment of the file
+
+    @property
+    def goal(self) -> float | None:
+        """The return to reach: steps and seconds are counted until then."""
+        return self.published.score if self.solved is None and self.published else self.solved
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The sections of a run's settings that this recipe gives."""
+        given = {name: getattr(self, name) for name in ("env", *RECIPE_SECTIONS)}
+        return {name: section for name, section in given.items() if section}
+
+
+def read_recipe(choice: str) -> Recipe:
+    """The recipe of a task, by name or by path; raises `UserError` with everything that is wrong with it."""
+    try:
+        return Recipe.model_validate({**read_choice("task", choice), "title": choices("task").get(choice, "")})
+    except ValidationError as error:
+        raise UserError("; ".join(_describe(choice, problem) for problem in error.errors())) from None
+
+
+def _describe(choice: str, problem: Any) -> str:
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        fields = [field for field in (*Recipe.model_fields, *Published.model_fields) if field != "title"]
+        return f"{choice} has an unknown entry {name}{suggestion(name, fields)}"
+    message = "missing" if problem["type"] == "missing" else f"{problem['input']!r}: {problem['msg'].lower()}"
+    return f"{choice}: {name}: {message}"

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from engram.agent.components.graph import read_graph
 from engram.config import setting_names
-from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_yaml
+from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_recipe, read_yaml
 from engram.config.overrides import Override, check_name, from_python, override_value, parse_override
-from engram.config.recipe import read_recipe
 from engram.config.run import RunSettings
 from engram.config.validation_errors import describe_errors
 from engram.cores import available_cores

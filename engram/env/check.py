@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from engram.env.actions import random_action
 from engram.env.parts import ACTION_MASK
-from engram.env.random_play import random_action
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
@@ -81,7 +81,7 @@ def _draw(env: VectorEnv, buffers: Any, draw: np.random.Generator) -> np.ndarray
 
 
 def _check_strictly(settings: Any, steps: int, check: EnvCheck) -> None:
-    """Whether all observations are in their spaces; a run tolerates it if they are not, within limits."""
+    """Whether all observations are in their spaces. A run accepts values out of bounds."""
     if "check" not in type(settings).model_fields:
         return
     try:
@@ -99,8 +99,8 @@ def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
         different = [name for name in COMPARED if first[name].tobytes() != second[name].tobytes()]
         if different:
             check.warnings.append(
-                f"the same seed and actions gave other {different[0]} at step {step} the second time: draw all random "
-                "numbers from self.np_random, and set up everything in reset. Until then a run cannot resume exactly"
+                f"the same seed and actions gave different {different[0]} at step {step} the second time: draw all "
+                "random numbers from self.np_random, and set up everything in reset. Until then no run resumes exactly"
             )
             return
     rows = len(play.shown[0]["starts"]) // ENVS

@@ -11,7 +11,9 @@ from engram.settings import UserError
 _FRAMES = 4  # innermost frames shown: where the user's code failed, not how it was called
 _OURS = str(Path(__file__).parent.parent)
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
-_FIVE = "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
+_WRONG_STEP = (
+    "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
+)
 _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument")
 
 
@@ -51,12 +53,12 @@ def describe_exception(error: Exception | SystemExit) -> str:
     else:
         head = "".join(traceback.format_exception_only(error)).strip()
     if is_wrong_step(error):
-        head = f"{_FIVE}: {head}"
+        head = f"{_WRONG_STEP}: {head}"
     return "\n".join([head, *(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)])
 
 
 def is_wrong_step(error: BaseException | None) -> bool:
-    """Whether `step` did not return five values, which no restart would mend."""
+    """Whether `step` did not return five values. A restart would not change that."""
     if error is None or "unpack" not in str(error):
         return False
     frames = _frames(error)
@@ -69,7 +71,7 @@ def concerns_arguments(error: TypeError) -> bool:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The user's frames; ours only if there are no others and the error is not about an import or call."""
+    """The user's frames. Without any, Engram's own, unless an import or call failed: then the message is enough."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_IMPORTING)]
     user_frames = [frame for frame in frames if not frame.filename.startswith(_OURS)]
     self_explanatory = isinstance(error, ImportError | SyntaxError) or (

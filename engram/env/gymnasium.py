@@ -1,5 +1,6 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
+from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -8,12 +9,11 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.actions import policy_action_space, random_play, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
 from engram.env.parts import Leaf, describe_parts
-from engram.env.random_play import random_play
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
@@ -28,12 +28,8 @@ EXTRA = ("popgym:", "minigrid:")  # installed with the extra `tasks`
 
 
 def spec(settings: Gym) -> EnvSpec:
-    with explained(f"env.id: {settings.id} cannot be used"):
-        env = make(settings)
-        try:
-            return spec_of(env, settings.id, settings)
-        finally:
-            env.close()
+    with explained(f"env.id: {settings.id} cannot be used"), closing(make(settings)) as env:
+        return spec_of(env, settings.id, settings)
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:

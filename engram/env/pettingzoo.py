@@ -2,6 +2,7 @@
 
 import pkgutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -10,7 +11,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.actions import policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -34,12 +35,8 @@ PROBE_EPISODES = 20  # whose first observations decide whether a small grid of b
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
-    with explained(f"env.module: {settings.module} cannot be used"):
-        env = make(settings)
-        try:
-            return spec_of(env, settings.module, settings)
-        finally:
-            env.close()
+    with explained(f"env.module: {settings.module} cannot be used"), closing(make(settings)) as env:
+        return spec_of(env, settings.module, settings)
 
 
 def spec_of(env: ParallelEnv, name: str, settings: PettingZoo | PythonEnv) -> EnvSpec:

@@ -1,5 +1,6 @@
 """Your own environments: a class, or a function that makes one, from a file, a package or this program."""
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -18,14 +19,9 @@ from engram.settings import UserError
 
 
 def spec(settings: PythonEnv) -> EnvSpec:
-    with explained(f"env: {settings.title} cannot be used"):
-        env = make(settings)
-        try:
-            if isinstance(env, ParallelEnv):
-                return pettingzoo_adapter.spec_of(env, settings.title, settings)
-            return gymnasium_adapter.spec_of(env, settings.title, settings)
-        finally:
-            env.close()
+    with explained(f"env: {settings.title} cannot be used"), closing(make(settings)) as env:
+        adapter = pettingzoo_adapter if isinstance(env, ParallelEnv) else gymnasium_adapter
+        return adapter.spec_of(env, settings.title, settings)
 
 
 def block(settings: PythonEnv, env_ids: range, seed: int, buffers: Buffers) -> Block:

@@ -82,7 +82,7 @@ def _writer(leaf: Leaf, part: Part, out: np.ndarray) -> Write:
     """A function that writes a value of this leaf directly into its place in one row."""
     space, title = leaf.space, _title(leaf)
     if isinstance(space, spaces.Box):
-        return partial(_write_array, title, _as_shown(space, part, out), _symbol_limit(part))
+        return partial(_write_array, title, _in_shape_of_space(space, part, out), _symbol_limit(part))
     if isinstance(space, spaces.MultiBinary):
         return partial(_write_array, title, out.reshape(space.shape), None)
     if isinstance(space, spaces.Discrete):
@@ -98,7 +98,7 @@ def _writer(leaf: Leaf, part: Part, out: np.ndarray) -> Write:
     return partial(_write_text, title, out)
 
 
-def _as_shown(space: spaces.Box, part: Part, out: np.ndarray) -> np.ndarray:
+def _in_shape_of_space(space: spaces.Box, part: Part, out: np.ndarray) -> np.ndarray:
     """A view of a stored part in the shape of its space: stacked frames and leading channels are stored last."""
     shape = space.shape
     if len(part.shape) == 3 and len(shape) == 4:

@@ -1,5 +1,6 @@
 """A single environment for a user's own loop: of any kind, as a `gymnasium.Env` or a `pettingzoo.ParallelEnv`."""
 
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -40,15 +41,12 @@ def row_spaces(settings: EnvSettings) -> RowSpaces:
     if not isinstance(settings, Gym | PettingZoo | PythonEnv):
         spec = make_spec(settings)
         return RowSpaces(spec.single_observation_space, spec.single_action_space, [])
-    env = make_single(settings)
-    try:
+    with closing(make_single(settings)) as env:
         if isinstance(env, ParallelEnv):
             agent = env.possible_agents[0]
             return RowSpaces(env.observation_space(agent), env.action_space(agent), [])
         inner, transforms = unwrap_rows(env)
         return RowSpaces(inner.observation_space, inner.action_space, transforms)
-    finally:
-        env.close()
 
 
 class SingleEnv(gymnasium.Env):

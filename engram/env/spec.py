@@ -108,7 +108,7 @@ class EnvSpec:
 
     @property
     def only_symbols(self) -> bool:
-        """Whether observations are a few symbols without a place, as in games of cards, and the previous action."""
+        """Whether observations are only symbols outside of grids, as in card games, beside the previous action."""
         parts = [part for part in self.all_parts if part.name != PREVIOUS_ACTION]
         return all(part.kind == "symbols" and len(part.shape) <= 1 for part in parts)
 

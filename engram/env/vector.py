@@ -26,8 +26,8 @@ _Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the first row
 class Batch:
     """Rows that step together. `buffers` do not change until the batch is sent.
 
-    Rows that were `interrupted` begin a new episode because their environment was restarted; nobody knows the outcome
-    of the action before: its reward, and whether it ended the episode.
+    Rows that were `interrupted` begin a new episode because their environment was restarted. The outcome of their
+    previous action is unknown: its reward, and whether it ended the episode.
     """
 
     rows: slice

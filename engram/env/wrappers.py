@@ -63,7 +63,7 @@ class MaskVelocity(gymnasium.ObservationWrapper):
 
 
 def only_symbols(space: spaces.Space) -> bool:
-    """Whether observations are only symbols, as in games of cards: they mean little without the previous action."""
+    """Whether observations are only symbols, as in card games: they mean little without the previous action."""
     if isinstance(space, spaces.Tuple):
         return all(map(only_symbols, space.spaces))
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
 from engram.native.library import kernels
+from engram.native.operator import Operator
 
 ROWS_PER_THREAD = 12  # fewer are not worth a thread
 PANEL = 64  # the kernels compute this many units of the first layer at a time
@@ -85,3 +86,50 @@ def _check(x: Tensor, hidden: int, outputs: int, tensors: Mapping[str, Tensor | 
         "d_w_hidden": weight, "d_b_hidden": bias, "d_w_output": (outputs, hidden),
     }  # fmt: skip
     check_tensors("layers", {"x": x, **tensors}, shapes)
+
+
+# The kernel as a custom operator, with a gradient and a fake implementation for the compiler.
+
+
+@Operator
+def two_layers_op(
+    x: Tensor, w_KI: Tensor, b_K: Tensor, w_OK: Tensor, b_O: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    """The outputs, and the hidden activations for the backward pass."""
+    return forward(x, w_KI, b_K, w_OK, b_O, activation, keep_hidden=True)
+
+
+@two_layers_op.register_fake
+def _(x, w_KI, b_K, w_OK, b_O, activation):
+    return x.new_empty(len(x), len(w_OK)), x.new_empty(len(x), len(w_KI))
+
+
+@Operator
+def two_layers_backward(
+    d_NO: Tensor, x: Tensor, w_KI: Tensor, w_OK: Tensor, hidden: Tensor, activation: str
+) -> list[Tensor]:
+    """Gradients of x, and of the weights and biases of both layers."""
+    return [*backward(d_NO, x, w_KI, w_OK, hidden, activation), d_NO.sum(0)]
+
+
+@two_layers_backward.register_fake
+def _(d_NO, x, w_KI, w_OK, hidden, activation):
+    shapes = [x.shape, w_KI.shape, w_KI.shape[:1], w_OK.shape, w_OK.shape[:1]]
+    return [x.new_empty(shape) for shape in shapes]
+
+
+def _save(ctx, inputs, output) -> None:
+    x, w_KI, _, w_OK, b_O, ctx.activation = inputs
+    ctx.has_bias = b_O is not None
+    ctx.set_materialize_grads(False)  # the hidden activations have no gradient
+    ctx.save_for_backward(x, w_KI, w_OK, output[1])
+
+
+def _differentiate(ctx, d_outputs, _):
+    if d_outputs is None:
+        return (None,) * 6
+    *gradients, d_b_O = two_layers_backward(d_outputs, *ctx.saved_tensors, ctx.activation)
+    return *gradients, d_b_O if ctx.has_bias else None, None
+
+
+two_layers_op.register_autograd(_differentiate, _save)

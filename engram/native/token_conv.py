@@ -1,4 +1,4 @@
-"""The token convolution kernel: a convolution of the tokens' box that never builds the box; float32 on the CPU."""
+"""The token convolution: a convolution of the tokens' box that never builds the box; float32 on the CPU."""
 
 # N rows, M tokens, K features, C channels
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
+from engram.native.operator import Operator
 
 ROWS_PER_THREAD = 32  # fewer are not worth a thread
 MAX_SIDE = 16  # cells a side of a window
@@ -40,6 +41,13 @@ class TokenConvCall(ctypes.Structure):
         *pointers("cell_of_location index_of_feature normalizations weight bias output scratch"),
         *pointers("d_output d_weight d_bias"),
     ]  # fmt: skip
+
+
+def token_conv(tokens_NM3: Tensor, tables: Tables, weight: Tensor, bias: Tensor, geometry: ConvGeometry) -> Tensor:
+    """The convolution of the tokens' box, [N, C, height, width], with a gradient, also under `torch.compile`."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return token_conv_op(tokens_NM3, *tables, weight, bias, list(geometry.window), list(geometry.stride))
+    return forward(tokens_NM3, tables, weight, bias, geometry)
 
 
 def forward(tokens_NM3: Tensor, tables: Tables, weight: Tensor, bias: Tensor, geometry: ConvGeometry) -> Tensor:
@@ -102,3 +110,65 @@ def _check(tokens_NM3: Tensor, geometry: ConvGeometry, tensors: dict[str, Tensor
         "d_output": output, "d_weight": weight, "d_bias": (channels,),
     }  # fmt: skip
     check_tensors(name, {key: tensor for key, tensor in tensors.items() if key in shapes}, shapes)
+
+
+# The kernel as a custom operator, with a gradient and a fake implementation for the compiler.
+
+
+@Operator
+def token_conv_op(
+    tokens_NM3: Tensor,
+    cell_of_location: Tensor,
+    index_of_feature: Tensor,
+    normalizations: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    window: list[int],
+    stride: list[int],
+) -> Tensor:
+    tables = (cell_of_location, index_of_feature, normalizations)
+    return forward(tokens_NM3, tables, weight, bias, _geometry(weight, window, stride))
+
+
+@token_conv_op.register_fake
+def _(tokens_NM3, cell_of_location, index_of_feature, normalizations, weight, bias, window, stride):
+    output = _geometry(weight, window, stride).output
+    return weight.new_empty(tokens_NM3.shape[0], *output, weight.shape[0]).permute(0, 3, 1, 2)
+
+
+@Operator
+def token_conv_backward(
+    d_output: Tensor,
+    tokens_NM3: Tensor,
+    cell_of_location: Tensor,
+    index_of_feature: Tensor,
+    normalizations: Tensor,
+    weight: Tensor,
+    window: list[int],
+    stride: list[int],
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the weight and the bias."""
+    tables = (cell_of_location, index_of_feature, normalizations)
+    return backward(d_output, tokens_NM3, tables, weight, _geometry(weight, window, stride))
+
+
+@token_conv_backward.register_fake
+def _(d_output, tokens_NM3, cell_of_location, index_of_feature, normalizations, weight, window, stride):
+    return torch.empty_like(weight), weight.new_empty(weight.shape[0])
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, _, ctx.window, ctx.stride = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx, d_output):
+    d_weight, d_bias = token_conv_backward(d_output, *ctx.saved_tensors, ctx.window, ctx.stride)
+    return None, None, None, None, d_weight, d_bias, None, None
+
+
+token_conv_op.register_autograd(_differentiate, _save)
+
+
+def _geometry(weight: Tensor, window: list[int], stride: list[int]) -> ConvGeometry:
+    return ConvGeometry((window[0], window[1]), (weight.shape[2], weight.shape[3]), (stride[0], stride[1]))

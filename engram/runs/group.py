@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.config.several import Member
+from engram.config.run_group import Member
 from engram.env.registry import adapter_path
 from engram.runs.pool import RunPool, Train
 from engram.runs.state import is_finished, read_run

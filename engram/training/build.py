@@ -11,19 +11,18 @@ from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import begin_from, load_agent
+from engram.training.device import Threads
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.loop import Training
-from engram.training.metrics import ReturnTracker
+from engram.training.metrics import Progress, ReturnTracker
 from engram.training.optimizer import make_optimizer
-from engram.training.progress import Progress
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
 from engram.training.seeding import generator
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
-from engram.training.threads import Threads
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 

@@ -1,9 +1,11 @@
-"""The device that a rank computes on, its precision, and its memory allocator."""
+"""The device that a rank computes on, its precision, its threads and its memory allocator."""
 
 import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +19,8 @@ CPU_FLAGS = Path("/proc/cpuinfo")
 TRIM, MMAP = "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"  # environment variables of glibc
 MALLOPT_PARAMETERS = {TRIM: -1, MMAP: -3}
 MALLOPT_BYTES = {TRIM: 512 << 20, MMAP: 32 << 20}  # the second is glibc's maximum
+ROWS_PER_THREAD = 32  # with fewer, waking a thread takes longer than its work
+ROWS_PER_BATCH = 128  # with fewer, a policy is hardly faster
 BFLOAT16_PRODUCT = """
 import torch
 with torch.autocast("cpu", torch.bfloat16):
@@ -85,6 +89,34 @@ def keep_freed_memory() -> None:
         return
     for name, number in MALLOPT_PARAMETERS.items():
         mallopt(number, MALLOPT_BYTES[name])
+
+
+def number_of_batches(num_workers: int, rows: int) -> int:
+    """With two batches, the policy acts on one while the environments of the other step.
+
+    Few rows make one batch, because the policy takes as long for half of them. Policy and environments then alternate.
+    """
+    return 2 if num_workers and rows >= 2 * ROWS_PER_BATCH else 1
+
+
+class Threads:
+    """The number of torch threads while learning and while acting: workers that step meanwhile need cores too.
+
+    Two busy processes with one thread per core each are many times slower than the two in turn.
+    """
+
+    def __init__(self, num_workers: int, rows: int, num_batches: int) -> None:
+        concurrent_workers = num_workers if num_batches > 1 else 0
+        self.learning = torch.get_num_threads()
+        self.acting = max(1, min(self.learning - concurrent_workers, rows // num_batches // ROWS_PER_THREAD))
+
+    @contextmanager
+    def while_acting(self) -> Iterator[None]:
+        torch.set_num_threads(self.acting)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(self.learning)
 
 
 def _announces_amx() -> bool:

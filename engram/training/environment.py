@@ -1,4 +1,4 @@
-"""The environment of a run: as the settings say, as a checkpoint stored it, or as a hook changes it between epochs."""
+"""The environment of a run: from settings or a checkpoint, changed by a hook, and what happens when it fails."""
 
 import logging
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from engram.env.check import check_environment
+from engram.env.errors import EnvError
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
@@ -14,12 +15,14 @@ from engram.env.vector import VectorEnv
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.stored.trust import code_named_in
+from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
+from engram.training.device import number_of_batches
 from engram.training.distributed import World
 from engram.training.loop import Training
+from engram.training.metrics import Record
 from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
-from engram.training.threads import number_of_batches
 
 CHECK_STEPS = 50  # of random play before a run
 
@@ -92,6 +95,29 @@ def change_environment(
     training.env.reset()
     training.rollout.change_environment(training.env)
     log.info("epoch %s: the environment is now %r", training.progress.epoch, env)
+
+
+def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Record:
+    """The results of an evaluation; none if its environments fail, which counts as a restart."""
+    try:
+        return evaluate()
+    except EnvError as error:
+        training.env.restarts.allow(error)
+        return {}
+
+
+def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:
+    """Saves the epochs before the rollout that failed; returns from where the run can resume.
+
+    The environments are gone, so it resumes with new episodes. With several ranks nothing can be saved: the others
+    are waiting in the middle of the epoch.
+    """
+    epoch = training.progress.epoch
+    if epoch > checkpoints.epoch and training.world.size == 1:
+        checkpoints.save(training, {})
+    if not checkpoints.epoch:
+        return "There is no checkpoint yet: the same command starts from the beginning."
+    return f"The same command resumes from epoch {checkpoints.epoch}."
 
 
 def _check_same_spaces(before: EnvSpec, after: EnvSpec) -> None:

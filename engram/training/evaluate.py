@@ -19,9 +19,9 @@ from engram.agent.metta_agent import MettaAgent
 from engram.env.splitmix import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
+from engram.training.device import Threads
 from engram.training.episode_tally import Evaluation, Tally
 from engram.training.settings import EVALUATION_SEED
-from engram.training.threads import Threads
 
 MAX_STEPS_WITHOUT_END = 100_000  # then no episode is expected to end at all
 

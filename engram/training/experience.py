@@ -135,14 +135,14 @@ class Experience:
         self.position[env_id] += 1
 
     def mask_unfinished(self, interrupted: Tensor, env_id: slice) -> None:
-        """Mask what these rows, [R] bool, stored of the episode that was cut off, back to the start of its segment.
+        """Mask the steps of the episode that was cut off in these rows, [R] bool, within its current segment.
 
-        To be called before the step that follows is stored. The outcome of the last action is unknown, so no advantage
-        of these steps is known.
+        Call this before storing the next step. The outcome of the last action is unknown, so these steps have no
+        advantage.
         """
         step = self.step_of(env_id)
         if step == 0:
-            return  # the outcome of the last action came with the rollout before
+            return  # nothing of it is in this rollout
         segments, steps = self._segments_of(env_id, step - 1), (step - 1) % self.horizon + 1
         starts = self.buffer["starts"][segments, :steps].int()
         later_starts = starts.flip(1).cumsum(1).flip(1) - starts
@@ -226,8 +226,8 @@ class Experience:
 def learnable(steps: TensorDictBase) -> Tensor:
     """The steps that count: those of agents that are alive, except masked ones.
 
-    A step is masked if its environment failed before the episode's end, in the same segment: what its action led to, or
-    an action after it, is unknown. It was played and can be replayed, but has no advantage and no return.
+    A step is masked if its environment failed later in the same segment and episode: the outcome of the last action is
+    unknown. Masked steps can be replayed, but have no advantage and no return.
     """
     return steps["alive"] & ~steps["masked"]
 

@@ -17,11 +17,13 @@ from engram.training.experience import Experience, learnable
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import (
     Averages,
+    Progress,
     Record,
     ReturnTracker,
     Timers,
     explained_variance,
     interleave_ranks,
+    observation_record,
     process_megabytes,
     weight_record,
 )
@@ -33,9 +35,7 @@ from engram.training.normalization import (
     value_unit,
 )
 from engram.training.numbers import NumberGuard
-from engram.training.observation_metrics import observation_record
 from engram.training.optimizer import OptimizerStep, set_options
-from engram.training.progress import Progress
 from engram.training.replay import replay_error
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules

@@ -1,4 +1,4 @@
-"""Metrics of an epoch: phase timers, mean losses, episode returns, and the file they are written to."""
+"""Progress of a run and metrics of an epoch: timers, mean losses, returns, observations, and the file for them."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +17,53 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.observations import unpack
 from engram.env.block import Episodes
 from engram.training.distributed import ALONE, World
+from engram.training.experience import Experience, learnable
 from engram.training.storage import LineFile
 
 Record = dict[str, Any]
 
 MAX_LINE = 2**22  # bytes of one record; a longer line is damaged
+SAMPLED_SEGMENTS = 8  # of a rollout, for metrics of observations: reading all images takes too long
+
+
+@dataclass
+class Progress:
+    """How far a run is."""
+
+    steps: int = 0  # agent-steps
+    epoch: int = 0
+    seconds: float = 0.0  # of training, including the time before a resume
+    _last: float = field(default_factory=time.perf_counter)
+
+    def advance(self, steps: int) -> None:
+        self.steps += steps
+        self.epoch += 1
+
+    def anneal(self, first: float, last: float, total_timesteps: int) -> float:
+        """Interpolate linearly from `first` to `last` over the run."""
+        return first + (last - first) * min(self.steps / total_timesteps, 1.0)
+
+    def fraction(self, batch_size: int, total_timesteps: int) -> float:
+        """The fraction of the run completed at the middle of the coming epoch, strictly between 0 and 1.
+
+        The last epoch fills its batch, so the run may end after `total_timesteps`; this counts whole epochs.
+        """
+        epochs = max(1, ceil((total_timesteps - self.steps) / batch_size))
+        return (self.steps + batch_size / 2) / (self.steps + epochs * batch_size)
+
+    def record(self) -> Record:
+        return {"epoch": self.epoch, "steps": self.steps}
+
+    def timing(self, phases: dict[str, float], steps: int) -> Record:
+        """Duration and speed of the epoch that just ended. Only `time/` metrics differ between equal runs."""
+        now = time.perf_counter()
+        elapsed, self._last = now - self._last, now
+        self.seconds += elapsed
+        durations = {f"time/{phase}_seconds": seconds for phase, seconds in phases.items()}
+        return {"time/seconds": self.seconds, "time/steps_per_second": steps / max(elapsed, 1e-9), **durations}
 
 
 class Timers:
@@ -50,9 +92,9 @@ class Averages:
         self._values: dict[str, list[Tensor]] = {}
 
     def add(self, group: str, values: NamedTuple) -> None:
-        for field, value in values._asdict().items():
+        for name, value in values._asdict().items():
             if value is not None:
-                self._values.setdefault(f"{group}/{field}", []).append(value.detach())
+                self._values.setdefault(f"{group}/{name}", []).append(value.detach())
 
     def take(self) -> dict[str, float]:
         values, self._values = self._values, {}
@@ -150,3 +192,34 @@ def _epoch_of(line: bytes) -> float:
         return float(json.loads(line)["epoch"])
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return float("inf")  # an incomplete or damaged line
+
+
+def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
+    """How often observations change, and the largest value that reaches the policy without normalisation.
+
+    Of a sample of this rank's segments: a diagnosis needs no more.
+    """
+    sample = experience.buffer[:: max(1, experience.segments // SAMPLED_SEGMENTS)]
+    if "env_obs" not in sample.keys():  # noqa: SIM118 (a TensorDict)
+        return {}
+    found = {
+        "observation/changes": changes(sample["env_obs"], sample["starts"] | ~learnable(sample)),
+        "observation/largest": _largest(agent, sample["env_obs"], normalized),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def changes(observations: Tensor, starts: Tensor) -> float | None:
+    """The fraction of steps [segments, T] inside episodes that show something else than the step before."""
+    inside = ~starts[:, 1:]
+    if not inside.any():
+        return None
+    differs = (observations[:, 1:] != observations[:, :-1]).flatten(2).any(2)
+    return differs[inside].float().mean().item()
+
+
+def _largest(agent: MettaAgent, observations: Tensor, normalized: bool) -> float | None:
+    covered = {normalizer.part for normalizer in agent.policy.observation_normalizers()} if normalized else set()
+    parts = unpack(agent.env_spec, observations).items()
+    sizes = [part.abs().amax().item() for name, part in parts if part.is_floating_point() and name not in covered]
+    return max(sizes, default=None)

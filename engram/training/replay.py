@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.previous import PREVIOUS
+from engram.agent.previous_step import PREVIOUS
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Minibatch, learnable
 

@@ -10,14 +10,13 @@ from torch import Tensor
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
-from engram.training.device import autocast
+from engram.training.device import Threads, autocast
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
 from engram.training.exploration import correlate, correlations, rotate
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.settings import Trainer
-from engram.training.threads import Threads
 from engram.training.trace import Trace
 
 

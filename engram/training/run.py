@@ -33,10 +33,16 @@ from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
 from engram.training.device import choose_device, keep_freed_memory, require_precision
 from engram.training.distributed import ALONE, World
-from engram.training.environment import change_environment, check_before_run, current_environment, open_environment
+from engram.training.environment import (
+    change_environment,
+    check_before_run,
+    current_environment,
+    evaluate_or_warn,
+    open_environment,
+    save_finished_epochs,
+)
 from engram.training.evaluate import evaluate
 from engram.training.exploration import with_exploration
-from engram.training.failures import evaluate_or_warn, save_finished_epochs
 from engram.training.log import log_to
 from engram.training.loop import HookResult, Training, train
 from engram.training.metrics import MetricsFile, Record

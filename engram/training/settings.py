@@ -10,7 +10,7 @@ from engram.training.schedule import SCHEDULABLE, Schedule, by_dotted_name, prob
 Positive = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=1, le=10**15)]  # at a million a second, 30 years
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Environments = Annotated[int, Field(ge=1, le=2**20)]  # more would fill the memory before anything is said
+Environments = Annotated[int, Field(ge=1, le=2**20)]  # more would fill the memory before the first message
 Workers = Annotated[int, Field(ge=0, le=1024)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -82,14 +82,14 @@ class Trainer(Settings):
     scale_batches_by_world_size: bool = False  # the sizes given here are those of all ranks together, not of each
     bptt_horizon: Size = 128
     burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
-    batch_size: Size | None = None  # agent-steps per epoch; null: one segment per row
+    batch_size: Size | None = None  # agent-steps per epoch; null: chosen for the budget and the machine
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: chosen for the machine
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
     update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
     norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
-    noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of actions; null: 0.7, for symbols only 0
+    noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of action noise; null: 0.7, or 0 for symbols
     on_nan: Literal["stop", "skip"] = "stop"  # skip: leave out minibatches, and restart environments, with bad numbers
     replay_error_bound: PositiveFloat | None = None  # null: 0.001, with bfloat16 0.1
     gradient_bound: PositiveFloat | None = 1000.0  # times the running median; several epochs above stop the run

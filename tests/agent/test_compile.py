@@ -15,11 +15,14 @@ from engram.agent.policy_factory import make_policy
 from engram.agent.recurrent import CORES
 from engram.agent.settings import POLICIES, PyAgent
 
-# Every policy with one core, and one policy with every core: an encoder does not know its core.
-TO_MACHINE_CODE = [("fast", "lstm")]  # slow to make; the others are traced whole, which shows any graph break
-PAIRS = [*((name, "lstm") for name in POLICIES), *(("fast", core) for core in CORES if core != "lstm")]
-TRACED = [pair for pair in PAIRS if pair not in TO_MACHINE_CODE]
-CASES = [(*pair, "inductor") for pair in TO_MACHINE_CODE] + [(*pair, "aot_eager") for pair in TRACED]
+# One policy with every core, and one core with every encoder: an encoder does not know its core. Machine code takes
+# long to make, so it is made for one pair. Cores are traced with their gradient; encoders, which have no operators of
+# their own, without it. latent_attn_med has the modules of latent_attn_small.
+CASES = [
+    ("fast", "lstm", "inductor"),
+    *(("fast", core, "aot_eager") for core in CORES if core != "lstm"),
+    *((name, "lstm", "eager") for name in POLICIES if name not in ("fast", "latent_attn_med")),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +73,7 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
 def test_acting_and_learning_compile_and_give_the_same_numbers(name: str, core: str, backend: str) -> None:
     policy = made(name, core)
     run = compiled(policy, backend)
-    segment = play(policy, ROWS, 5, 0.2, rollouts=2)[1]
+    segment = play(policy, ROWS, 3, 0.3, rollouts=2)[1]
     assert_same(acted(policy, run), acted(policy, policy))
     assert_same(learned(policy, run, segment), learned(policy, policy, segment))
 
@@ -84,8 +87,8 @@ def test_acting_is_one_graph() -> None:
 def test_slices_of_other_sizes_compile_and_replay() -> None:
     policy = made()
     policy.reserve_memory(9)
-    run = compiled(policy, "aot_eager")
-    segments = play(run, 9, 6, 0.2, rollouts=2, spec=policy.env_spec)
+    run = compiled(policy, "eager")
+    segments = play(run, 9, 3, 0.3, rollouts=2, spec=policy.env_spec)
     assert replay_difference(policy, segments) < 1e-5
     assert replay_difference(run, segments) < 1e-5
 

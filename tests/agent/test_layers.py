@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
-from engram.agent.layers import ACTIVATIONS, two_layers, two_layers_op
+from engram.agent.layers import ACTIVATIONS, two_layers
 from engram.native import layers as native
+from engram.native.layers import two_layers_op
 from engram.native.library import kernels, without_kernels
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")

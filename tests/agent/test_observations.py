@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from support.parity import copy_weights
 from tensordict import TensorDict
 
 from engram.agent.encoders.parts import OneHot, PartsEncoder, SymbolGridEncoder
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import pack, unpack
-from engram.agent.parity import copy_weights
 from engram.agent.policy_factory import make_policy
 from engram.agent.settings import PyAgent
 from engram.agent.transfer import check_compatible

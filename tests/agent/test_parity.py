@@ -4,10 +4,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from support.designs import PAIRS, changed, design
+from support.parity import copy_weights, python_parameters
 from support.playing import Segment, play, replay, token_spec, vector_env
 
 from engram import ComponentPolicy, EnvSpec
-from engram.agent.parity import copy_weights, python_parameters
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.settings import PyAgent

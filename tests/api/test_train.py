@@ -106,10 +106,10 @@ print(engram.train(Mine, total_timesteps=16, run="mine", trainer=sizes, progress
 """
 
 
-@pytest.mark.parametrize("how", ["script", "stdin", "-c"])
+@pytest.mark.parametrize("how", ["script", "stdin"])
 def test_a_program_without_a_main_guard_trains_with_workers(how, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    words = {"script": ["script.py"], "stdin": ["-"], "-c": ["-c", SCRIPT]}[how]
+    words = {"script": ["script.py"], "stdin": ["-"]}[how]
     done = subprocess.run(
         [sys.executable, *words],
         input=SCRIPT if how == "stdin" else None,

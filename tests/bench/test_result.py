@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from engram.bench.race import Entry, Race
-from engram.bench.result import BenchResult, Threshold, default_path, fit_line, write
-from engram.bench.table import show
+from engram.bench.result import BenchResult, Threshold, default_path, fit_line, show, write
 
 
 def a_result() -> BenchResult:

@@ -1,10 +1,13 @@
 """`engram bench`: every verb runs at tiny sizes and gives the same form of result; mistakes fail at once."""
 
 import json
+from contextlib import nullcontext
+from unittest.mock import create_autospec
 
 import pytest
 
 from engram.bench import env, scale, train
+from engram.bench.meter import Meter
 from engram.cli import bench as command
 from engram.cli.main import main
 
@@ -56,14 +59,35 @@ def test_train(capsys, monkeypatch) -> None:
     assert 0 < sum(entry["phases"].values()) <= 1
 
 
+class FakeProgram:
+    """A program of two epochs per turn, which need ever more memory."""
+
+    epochs = 0
+
+    def request(self, command: dict, timeout: float) -> dict:
+        self.epochs += 2
+        return {"notes": {"megabytes": [100.0 + self.epochs] * 2, "seconds": [0.1, 0.1]}}
+
+
 def test_scale(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(scale, "RUN", TINY_RUN)
+    monkeypatch.setattr(scale, "start_program", lambda command, variables: nullcontext(FakeProgram()))
     monkeypatch.setattr(scale, "FACTORS", (1, 2))
     sizes = ["--rows", "4", "--steps", "2", "--hidden", "8", "--epochs", "10"]
     result = bench(capsys, "scale", *SMALL, *sizes)
     axes = {fit["axis"] for fit in result["fits"]}
     assert {"rows", "steps", "hidden size²", "epochs of a run"} <= axes
     assert all({"slope", "r2", "x", "y"} <= fit.keys() for fit in result["fits"])
+    memory = next(fit for fit in result["fits"] if fit["what"] == "MB of the process")
+    assert memory["slope"] == pytest.approx(1.0)
+
+
+def test_a_measured_run_notes_the_memory_and_seconds_of_each_epoch() -> None:
+    notes, meter = [], create_autospec(Meter, instance=True)
+    meter.note.side_effect = lambda name, value: notes.append((name, value))
+    record = {"steps": 32, "return": None, "process/megabytes": 200.0, "time/steps_per_second": 64.0}
+    train.MeterDisplay(meter).update(record)
+    assert notes == [("megabytes", 200.0), ("seconds", 0.5)]
+    meter.iteration.assert_called_once_with(32, None)
 
 
 def test_a_result_is_printed_and_written_to_the_given_file(capsys, tmp_path) -> None:

@@ -113,8 +113,6 @@ USER_MODULE = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 from pettingzoo import ParallelEnv
-from torch import nn
-from engram import LSTMWrapper
 
 gymnasium.register("Pole-v0", CartPoleEnv, max_episode_steps=20)
 
@@ -132,6 +130,10 @@ class Duel(ParallelEnv):
 
     def action_space(self, agent):
         return gymnasium.spaces.Discrete(2)
+"""
+USER_POLICY = """
+from torch import nn
+from engram import LSTMWrapper
 
 class Mine(LSTMWrapper):
     def __init__(self, env, **kwargs):
@@ -163,9 +165,10 @@ def test_environments_and_wrappers_in_the_current_folder_are_found(tmp_path, env
 
 def test_a_policy_in_the_current_folder_trains_with_workers(tmp_path):
     (tmp_path / "user_module.py").write_text(USER_MODULE)
+    (tmp_path / "user_policy.py").write_text(USER_POLICY)
     sizes = ("num_envs=2", "num_workers=1", "bptt_horizon=8", "batch_size=32", "minibatch_size=16")
     words = [f"trainer.{size}" for size in (*sizes, "total_timesteps=64")]
-    result = run_in(tmp_path, "train", "py_agent=user_module:Mine", *POLE, *words, "device=cpu", "run=x")
+    result = run_in(tmp_path, "train", "py_agent=user_policy:Mine", *POLE, *words, "device=cpu", "run=x")
     assert result.returncode == 0, result.stderr
 
 

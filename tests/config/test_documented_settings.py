@@ -9,8 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from engram.config import setting_names
-from engram.config.groups import choices
-from engram.config.recipe import read_recipe
+from engram.config.groups import choices, read_recipe
 from engram.config.run_directory import MAY_CHANGE
 from engram.training.settings import Trainer, Wandb
 

@@ -44,7 +44,7 @@ def test_observations_that_a_run_cannot_store_are_errors(fault, message):
     ("fault", "message"),
     [
         ("bounds", "the observation['position'] has values from"),
-        ("seed", "the same seed and actions gave other observations at step 0 the second time"),
+        ("seed", "the same seed and actions gave different observations at step 0 the second time"),
     ],
 )
 def test_problems_that_a_run_tolerates_are_warnings(fault, message):

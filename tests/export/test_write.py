@@ -26,8 +26,7 @@ CORE_STEPS = 300  # their environment is quick, and their memory lasts for long
 POLICIES = {
     "fast": ("env=tmaze",),
     "latent_attn_tiny": ("env=tmaze", "py_agent=latent_attn_tiny"),
-    "latent_attn_small": ("env=tmaze", "py_agent=latent_attn_small"),
-    "latent_attn_med": ("env=tmaze", "py_agent=latent_attn_med"),
+    "latent_attn_small": ("env=tmaze", "py_agent=latent_attn_small"),  # of the same modules as latent_attn_med
     "example": ("env=tmaze", "py_agent=example"),
     "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
     "gru": ("env=recall", "py_agent.core=gru"),

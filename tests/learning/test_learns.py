@@ -8,14 +8,15 @@ from support.running import Silent
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
+from engram.training.loop import HookResult
 from engram.training.run import start
 
 
-def best_return(directory: Path, *words: str) -> float:
-    """The best mean over recent episodes."""
+def best_return(directory: Path, *words: str, enough: float = 0.8) -> float:
+    """The best mean over recent episodes. A run that has learned enough ends."""
     settings = load([*words, f"runs_dir={directory}", "run=x", "trainer.num_workers=0"])
     prepare_directory(settings)
-    start(settings, Silent())
+    start(settings, Silent(), on_epoch=lambda record: HookResult(stop=(record["return"] or 0.0) > enough))
     records = [json.loads(line) for line in (directory / "x" / "metrics.jsonl").read_text().splitlines()]
     assert max(record["memory/replay_error"] for record in records) < 1e-5
     return max(record["return"] for record in records if record["return"] is not None)

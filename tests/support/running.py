@@ -17,6 +17,7 @@ SMALL = (
     "trainer.bptt_horizon=8",
     f"trainer.batch_size={BATCH}",
     "trainer.minibatch_size=48",
+    "trainer.update_epochs=2",
     "trainer.num_workers=0",
     "trainer.checkpoint.interval=1",
     "trainer.ppo.ent_coef=0.01",

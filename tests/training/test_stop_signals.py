@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from engram.training.stop_signals import HungUp, Stopped, Terminated, request_stop
+from engram.training.stop_signals import STOPS, HungUp, Terminated, request_stop
 
 
 def test_the_first_signal_is_a_request_and_the_second_one_raises():
@@ -14,7 +14,12 @@ def test_the_first_signal_is_a_request_and_the_second_one_raises():
         with pytest.raises(HungUp):
             os.kill(os.getpid(), signal.SIGHUP)
     assert shown == ["stopping after this epoch, with a checkpoint; a second signal stops at once"]
-    assert (Stopped.exit_code, Terminated.exit_code, HungUp.exit_code) == (130, 143, 129)
+
+
+def test_every_signal_has_the_exit_code_of_a_shell():
+    assert {number: stop.exit_code for number, stop in STOPS.items()} == {
+        number: 128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    }
 
 
 def test_handlers_are_restored():

@@ -1,5 +1,7 @@
 """sb3-contrib's RecurrentPPO."""
 
+from collections.abc import Callable
+
 import cartpole
 import torch
 from meter import Meter, options
@@ -22,13 +24,15 @@ class Encoder(BaseFeaturesExtractor):
 
 
 class MeterCallback(BaseCallback):
-    def __init__(self, meter: Meter, steps: int) -> None:
+    """Reports every update; `recent_return` gives the mean return of recent episodes."""
+
+    def __init__(self, meter: Meter, steps: int, recent_return: Callable[[], float | None]) -> None:
         super().__init__()
-        self.meter, self.steps, self.started = meter, steps, False
+        self.meter, self.steps, self.recent_return, self.started = meter, steps, recent_return, False
 
     def _on_rollout_start(self) -> None:
         if self.started:  # the start of a rollout is the end of the previous update
-            self.meter.iteration(self.steps, cartpole.recent_return())
+            self.meter.iteration(self.steps, self.recent_return())
         self.started = True
 
     def _on_step(self) -> bool:
@@ -69,7 +73,7 @@ def main() -> None:
     meter.wrap(model.env, "step", "environment")
     meter.wrap(model, "collect_rollouts", "inference")
     meter.wrap(model, "train", "learning")
-    model.learn(total_timesteps=10**12, callback=MeterCallback(meter, batch))
+    model.learn(total_timesteps=10**12, callback=MeterCallback(meter, batch, cartpole.recent_return))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import control
 import torch
 from meter import Meter, options
+from run_sb3_contrib import MeterCallback
 from sb3_contrib import RecurrentPPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
@@ -73,21 +73,9 @@ ZOO = {  # environments in parallel, and the arguments of RecurrentPPO; rates an
 }
 
 
-class MeterCallback(BaseCallback):
-    def __init__(self, meter: Meter, steps: int) -> None:
-        super().__init__()
-        self.meter, self.steps, self.started = meter, steps, False
-
-    def _on_rollout_start(self) -> None:
-        if self.started:  # the start of a rollout is the end of the previous update
-            self.meter.iteration(self.steps, control.recent_return())
-        self.started = True
-
+class ZooCallback(MeterCallback):
     def _on_training_end(self) -> None:
-        self.meter.iteration(self.steps, control.recent_return())
-
-    def _on_step(self) -> bool:
-        return True
+        self.meter.iteration(self.steps, self.recent_return())
 
 
 def main() -> None:
@@ -98,7 +86,7 @@ def main() -> None:
     envs = VecNormalize(DummyVecEnv([lambda: control.MaskedControl(name)] * number), gamma=settings["gamma"])
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=task["seed"], device="cpu", **settings)
     torch.set_num_threads(task["threads"])
-    model.learn(task["steps"], callback=MeterCallback(meter, number * settings["n_steps"]))
+    model.learn(task["steps"], callback=ZooCallback(meter, number * settings["n_steps"], control.recent_return))
     envs.training, envs.norm_reward = False, False
     greedy, _ = evaluate_policy(model, envs, task["evaluate"], deterministic=True, warn=False)
     meter.end(greedy=float(greedy))

@@ -42,9 +42,9 @@ class NormaliserComponent(Component):
         return inputs[0]
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.box import ObservationNormaliser
+        from engram.agent.encoders.box import BoxNormaliser
 
-        return ObservationNormaliser(context.spec)
+        return BoxNormaliser(context.spec)
 
 
 class StripPaddingComponent(Component):
@@ -150,7 +150,7 @@ class VectorEncoderComponent(WeightedComponent):
         return Shape("features", (self.size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.vector import VectorEncoder
+        from engram.agent.encoders.parts import VectorEncoder
 
         return VectorEncoder(inputs[0].sizes[0], self.size, self.hidden_size)
 
@@ -166,7 +166,7 @@ class ImageEncoderComponent(WeightedComponent):
         return Shape("features", (self.size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.vector import ImageEncoder
+        from engram.agent.encoders.parts import ImageEncoder
 
         height, width, channels = inputs[0].sizes
         return ImageEncoder((height, width, channels), self.size)

@@ -97,7 +97,8 @@ def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[N
     for text in names:
         match = SOURCE.fullmatch(str(text).replace(" ", ""))
         if match is None:
-            problems.add(f"{name}.sources", f"{text!r} is no component: write NAME, or 'NAME[START:STOP]' for a slice")
+            fix = "write NAME, or 'NAME[START:STOP]' for a slice"
+            problems.add(f"{name}.sources", f"{text!r} is not the name of a component: {fix}")
             match, valid = SOURCE.match(str(text)), False
         if match is not None:
             sources.append(NodeInput(match[1], *(None if end is None else int(end) for end in match.groups()[1:])))

@@ -19,7 +19,7 @@ from engram.agent.components.plan import PlanStep, make_plan
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
-from engram.agent.previous import PreviousStep, split_previous
+from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.memory_call import run_with_memory
 from engram.agent.recurrent.store import MemoryStore

@@ -7,8 +7,7 @@ from torch import nn
 
 from engram.agent.encoders.attention import ATTENTION_SIZES, AttentionEncoder
 from engram.agent.encoders.box import BoxEncoder
-from engram.agent.encoders.parts import PartsEncoder
-from engram.agent.encoders.vector import ImageEncoder, VectorEncoder
+from engram.agent.encoders.parts import ImageEncoder, PartsEncoder, VectorEncoder
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.encoders.convolution import Conv2d, conv_shape
-from engram.agent.encoders.token_conv import token_conv
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
 from engram.agent.initialisation import initialise
 from engram.env.spec import EnvSpec
 from engram.native.library import available
-from engram.native.token_conv import ConvGeometry
+from engram.native.token_conv import ConvGeometry, token_conv
 from engram.tracing import is_traced
 
 
@@ -36,7 +35,7 @@ class TokensToBox(nn.Module):
         return box.view(rows, *self.window, self.layers).permute(0, 3, 1, 2)
 
 
-class ObservationNormaliser(nn.Module):
+class BoxNormaliser(nn.Module):
     """Divides each layer of a box [N, K, H, W] by the normalisation of its feature."""
 
     normalizations: Tensor

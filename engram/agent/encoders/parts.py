@@ -1,23 +1,58 @@
-"""The encoder of several parts, and of symbols: each part by its kind, joined by two linear layers."""
+"""Encoders of observations that are not tokens: vectors, images, symbols, and several parts together."""
 
 # N rows, H x W cells, C channels
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from engram.agent.encoders.convolution import fit_convolution
-from engram.agent.encoders.vector import ImageEncoder
 from engram.agent.initialisation import initialise
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import Observations, torch_dtype
 from engram.env.parts import Part
 from engram.env.spec import EnvSpec
 
+IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
+GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 FLAT_SYMBOLS = 8192  # one-hot entries up to which a grid of symbols is read as a whole: 7 x 7 x 3 of 16 values has 2352
 CELL_SIZE = 32  # features of a cell of a larger grid
-GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))  # channels, kernel, stride
+
+
+class VectorEncoder(nn.Module):
+    """A vector [N, size], normalised, to features [N, output_size]: two linear layers, ReLU after each."""
+
+    def __init__(self, size: int, output_size: int = 128, hidden_size: int = 128) -> None:
+        super().__init__()
+        self.normalizer = ObservationNormalizer(size)
+        self.linear1 = initialise(nn.Linear(size, hidden_size), "relu")
+        self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        x = self.normalizer(vectors.to(self.linear1.weight.dtype))
+        return self.linear2(self.linear1(x).relu_()).relu_()
+
+
+class ImageEncoder(nn.Module):
+    """An image [N, H, W, C] to features [N, output_size]: three convolutions and a linear layer, ReLU after each.
+
+    Bytes are divided by 255, other dtypes are not scaled. In small images kernels and strides shrink until each
+    convolution leaves 3 cells a side (`fit_convolution`).
+    """
+
+    def __init__(self, shape: tuple[int, int, int], output_size: int = 128) -> None:
+        super().__init__()
+        self.convolutions, features = _convolutions(shape, IMAGE_CONVOLUTIONS)
+        self.linear = initialise(nn.Linear(features, output_size), "relu")
+
+    def forward(self, images_NHWC: Tensor) -> Tensor:
+        x = images_NHWC.to(self.linear.weight.dtype)
+        if images_NHWC.dtype == torch.uint8:
+            x = x / 255
+        x = self.convolutions(x.permute(0, 3, 1, 2))
+        return self.linear(x.flatten(1)).relu()
 
 
 class OneHot(nn.Module):
@@ -47,14 +82,9 @@ class SymbolGridEncoder(nn.Module):
         super().__init__()
         self.one_hot = OneHot(part)
         self.cell = initialise(nn.Linear(self.one_hot.size, CELL_SIZE), "relu")
-        (height, width, _), inputs = part.shape, CELL_SIZE
-        size, convolutions = (height, width), []
-        for channels, kernel, stride in GRID_CONVOLUTIONS:
-            sizes = fit_convolution(size, kernel, stride, leave=3)
-            convolutions += [initialise(nn.Conv2d(inputs, channels, sizes.kernel, sizes.stride), "relu"), nn.ReLU()]
-            size, inputs = sizes.output, channels
-        self.convolutions = nn.Sequential(*convolutions)
-        self.linear = initialise(nn.Linear(inputs * math.prod(size), output_size), "relu")
+        height, width, _ = part.shape
+        self.convolutions, features = _convolutions((height, width, CELL_SIZE), GRID_CONVOLUTIONS)
+        self.linear = initialise(nn.Linear(features, output_size), "relu")
 
     def forward(self, symbols_NHWC: Tensor) -> Tensor:
         cells = self.cell(self.one_hot(symbols_NHWC).to(self.cell.weight.dtype)).relu()
@@ -85,6 +115,17 @@ class PartsEncoder(nn.Module):
             features.append(reader(value).flatten(1).to(dtype))
         x = features[0] if len(features) == 1 else torch.cat(features, 1)
         return self.linear2(self.linear1(x).relu()).relu()
+
+
+def _convolutions(shape: tuple[int, int, int], layers: Sequence[tuple[int, int, int]]) -> tuple[nn.Sequential, int]:
+    """Convolutions for an input [H, W, C], ReLU after each, and the number of features they give."""
+    height, width, inputs = shape
+    size, modules = (height, width), list[nn.Module]()
+    for channels, kernel, stride in layers:
+        sizes = fit_convolution(size, kernel, stride, leave=3)
+        modules += [initialise(nn.Conv2d(inputs, channels, sizes.kernel, sizes.stride), "relu"), nn.ReLU()]
+        size, inputs = sizes.output, channels
+    return nn.Sequential(*modules), inputs * math.prod(size)
 
 
 def _reader(part: Part) -> tuple[nn.Module, int]:

@@ -13,17 +13,17 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.actions import at_least_float32, make_actions
+from engram.agent.actions import at_least_float32, describe_actions, make_actions
 from engram.agent.normalization import ObservationNormalizer, ValueNormalizer
 from engram.agent.observations import example, first_tensor
-from engram.agent.policies.shape_checks import check_outputs
-from engram.agent.previous import PreviousStep
+from engram.agent.previous_step import PreviousStep
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
+from engram.settings import UserError
 from engram.tracing import is_traced
 
 IMPOSSIBLE = -1e9  # finite, so that a row whose mask allows nothing (an absent agent) has no NaN
@@ -223,3 +223,39 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         if name in known:  # to a base class, which does not receive it
             hint = "; let __init__ take **kwargs and give them to super().__init__"
         warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)
+
+
+def check_features(policy: str, features: Any, rows: int, input_size: int) -> None:
+    """Of `encode_observations`: `input_size` numbers for each of N rows."""
+    if not isinstance(features, Tensor) or features.shape[:1] != (rows,) or features.shape[1:].numel() != input_size:
+        raise UserError(
+            f"{policy}: encode_observations returned {_describe(features)}, but the core expects "
+            f"[{rows}, {input_size}] (input_size={input_size}): make the two agree"
+        )
+
+
+def check_pair(policy: str, decoded: Any) -> tuple[Tensor, Tensor]:
+    """Of `decode_actions`: two tensors."""
+    if isinstance(decoded, tuple | list) and len(decoded) == 2 and all(isinstance(each, Tensor) for each in decoded):
+        return decoded[0], decoded[1]
+    raise UserError(f"{policy}: decode_actions returned {_describe(decoded)}, expected two tensors, logits and values")
+
+
+def check_outputs(policy: str, spec: EnvSpec, width: int, logits: Tensor, value: Tensor, rows: int, steps: int) -> None:
+    """Of `decode_actions`, for B rows and T steps: logits [N, width], and values [N] or [N, 1]."""
+    count = rows * steps
+    if logits.shape != (count, width):
+        raise UserError(
+            f"{policy}: decode_actions returned logits {_describe(logits)}, but {describe_actions(spec)} need "
+            f"[{count}, {width}]: return self.action_space.logits of them per row"
+        )
+    shape = value.shape[:-1] if value.dim() > 1 and value.shape[-1] == 1 else value.shape
+    if shape != (count,) and shape != (rows, steps):
+        raise UserError(
+            f"{policy}: decode_actions returned values {_describe(value)}, expected one for each row of logits: "
+            f"[{count}] or [{count}, 1]"
+        )
+
+
+def _describe(given: Any) -> str:
+    return str(list(given.shape)) if isinstance(given, Tensor) else f"a {type(given).__name__}"

@@ -18,11 +18,13 @@ class Fast(LSTMWrapper):
     >>> policy = Fast(gymnasium.make_vec("CartPole-v1"), hidden_size=64)
     """
 
+    encoder_kind = "fast"  # of tokens; other observations have their own encoders
+
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers or EnvSpec.of(env).default_layers, **kwargs)
-        self.encoder = make_encoder(self.actor_spec, "fast", input_size)
+        self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
         self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
         self.critic = make_critic(self.env_spec, hidden_size)
 

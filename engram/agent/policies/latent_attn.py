@@ -2,35 +2,16 @@
 
 from typing import Any
 
-from torch import Tensor, nn
-
-from engram.agent.encoders import make_encoder
-from engram.agent.heads import make_actor, make_critic
-from engram.agent.observations import Observations
-from engram.agent.policies.lstm_wrapper import LSTMWrapper
+from engram.agent.policies.fast import Fast
 
 
-class LatentAttn(LSTMWrapper):
-    """The base of the three sizes, which differ only in the encoder's `ATTENTION_SIZES`."""
-
-    encoder_kind: str
+class LatentAttn(Fast):
+    """The base of the three sizes: `fast` with a different encoder of tokens, and two layers everywhere."""
 
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
     ) -> None:
-        super().__init__(env, None, input_size, hidden_size, num_layers, **kwargs)
-        self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
-        self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
-        self.critic = make_critic(self.env_spec, hidden_size)
-
-    def encode_observations(self, observations: Observations) -> Tensor:
-        return self.encoder(observations)
-
-    def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor(hidden), self.critic(hidden)
-
-    def value_layer(self) -> nn.Linear:
-        return self.critic.value
+        super().__init__(env, input_size, hidden_size, num_layers, **kwargs)
 
 
 class LatentAttnTiny(LatentAttn):

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
 from engram.agent.observations import Observations
-from engram.agent.policies.base import Policy, call_shape, warn_of_unused
-from engram.agent.policies.shape_checks import check_features, check_pair
-from engram.agent.previous import PreviousStep, split_previous
+from engram.agent.policies.base import Policy, call_shape, check_features, check_pair, warn_of_unused
+from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.lstm import LSTM

@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from engram.agent.operator import Operator
 from engram.agent.recurrent.core import before_each_step, clear
+from engram.native.operator import Operator
 
 
 def fused_gru_layer(x_TBI: Tensor, h_BH: Tensor, starts_TB: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ break here.
 import torch
 from torch import Tensor
 
-from engram.agent.operator import Operator
 from engram.agent.recurrent.core import before_each_step, clear
 from engram.native import lstm as native
+from engram.native.operator import Operator
 
 ROWS_AT_ONCE = 2048  # in PyTorch, so that the gates of a chunk stay in cache
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from engram.agent.observations import with_parts
 from engram.agent.policies.base import Policy
-from engram.agent.previous import PreviousStep
+from engram.agent.previous_step import PreviousStep
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
 from engram.audit.adapters.row_state import leaves
 from engram.audit.retained import copy_policy, restore_retained

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engram.bench.learning.result import Row
-from engram.bench.learning.table import COLUMNS, cells
+from engram.bench.learning.result import COLUMNS, Row, cells
 from engram.training.estimate import estimate
 
 TEMPLATE = Path(__file__).with_name("page.html")

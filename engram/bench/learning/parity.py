@@ -8,8 +8,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from engram.bench.learning.result import Row
-from engram.bench.learning.table import WIDTH
+from engram.bench.learning.result import WIDTH, Row
 
 ALPHA = 0.05
 MAX_SPLITS = 20_000  # beyond 8 runs each: enough splits, evenly spaced among all

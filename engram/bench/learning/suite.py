@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
-from engram.config.groups import choices
+from engram.config.groups import Recipe, choices, read_recipe
 from engram.config.load import SETTINGS_FILE, describe_run, load
-from engram.config.recipe import Recipe, read_recipe
 from engram.config.run_directory import differences
 from engram.cores import available_cores
 from engram.env.settings import agents_of

@@ -8,8 +8,8 @@ from mettagrid.policy.policy_env_interface import PolicyEnvInterface
 from engram.env.block import Buffers
 from engram.env.errors import explained
 from engram.env.mettagrid.block import MettagridBlock
+from engram.env.mettagrid.simulators import max_tokens_seen, with_margin
 from engram.env.mettagrid.tags import TAG, Tags
-from engram.env.mettagrid.token_budget import max_tokens_seen, with_margin
 from engram.env.mettagrid.world_file import read_world
 from engram.env.mettagrid.worlds import max_tokens_in_view, world
 from engram.env.settings import MettagridFile, MettagridWorld, TMaze

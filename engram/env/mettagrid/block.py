@@ -18,9 +18,8 @@ from mettagrid.mettagrid_c import MettaGrid
 
 from engram.env.block import Buffers, Column, Ended
 from engram.env.episode_log import EpisodeLog
-from engram.env.mettagrid.simulators import SimulatorFactory
+from engram.env.mettagrid.simulators import SimulatorFactory, overflow
 from engram.env.mettagrid.tags import TagRenamer, Tags
-from engram.env.mettagrid.token_budget import overflow
 from engram.env.scene import GridObject, GridScene
 
 

@@ -1,5 +1,9 @@
-"""Makes mettagrid simulators of one world, quickly: every episode needs a new one, since they cannot be reset."""
+"""Makes mettagrid simulators of one world, quickly, and counts the tokens that its observations need.
 
+Every episode needs a new simulator, since they cannot be reset.
+"""
+
+import re
 from collections.abc import Callable
 
 import mettagrid.config.mettagrid_c_config as conversion
@@ -11,10 +15,16 @@ from mettagrid.map_builder.map_builder import HasSeed
 from mettagrid.map_builder.random_map import RandomMapBuilder
 from mettagrid.mettagrid_c import MettaGrid
 
+from engram.env.spec import EMPTY_LOCATION
+from engram.settings import UserError
+
 Grid = list[list[str]]  # the object in each cell, by its map name
 Maps = Callable[[int], Grid]  # from a seed
 
 _SIMULATOR = 0x2545F491  # gives the simulator a different seed than its map
+_AMPLE = 4096  # tokens per observation while counting how many are needed
+_EPISODES = 4
+_AGENT_STEPS = 2000  # per episode; takes 0.2 s in all
 
 
 class SimulatorFactory:
@@ -41,6 +51,43 @@ class SimulatorFactory:
 def simulator_seed(episode_seed: int) -> int:
     """The seed of an episode's simulator; that of its map is `episode_seed` itself."""
     return episode_seed ^ _SIMULATOR
+
+
+def max_tokens_seen(config: MettaGridConfig) -> int:
+    """The largest number of tokens in one observation, in a few short episodes of random actions."""
+    config = config.model_copy(deep=True)
+    game = config.game
+    game.obs.num_tokens = _AMPLE
+    factory = SimulatorFactory(config)
+    agents, actions = game.num_agents, len(game.actions.actions())
+    observations = np.empty((agents, _AMPLE, 3), np.uint8)
+    terminals, truncations = np.zeros((2, agents), np.bool_)
+    rewards, (moves, vibes) = np.zeros(agents, np.float32), np.zeros((2, agents), np.int32)
+    steps = max(_AGENT_STEPS // agents, 10)
+    steps = min(steps, game.max_steps or steps)  # 0: no limit
+    random, maximum = np.random.default_rng(0), 0
+    for seed in range(_EPISODES):
+        simulator = factory.make(seed)
+        simulator.set_buffers(observations, terminals, truncations, rewards, moves, vibes)
+        for _ in range(steps):
+            maximum = max(maximum, int((observations[:, :, 0] != EMPTY_LOCATION).sum(axis=1).max()))
+            moves[:] = random.integers(actions, size=agents)
+            simulator.step()
+    return maximum
+
+
+def overflow(error: RuntimeError, where: str) -> UserError | None:
+    """A readable error if the simulator complains that an observation did not fit; otherwise None."""
+    found = re.search(r"token budget exceeded.*budget=(\d+), attempted=(\d+)", str(error))
+    if found is None:
+        return None
+    budget, needed = map(int, found.groups())
+    return UserError(f"{where}: an observation needs {needed} tokens, more than {budget}: use {with_margin(needed)}")
+
+
+def with_margin(tokens: int) -> int:
+    """One and a half times as many, rounded up to a multiple of 16."""
+    return -(-tokens * 3 // 32) * 16
 
 
 def _ascii_maps(game: GameConfig) -> Maps | None:
@@ -93,9 +140,8 @@ def _built_maps(game: GameConfig) -> Maps:
             maker = builder.model_copy(update={"seed": seed}, deep=True).create()
         else:
             maker = builder.create()
-            maker.shuffle_spawn_indices = np.random.default_rng(
-                seed
-            ).shuffle  # otherwise spawn points are shuffled without a seed
+            # Otherwise spawn points are shuffled without a seed.
+            maker.shuffle_spawn_indices = np.random.default_rng(seed).shuffle
         return maker.build_for_num_agents(agents).grid.tolist()
 
     return grid

@@ -62,7 +62,7 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
 
 
 def _described(error: ValidationError) -> list[str]:
-    """One line for each field. One that may have several forms has an error for each form: only these are named."""
+    """One line for each field. Pydantic reports a union once for each of its types: those become one line."""
     lines, forms = [], dict[str, list[str]]()
     for problem in error.errors():
         names = [str(part) for part in problem["loc"]]

@@ -38,7 +38,7 @@ def test_the_bundled_designs_have_no_problems(name: str) -> None:
         ({"fc1": {"sources": ["flat", "fc2"]}}, ": fc2 → fc1 → fc2 is a cycle"),
         ({"fc1": {"sources": ["flat", "fc1"]}}, ": fc1 → fc1 is a cycle"),
         ({"fc1": {"sources": ["flatt"]}}, "fc1.sources: no component 'flatt'; did you mean flat?"),
-        ({"fc1": {"sources": ["flat[3]"]}}, "fc1.sources: 'flat[3]' is no component: write NAME"),
+        ({"fc1": {"sources": ["flat[3]"]}}, "fc1.sources: 'flat[3]' is not the name of a component: write NAME"),
         ({"fc1": {"sources": 3}}, "fc1.sources: 3 is not a list of names"),
         ({"fc1": {"sources": []}}, "fc1.sources: linear takes 1 source, got none: name what it reads"),
         ({"critic": {"sources": ["_core_", "actor"]}}, "critic.sources: linear takes 1 source, got 2 (_core_, actor)"),

@@ -1,7 +1,9 @@
 """`engram bench learn`: plans runs, keeps finished ones, and reports what they reached."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -164,8 +166,20 @@ def test_a_mistake_fails_at_once(words, message, capsys, tmp_path):
     assert message in capsys.readouterr().err
 
 
+def test_a_program_is_run_in_its_own_process_and_its_last_line_is_the_reason_of_a_failure(tmp_path):
+    assert Processes().run(["--version"], tmp_path / "log.txt", capture=True).startswith("engram ")
+    with pytest.raises(ProgramError, match="sed: no such option; did you mean seed"):
+        Processes().run(["train", "sed=1"], tmp_path / "log.txt")
+
+
 @pytest.mark.slow
-def test_a_real_run_is_trained_evaluated_and_resumed(tmp_path, capsys):
+def test_a_real_run_is_trained_evaluated_and_kept(tmp_path, capsys, monkeypatch):
+    def run(self, words, log, capture=False):
+        with redirect_stdout(io.StringIO()) as output:
+            assert main(words) == 0
+        return output.getvalue()
+
+    monkeypatch.setattr(Processes, "run", run)  # in this process, which has loaded torch already
     words = ["--tasks", "recall/delay10", "--seeds", "1", "--out", str(tmp_path), "--episodes", "4", "--points", "2"]
     words += ["trainer.total_timesteps=1000", "py_agent.hidden_size=8"]
     assert main(["bench", "learn", *words]) == 0

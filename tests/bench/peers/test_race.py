@@ -21,7 +21,7 @@ TINY = {"envs": 4, "horizon": 8, "minibatches": 2, "epochs": 1, "hidden": 8}
 @pytest.fixture
 def tiny(monkeypatch) -> None:
     monkeypatch.setitem(race.TASKS, "cartpole", ("cartpole", {**tasks.CARTPOLE, **TINY}))
-    monkeypatch.setattr(race, "WORKERS", {"0 workers": 0})
+    monkeypatch.setattr(race, "WORKERS", {})  # without Engram's own program, which tests/bench/test_verbs.py runs
 
 
 def options(tmp_path, **kwargs) -> PeerOptions:
@@ -30,11 +30,10 @@ def options(tmp_path, **kwargs) -> PeerOptions:
 
 def test_a_missing_peer_gets_the_reason_and_the_others_are_measured(tiny, tmp_path) -> None:
     result = race.measure(options(tmp_path, peers=["rl_games", "plain"]), print)
-    ours, missing, plain = result.races[0].entries
+    missing, plain = result.races[0].entries
     assert missing.failed == "not installed: make bench ARGS='peers --install'"
-    assert ours.rate
     assert plain.rate
-    assert set(ours.phases) == {"environment", "inference", "learning"} == set(plain.phases)
+    assert set(plain.phases) == {"environment", "inference", "learning"}
     assert [(limit.at_least, limit.ratio, limit.met) for limit in result.thresholds] == [(1.8, None, None)]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.config.several import expand, split_values
+from engram.config.run_group import expand, split_values
 from engram.settings import SettingsError, UserError
 
 

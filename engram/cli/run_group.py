@@ -6,7 +6,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from engram.config.several import Member
+from engram.config.run_group import Member
 from engram.cores import available_cores
 from engram.display.formatting import MISSING, count, number, plural
 from engram.env.registry import make_spec

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.config.values import read_value
+from engram.config.overrides import read_value
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Settings with several values on a command line, `seed=1,2,3`: one run for each combination."""
+"""A group of runs: settings with several values on a command line, `seed=1,2,3`, one run for each combination."""
 
 import re
 from collections.abc import Sequence

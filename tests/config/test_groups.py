@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from engram.config.groups import choices
+from engram.config.groups import choices, read_recipe
 from engram.config.load import load
-from engram.config.recipe import read_recipe
 from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.env.settings import Gym, Recall

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from engram.agent.operator import Operator
+from engram.native.operator import Operator
 
 calls = []
 
@@ -79,7 +79,7 @@ def test_a_changed_operator_has_a_different_name(tmp_path):
         path = tmp_path / f"version_{version}.py"
         path.write_text(
             "from torch import Tensor\n"
-            "from engram.agent.operator import Operator\n\n"
+            "from engram.native.operator import Operator\n\n"
             f"@Operator\ndef changed_for_a_test({arguments}) -> Tensor:\n"
             "    return x + 1\n"
         )

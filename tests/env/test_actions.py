@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.actions import policy_action_space, reader
 from engram.settings import UserError
 
 

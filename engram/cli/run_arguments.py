@@ -1,0 +1,61 @@
+"""Runs named on a command line, as `RUN …`, `run=RUN`, patterns or `runs_dir=`, and their trained agents."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engram.config.evaluation import PlaySettings, find_run
+from engram.config.load import SETTINGS_FILE
+from engram.config.run import RunSettings
+from engram.settings import UserError
+
+if TYPE_CHECKING:
+    from engram.agent.metta_agent import MettaAgent
+
+
+def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
+    """Their directories, in the order given; raises with the nearest name for one that does not exist."""
+    runs_dir, names = split_words(verb, words, f"no such option; write engram {verb} RUN … [runs_dir=DIRECTORY]")
+    if not names:
+        raise UserError(f"{verb}: name a run: engram {verb} run=NAME (engram runs lists them)")
+    found = [directory for name in names for directory in _directories(name, runs_dir)]
+    return list({directory.resolve(): directory for directory in found}.values())
+
+
+def split_words(verb: str, words: Sequence[str], problem: str) -> tuple[Path, list[str]]:
+    """The directory of runs, and the names: words without `=`, and those after `run=`. Others raise with `problem`."""
+    runs_dir, names = RunSettings.model_fields["runs_dir"].default, []
+    for word in words:
+        setting, equals, text = word.partition("=")
+        if equals and setting == "runs_dir":
+            runs_dir = text
+        elif equals and setting == "run":
+            names += text.split(",")
+        elif equals or word.startswith("-"):
+            raise UserError(f"{verb}: {word}: {problem}")
+        else:
+            names.append(word)
+    return Path(runs_dir), names
+
+
+def agent_of_run(directory: Path, settings: PlaySettings, run: RunSettings) -> "tuple[MettaAgent, dict[str, Any]]":
+    """The agent of a checkpoint, bound to the environment of `run`, and how far it was trained."""
+    from engram.env.registry import make_spec
+    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+    from engram.training.device import choose_device
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
+        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+    return agent.to(choose_device(settings.device)), checkpoint.state["progress"]
+
+
+def _directories(name: str, runs_dir: Path) -> list[Path]:
+    if any(character in name for character in "*?["):
+        matching = sorted(file.parent for file in runs_dir.glob(f"{name}/{SETTINGS_FILE}"))
+        if matching:
+            return matching
+    return [find_run(name, runs_dir)]
