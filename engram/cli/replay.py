@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import ReplaySettings, RunRequest, load_request
 from engram.settings import UserError
-from engram.stored.files import file_in_run
+from engram.stored.files import check_writable, file_in_run
 from engram.training.settings import EVALUATION_SEED
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     past = influence(agent, recording)
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     print(f"{recording.steps} steps in {len(recording.episode_starts)} episodes: {out} ({len(page) / 1e6:.1f} MB)")
     if video is not None:
@@ -106,12 +105,14 @@ def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording"
 
 def _check_files(out: Path, video: Path | None, mettagrid: Path | None) -> None:
     """Raises before anything is played if a file cannot be written."""
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'replay.html'}")
+    check_writable(out, "--out")
+    if mettagrid is not None:
+        check_writable(mettagrid, "--mettagrid")
     if video is None:
         return
     if video.suffix.lower() not in VIDEOS:
         raise UserError(f"--video: {video} has no known format: name it .gif or .mp4")
+    check_writable(video, "--video")
     from engram.display.video import check_installed
 
     check_installed()

@@ -7,7 +7,7 @@ from pathlib import Path
 from engram.cli.arguments import ArgumentParser
 from engram.cli.named_runs import named_runs
 from engram.settings import UserError
-from engram.stored.files import file_in_run
+from engram.stored.files import check_writable, file_in_run
 
 DESCRIPTION = """Writes one self-contained HTML page about runs: learning curves, losses, gradient and memory health,
 throughput, settings that differ, evaluation, episode statistics and the diagnosis. Runs that differ by their seed only
@@ -32,8 +32,9 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     directories = named_runs("report", words)
     out = options.out or file_in_run(directories[0], "report.html", "--out")
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a directory: name a file, such as {out / 'report.html'}")
+    check_writable(out, "--out")
+    if options.png:
+        check_writable(options.png / "chart.png", "--png")
     from engram.runs.report import label, read_report, write_report
 
     report = read_report(directories)

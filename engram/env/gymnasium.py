@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.action_reader import policy_action_space, reader
@@ -37,6 +38,10 @@ def spec(settings: Gym) -> EnvSpec:
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     env = with_previous_action(env)
     action = policy_action_space(env.action_space, name)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
