@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.action_reader import policy_action_space, reader
+from engram.env.action_reader import action_names, policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -45,7 +45,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     env = with_previous_action(env)
     action = policy_action_space(env.action_space, name)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
-    spec = EnvSpec.of_parts(name, parts, action)
+    spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
