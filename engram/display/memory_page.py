@@ -59,7 +59,7 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
         f"Without memory its actions would change by {percent(first)} on average, and by {percent(largest)} at "
         "the step that depends on memory most."
     )
-    lasting = [lag for lag, change in zip(horizon["lags"], horizon["strong"], strict=True) if change >= SMALL_CHANGE]
+    lasting = _lasting(horizon)
     if not lasting:
         return [sentence, "The memory horizon is short: hardly an action depends on more than the current observation."]
     last = lasting[-1]
@@ -69,6 +69,11 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
         f"The memory horizon is about {last} steps: erased so long ago, a tenth of the actions still change by "
         f"{percent(SMALL_CHANGE)} or more ({end}).",
     ]
+
+
+def _lasting(horizon: Mapping[str, Any]) -> list[int]:
+    """The lags at which erasing memory still changes a tenth of the actions."""
+    return [lag for lag, change in zip(horizon["lags"], horizon["strong"], strict=True) if change >= SMALL_CHANGE]
 
 
 def _about_facts(report: Report) -> list[str]:
@@ -83,6 +88,8 @@ def _about_facts(report: Report) -> list[str]:
     sentences = [_about_fact(fact, report["steps"], last) for _, fact, last in found[:MOST_FACTS]]
     if report["facts"] and not sentences:
         return ["Nothing of the first observation can be read from memory once it is out of sight."]
+    if sentences and report["horizon"] is not None and not _lasting(report["horizon"]):
+        sentences.append("So memory holds what was seen, as in any untrained network, but actions do not use it.")
     return sentences
 
 
@@ -100,7 +107,7 @@ def _about_fact(fact: Mapping[str, Any], steps: Sequence[int], last: int) -> str
     end = ", the last one that is reached often enough" if last == known[-1] else ""
     measured = "accuracy" if fact["measure"] == "accuracy" else "of its variance"
     return (
-        f"“{fact['name']}” is remembered until step {until}{end}: read from memory with {percent(each['memory'])} "
+        f"“{fact['name']}” can be read from memory until step {until}{end}: there with {percent(each['memory'])} "
         f"{measured}, from the observation alone with {percent(each['observation'])} (control: "
         f"{percent(each['control'])})."
     )

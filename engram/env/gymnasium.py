@@ -7,9 +7,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.actions import policy_action_space, random_play, reader
+from engram.env.actions import action_names, policy_action_space, random_play, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -33,6 +34,10 @@ def spec(settings: Gym) -> EnvSpec:
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     board_game, env = only_symbols(env.observation_space), with_previous_action(env)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
     shown = env.reset(seed=0)
@@ -44,7 +49,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         raise UserError(f"{name}: reset: {error}") from None
     masks = settings.action_masks and mask_of(*shown) is not None
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
-    spec = EnvSpec.of_parts(name, parts, action)
+    spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
 
 

@@ -28,7 +28,7 @@ def test_the_verdict_tells_what_is_remembered_and_until_when(report):
     sentences = verdict(FACTS, report)
     assert sentences[0].startswith("The return needs memory: 1.00 with memory, 0.")
     assert any("memory horizon is about 5 steps" in sentence for sentence in sentences)
-    assert any("first saw observation[0]” is remembered until step 5" in sentence for sentence in sentences)
+    assert any("first saw observation[0]” can be read from memory until step 5" in sentence for sentence in sentences)
 
 
 def test_an_agent_without_memory_is_told_apart(report):
@@ -45,6 +45,12 @@ def test_an_agent_without_memory_is_told_apart(report):
     assert sentences[0].startswith("The return does not measurably depend on memory")
     assert sentences[2].startswith("The memory horizon is short")
     assert sentences[3].startswith("Nothing of the first observation can be read from memory")
+
+
+def test_facts_that_no_action_uses_are_told_from_memory_that_is_used(report):
+    unused = {**report, "horizon": {**report["horizon"], "strong": [0.01] * 5}}
+    assert verdict(FACTS, unused)[-1].endswith("but actions do not use it.")
+    assert not verdict(FACTS, report)[-1].endswith("but actions do not use it.")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])

@@ -1,10 +1,13 @@
 """Actions of any space have a flat form for the policy, and a way back."""
 
+from enum import IntEnum
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.env.actions import policy_action_space, reader
+from engram.env.actions import action_names, policy_action_space, reader
 from engram.settings import UserError
 
 
@@ -63,3 +66,20 @@ def test_reading_actions_keeps_no_view_of_the_buffer():
 def test_other_actions_are_refused():
     with pytest.raises(UserError, match=r"Cave-v0: actions are Dict.*expected Discrete, MultiDiscrete"):
         policy_action_space(spaces.Dict({"a": spaces.Discrete(2)}), "Cave-v0")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "names"),
+    [
+        ({"action_names": ["walk", "turn"]}, ("walk", "turn")),
+        ({"get_action_meanings": lambda: ["NOOP", "FIRE"]}, ("NOOP", "FIRE")),
+        ({"actions": IntEnum("Actions", ["left", "right"])}, ("left", "right")),
+        ({"action_names": ["only one"]}, ()),
+        ({"actions": np.zeros(2)}, ()),
+        ({}, ()),
+    ],
+)
+def test_actions_have_the_names_that_an_environment_gives_them(attributes, names):
+    env = SimpleNamespace(unwrapped=SimpleNamespace(**attributes))
+    assert action_names(env, spaces.Discrete(2)) == names
+    assert action_names(env, spaces.Box(-1, 1, (2,))) == ()
