@@ -19,7 +19,7 @@ train: $(VENV)/installed
 	@$(BIN)/python tools/train.py $(ARGS)
 
 test: $(VENV)/installed-test
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

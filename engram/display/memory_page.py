@@ -97,17 +97,17 @@ def is_remembered(each: Mapping[str, float] | None) -> bool:
     """Whether a fact is in memory at a step, but not in the observation."""
     if each is None:
         return False
-    needed = each["control"] + READABLE * (1 - each["control"])
+    chance = max(0.0, each["control"])  # a probe of variance can be worse than none
+    needed = chance + READABLE * (1 - chance)
     return each["memory"] >= needed > each["observation"]
 
 
 def _about_fact(fact: Mapping[str, Any], steps: Sequence[int], last: int) -> str:
-    each, until = fact["scores"][last], steps[last]
+    each = {source: percent(max(0.0, value)) for source, value in fact["scores"][last].items()}
     known = [index for index, score in enumerate(fact["scores"]) if score is not None]
     end = ", the last one that is reached often enough" if last == known[-1] else ""
     measured = "accuracy" if fact["measure"] == "accuracy" else "of its variance"
     return (
-        f"“{fact['name']}” can be read from memory until step {until}{end}: there with {percent(each['memory'])} "
-        f"{measured}, from the observation alone with {percent(each['observation'])} (control: "
-        f"{percent(each['control'])})."
+        f"“{fact['name']}” can be read from memory until step {steps[last]}{end}: there with {each['memory']} "
+        f"{measured}, from the observation alone with {each['observation']} (control: {each['control']})."
     )

@@ -5,7 +5,7 @@ from support import browser
 from support.remembering import ENV, remembering
 
 from engram.analysis.memory_report import memory_report
-from engram.display.memory_page import MemoryFacts, memory_page, verdict
+from engram.display.memory_page import MemoryFacts, is_remembered, memory_page, verdict
 
 FACTS = MemoryFacts(
     run="<i>remembers", env="recall", policy="x", epoch=1, steps=0, bptt=4, greedy=False, seed=1, ceiling=1 / 3
@@ -51,6 +51,11 @@ def test_facts_that_no_action_uses_are_told_from_memory_that_is_used(report):
     unused = {**report, "horizon": {**report["horizon"], "strong": [0.01] * 5}}
     assert verdict(FACTS, unused)[-1].endswith("but actions do not use it.")
     assert not verdict(FACTS, report)[-1].endswith("but actions do not use it.")
+
+
+def test_a_probe_worse_than_none_makes_nothing_easier_to_read():
+    assert not is_remembered({"memory": 0.36, "observation": -0.05, "control": -0.43})
+    assert is_remembered({"memory": 0.6, "observation": -0.05, "control": -0.43})
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])

@@ -21,7 +21,7 @@ DOCUMENTATION = Path(__file__).parents[2] / "docs" / "export.md"
 HOUSE = ("env=gym", "env.id=house:House-v0")  # images, symbols, vectors and text as parts, and action masks
 INPUTS_AND_CRITIC = ("py_agent.previous=[action,reward]", "py_agent.critic_only=[camera,position]")
 STEPS = 60  # of the comparison; `engram export` makes 1,000
-CORES = ("gru", "mingru", "lru", "attention")
+CORES = ("mingru", "lru", "attention")
 CORE_STEPS = 300  # their environment is quick, and their memory lasts for long
 POLICIES = {
     "fast": ("env=tmaze",),
@@ -29,14 +29,13 @@ POLICIES = {
     "latent_attn_small": ("env=tmaze", "py_agent=latent_attn_small"),  # of the same modules as latent_attn_med
     "example": ("env=tmaze", "py_agent=example"),
     "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
-    "gru": ("env=recall", "py_agent.core=gru"),
     "mingru": ("env=recall", "py_agent.core=mingru"),
     "lru": ("env=recall", "py_agent.core=lru"),
     "attention": ("env=recall", "py_agent.core=attention", "py_agent.window=8"),
     "parts": ("env=gym", "env.id=minigrid:MiniGrid-Empty-5x5-v0"),
     "continuous": ("env=gym", "env.id=Pendulum-v1"),
     "image": ("env=gym", "env.id=screen:Screen-v0"),
-    "masks": ("env=Taxi-v4",),
+    # With masks; the GRU too is exported here only.
     "everything, critic's memory": (*HOUSE, *INPUTS_AND_CRITIC, "py_agent.critic_memory=true", "py_agent.core=gru"),
     "everything, yaml": (*HOUSE, "agent=fast"),
 }

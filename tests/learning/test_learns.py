@@ -48,7 +48,8 @@ def test_every_core_learns_to_recall_a_cue(tmp_path, core: str) -> None:
 
 @pytest.mark.slow
 def test_the_same_network_without_memory_does_not(tmp_path) -> None:
-    assert best_return(tmp_path, *RECALL, "trainer.memory=off") < 0.6
+    enough = "trainer.total_timesteps=20_000"  # with memory, less than that suffices
+    assert best_return(tmp_path, *RECALL, enough, "trainer.memory=off") < 0.6
 
 
 @pytest.mark.slow
