@@ -19,7 +19,7 @@ from engram.settings import SettingsError, UserError
 from engram.training.schedule import SCHEDULABLE
 
 if TYPE_CHECKING:
-    from engram.training.loop import HookResult
+    from engram.training.state import HookResult
 
 Hook = Callable[..., Any]
 
@@ -80,7 +80,7 @@ def check_hook(hook: Any) -> Hook:
 
 def follow(settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]) -> "Callable[[Any], HookResult]":
     """A function for training: calls the hook with the record of an epoch and returns what it asks for."""
-    from engram.training.loop import HookResult
+    from engram.training.state import HookResult
 
     run = LiveRun(settings)
 

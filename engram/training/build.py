@@ -15,7 +15,6 @@ from engram.training.device import Threads
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience
 from engram.training.kickstart import annealing, load_teacher
-from engram.training.loop import Training
 from engram.training.metrics import Progress, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.rollout import Rollout
@@ -23,6 +22,7 @@ from engram.training.schedule import Schedules
 from engram.training.seeding import generator
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
+from engram.training.state import Training
 from engram.training.trace import Trace
 from engram.training.watchdog import ExplosionGuard
 

@@ -20,10 +20,10 @@ from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.device import number_of_batches
 from engram.training.distributed import PeerError, World
-from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
+from engram.training.state import Training
 
 CHECK_STEPS = 50  # of random play before a run
 

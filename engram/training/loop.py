@@ -1,33 +1,14 @@
 """The training loop: collect experience, compute advantages, update, report, save."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
-from typing import NamedTuple
-
-import torch
 
 from engram.agent.metta_agent import MettaAgent
-from engram.env.settings import EnvSettings
-from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages, compute_advantages
-from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, learnable
 from engram.training.gradient import compute_gradient
-from engram.training.metrics import (
-    Averages,
-    Progress,
-    Record,
-    ReturnTracker,
-    Timers,
-    explained_variance,
-    interleave_ranks,
-    observation_record,
-    process_megabytes,
-    weight_record,
-)
+from engram.training.metrics import Averages, Record, Timers
 from engram.training.normalization import (
     advantage_unit,
     begin_value_normalization,
@@ -35,43 +16,14 @@ from engram.training.normalization import (
     update_normalizers,
     value_unit,
 )
-from engram.training.numbers import NumberGuard
 from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.replay import replay_error
-from engram.training.rollout import Rollout
-from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
-from engram.training.trace import Trace
-from engram.training.watchdog import ExplosionGuard, check_health
+from engram.training.state import Training, epoch_record
+from engram.training.watchdog import check_health
 
 NORM_OBS_UNTIL = 0.5  # of a run: later, the learning rate is too small to follow changing inputs
 RETRY_SECONDS = 1.0  # between two attempts to save the last epoch
-
-
-@dataclass
-class Training:
-    """Everything that changes during training, and so everything that a checkpoint saves."""
-
-    agent: MettaAgent
-    env: VectorEnv
-    rollout: Rollout
-    optimizer: torch.optim.Optimizer
-    generator: torch.Generator  # shuffles minibatches
-    returns: ReturnTracker
-    progress: Progress
-    schedules: Schedules
-    explosion: ExplosionGuard
-    trace: Trace
-    world: World = ALONE
-    numbers: NumberGuard = field(default_factory=NumberGuard)
-
-
-class HookResult(NamedTuple):
-    """What a hook asks for after an epoch."""
-
-    stop: bool = False
-    values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, by name (`ppo.ent_coef`)
-    env: EnvSettings | None = None  # the environment from now on
 
 
 def train(
@@ -97,26 +49,21 @@ def train(
             advantages = learn(training, experience, now, averages)
 
         progress.advance(training.rollout.batch_size)
-        record = epoch_record(training, experience, advantages, averages) | training.schedules.record(now)
-        record |= observation_record(agent, experience, settings.norm_obs)
-        evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
+        evaluating, evaluated = is_due(settings.evaluate_interval, progress.epoch), Record()
         if evaluating:
             with timers("evaluation"):
-                record |= world.together(evaluate)
-        record |= progress.timing(timers.take(), training.rollout.batch_size)
-        record["process/megabytes"] = process_megabytes()
-        record["loss/skipped"] = training.numbers.skipped
-        record["env/worker_restarts"] = sum(world.gather(training.env.restarts.count))
+                evaluated = world.together(evaluate)
+        record = epoch_record(training, experience, advantages, now, averages, timers) | evaluated
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
         check_health(record, agent, settings)
         training.explosion.check(record, agent, settings)
-        if audit is not None and settings.audit is not None and progress.epoch % settings.audit == 0:
+        if audit is not None and is_due(settings.audit, progress.epoch):
             with timers("audit"):
                 audit(agent)
         training.schedules.observe(record, settings)
         stop = stop_after(record)
-        if retry_save or stop or evaluating or progress.epoch % settings.checkpoint.interval == 0:
+        if retry_save or stop or evaluating or is_due(settings.checkpoint.interval, progress.epoch):
             retry_save = not save(record)
         if stop:
             break
@@ -124,14 +71,8 @@ def train(
         time.sleep(RETRY_SECONDS)
 
 
-def epoch_record(training: Training, experience: Experience, advantages: Advantages, averages: Averages) -> Record:
-    """The metrics of an epoch, over all ranks."""
-    agent, progress, world = training.agent, training.progress, training.world
-    episodes = interleave_ranks(world.gather(training.env.drain_episodes()))
-    record = progress.record() | training.returns.add(episodes) | averages.take()
-    record["value/explained_variance"] = explained_variance(experience.buffer["values"], advantages.returns, world)
-    record["memory/norm"] = world.sum(agent.memory_norm().square() / world.size).sqrt().item()
-    return record | weight_record(agent, progress.epoch)
+def is_due(interval: int | None, epoch: int) -> bool:
+    return interval is not None and epoch % interval == 0
 
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:

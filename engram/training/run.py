@@ -44,13 +44,14 @@ from engram.training.environment import (
 from engram.training.evaluate import evaluate
 from engram.training.exploration import with_exploration
 from engram.training.log import log_to
-from engram.training.loop import HookResult, Training, train
+from engram.training.loop import train
 from engram.training.metrics import MetricsFile, Record
 from engram.training.numbers import NumberGuard
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import Sink, make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
+from engram.training.state import HookResult, Training
 from engram.training.stop_signals import stop_message
 from engram.training.storage import Storage
 from engram.training.trace import Trace

@@ -8,8 +8,8 @@ from support.running import Silent
 
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory
-from engram.training.loop import HookResult
 from engram.training.run import start
+from engram.training.state import HookResult
 
 
 def best_return(directory: Path, *words: str, enough: float = 0.8) -> float:

@@ -18,9 +18,9 @@ from engram.training.checkpoint.files import (
 )
 from engram.training.checkpoint.ranks import join_ranks
 from engram.training.checkpoint.resume import snapshot
-from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
+from engram.training.state import Training
 from engram.training.storage import Storage
 
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, inode, size and time of each file

@@ -13,10 +13,10 @@ from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups, mismatches
 from engram.training.checkpoint.ranks import RankState, number_of_ranks
-from engram.training.loop import Training
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
+from engram.training.state import Training
 
 AUTOMATIC = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes chosen for the machine if not set
 PROGRESS = ("steps", "epoch", "seconds")
