@@ -9,6 +9,7 @@ from pathlib import Path
 from engram.settings import UserError
 
 _FRAMES = 4  # innermost frames shown: where the user's code failed, not how it was called
+_LONGEST = 2000  # characters of an exception's text
 _OURS = str(Path(__file__).parent.parent)
 _TORCH = str(Path("site-packages", "torch"))  # calls a layer through several frames of its own
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
@@ -45,7 +46,7 @@ def explained(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {describe_exception(error)}") from error
 
 
-def describe_exception(error: Exception | SystemExit) -> str:
+def describe_exception(error: BaseException) -> str:
     """The exception and the last frames of the user's own code. A UserError needs no traceback."""
     if isinstance(error, UserError):
         return str(error)
@@ -53,7 +54,7 @@ def describe_exception(error: Exception | SystemExit) -> str:
     if isinstance(error, SyntaxError):  # its text has the location
         head = f"{type(error).__name__}: {error}"
     else:
-        head = "".join(traceback.format_exception_only(error)).strip()
+        head = _printable("".join(traceback.format_exception_only(error)).strip())
     if is_wrong_step(error):
         head = f"{_WRONG_STEP}: {head}"
     if isinstance(error, TypeError) and concerns_arguments(error) and ".reset()" in str(error):
@@ -63,7 +64,7 @@ def describe_exception(error: Exception | SystemExit) -> str:
 
 def is_wrong_step(error: BaseException | None) -> bool:
     """Whether `step` did not return five values. A restart would not change that."""
-    if error is None or "unpack" not in str(error):
+    if not isinstance(error, TypeError | ValueError) or "unpack" not in str(error):
         return False
     frames = _frames(error)
     return bool(frames) and all(part in (frames[-1].line or "") for part in ("truncat", "step("))
@@ -72,6 +73,12 @@ def is_wrong_step(error: BaseException | None) -> bool:
 def concerns_arguments(error: TypeError) -> bool:
     """Whether a call had wrong arguments."""
     return any(text in str(error) for text in _ARGUMENTS)
+
+
+def _printable(text: str) -> str:
+    """Shortens a long text, and escapes control characters and unpaired surrogates, which no terminal may get."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters)"
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in short)
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

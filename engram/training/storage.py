@@ -30,12 +30,14 @@ class Storage:
     def __init__(self, directory: Path, timeout: float, restore: Callable[[], None] | None = None) -> None:
         self.directory, self.timeout = directory, timeout
         self._restore = restore or (lambda: directory.mkdir(parents=True, exist_ok=True))
+        self._folder = Path.cwd()
         self._failing: dict[str, float] = {}  # what cannot be written -> since when
         self._warned = -WARN_INTERVAL
 
     def attempt(self, what: str, write: Callable[[], object]) -> bool:
         """Whether `write` succeeded. Raises `DiskError` if it has failed for too long."""
         try:
+            self._return_to_folder()
             self._restore()
             write()
         except OSError as error:
@@ -44,6 +46,18 @@ class Storage:
         if self._failing.pop(what, None) is not None:
             log.warning("%s: %s can be written again", self.directory, what)
         return True
+
+    def _return_to_folder(self) -> None:
+        """Undo an environment's `os.chdir`, after which a relative path would mean a different directory."""
+        if not self.directory.is_absolute() and Path.cwd() != self._folder:
+            log.warning(
+                "the environment changed the working directory to %s; it is %s again, so that %s stays the same "
+                "directory. An absolute runs_dir= lets the environment keep it",
+                Path.cwd(),
+                self._folder,
+                self.directory,
+            )
+            os.chdir(self._folder)
 
     def _failed(self, what: str, error: OSError) -> None:
         now = time.monotonic()
@@ -74,7 +88,7 @@ class LineFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()
         self._file: BinaryIO = path.open("ab+", buffering=0)
         self._end = self._file.seek(0, os.SEEK_END)
         self._unwritten = b""

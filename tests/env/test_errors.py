@@ -7,7 +7,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from engram.env.errors import explained
+from engram.env.errors import describe_exception, explained
 from engram.env.registry import make_spec
 from engram.env.settings import Gym, PettingZoo
 from engram.env.wrappers import wrap
@@ -124,3 +124,21 @@ def test_a_user_error_is_not_explained_twice() -> None:
             raise UserError("seed: wrong")
 
     assert message_lines(fail) == ["seed: wrong"]
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("\x1b[2J \udcff \0 é"), r"ValueError: \x1b[2J \udcff \x00 é"),
+        (ValueError("x" * 10_000), "xx … (10,012 characters)"),
+        (SpeechlessError(), "SpeechlessError: <exception str() failed>"),
+        (SystemExit(3), "SystemExit: 3"),
+    ],
+)
+def test_an_exception_of_any_kind_has_a_text_that_can_be_printed(error: BaseException, text: str) -> None:
+    assert describe_exception(error).endswith(text)

@@ -69,14 +69,15 @@ def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> It
     whole = root / "whole"
     began = time.monotonic()
     wait_for(begin(whole, words))
-    left = moments(plan, time.monotonic() - began, chance)
+    duration = time.monotonic() - began
+    left = moments(plan, duration, chance)
     while left:
         now, left = left[:6], left[6:]
         pieces = root / f"pieces_{len(left)}"
         while now:
             kill = _kill(environment, pieces, words, now[0])
             if kill is None:  # it was done before: the next run is killed earlier
-                now[0] = _earlier(now[0])
+                now[0] = _earlier(now[0], chance.uniform(0, 0.6 * duration))
                 break
             now.pop(0)
             yield kill
@@ -97,9 +98,10 @@ def moments(plan: Plan, duration: float, chance: random.Random) -> list[When]:
     return made
 
 
-def _earlier(when: When) -> When:
+def _earlier(when: When, instead: float) -> When:
+    """`instead`: for a function that this run never calls."""
     if isinstance(when, Moment):
-        return when._replace(call=1)
+        return when._replace(call=1) if when.call > 1 else instead
     return when / 2 if isinstance(when, float) else 1
 
 

@@ -26,8 +26,8 @@ class Fragile(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
     steps = 0
 
-    def __init__(self, counter, times, exits=False):
-        self.counter, self.times, self.exits = counter, times, exits
+    def __init__(self, counter, times, way="raise"):
+        self.counter, self.times, self.way = counter, times, way
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -38,8 +38,12 @@ class Fragile(gymnasium.Env):
         self.t += 1
         self.steps += 1
         if self.steps == 70 and self._claim():  # after the check before a run
-            if self.exits:
+            if self.way == "die":
                 os._exit(3)
+            if self.way == "exit":
+                raise SystemExit(3)
+            if self.way == "bad number":
+                return self._look(), float("nan"), False, False, {}
             raise ArithmeticError("the wheel came off")
         return self._look(), float(action), self.t == 5, False, {}
 
@@ -63,9 +67,9 @@ def fragile(tmp_path: Path):
     (tmp_path / "fragile.py").write_text(ENV)
     (tmp_path / "counter").write_text("")
 
-    def words(times: int, exits: bool = False) -> tuple[str, ...]:
+    def words(times: int, way: str = "raise") -> tuple[str, ...]:
         file, counter = tmp_path / "fragile.py", tmp_path / "counter"
-        kwargs = f"{{counter: {counter}, times: {times}, exits: {str(exits).lower()}}}"
+        kwargs = f"{{counter: {counter}, times: {times}, way: {way}}}"
         return ("env=python", f"env.name={file}:Fragile", f"env.kwargs={kwargs}")
 
     return words
@@ -154,7 +158,7 @@ def test_a_run_goes_on_after_an_environment_raised_and_counts_it(tmp_path, fragi
 
 
 def test_a_run_goes_on_after_a_worker_exited(tmp_path, fragile) -> None:
-    run(tmp_path, *fragile(times=1, exits=True), "trainer.num_workers=2", epochs=6)
+    run(tmp_path, *fragile(times=1, way="die"), "trainer.num_workers=2", epochs=6)
     assert metrics(tmp_path)[-1]["env/worker_restarts"] == 1
     assert max(record["memory/replay_error"] for record in metrics(tmp_path)) < 1e-5
 
@@ -182,9 +186,12 @@ def test_no_minibatch_learns_from_an_episode_that_a_failed_environment_cut_off(
     assert all((batch.weights > 0).all() for epoch in (*seen[:4], seen[5]) for batch in epoch)
 
 
-def test_after_too_many_failures_a_run_saves_its_last_epoch_and_ends(tmp_path, fragile) -> None:
-    words = (*fragile(times=9), "trainer.worker_restarts=0", "trainer.checkpoint.interval=10")
-    with pytest.raises(EnvError, match=r"the wheel came off(.|\n)*resumes from epoch 4\.$") as caught:
+@pytest.mark.parametrize(
+    ("way", "message"), [("raise", "the wheel came off"), ("exit", "SystemExit: 3"), ("bad number", "reward .* is NaN")]
+)
+def test_after_too_many_failures_a_run_saves_its_last_epoch_and_ends(tmp_path, fragile, way, message) -> None:
+    words = (*fragile(times=9, way=way), "trainer.worker_restarts=0", "trainer.checkpoint.interval=10")
+    with pytest.raises(EnvError, match=message + r"(.|\n)*resumes from epoch 4\.$") as caught:
         run(tmp_path, *words, epochs=8)
     assert caught.value.exit_code == 1
     (tmp_path / "counter").write_text("x" * 9)

@@ -252,3 +252,14 @@ def test_lines_that_found_no_room_are_written_when_the_file_is_closed(tmp_path, 
 
 def no_room(file, content) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_an_environment_that_changes_the_working_directory_does_not_move_the_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage, lines = Storage(Path("x"), timeout=1.0), LineFile(Path("lines.txt"))
+    monkeypatch.chdir("/")
+    lines.write("one")
+    lines.close()
+    assert storage.attempt("a file", lambda: Path("x/file").write_text("whole"))
+    assert (tmp_path / "lines.txt").read_text() == "one\n"
+    assert (tmp_path / "x" / "file").read_text() == "whole"

@@ -54,9 +54,9 @@ class LocalPool:
                     raise
                 self._restart(batch, error)
                 return [INTERRUPTED if command == Command.STEP else None]
-        except UserError:
+        except UserError as error:
             self.close()
-            raise
+            raise error if isinstance(error, EnvError) else EnvError(str(error)) from error
 
     def begin_restarted(self) -> list[tuple[int, int]]:
         return []  # they begin at once
@@ -93,9 +93,9 @@ class LocalPool:
             if not self._restarts.bad_numbers:
                 raise
             raise EnvError(self._describe("failed", command, batch, str(error))) from error
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # an environment may call sys.exit
             raise EnvError(self._describe("failed", command, batch, describe_exception(error))) from error
         finally:
             if self._watch is not None:

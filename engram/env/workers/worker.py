@@ -90,14 +90,14 @@ def _run(reply: Callable[..., None], batch: int, function: Callable[..., Any], *
     """Calls a function and replies with its result or error. Returns whether it succeeded."""
     try:
         result = function(*arguments)
-    except Exception as error:
+    except BaseException as error:  # an environment may call sys.exit
         reply(_status(error), batch, describe_exception(error).encode())
         return False
     reply(Status.DONE, batch, b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
     return True
 
 
-def _status(error: Exception) -> Status:
+def _status(error: BaseException) -> Status:
     if isinstance(error, NotFiniteError):
         return Status.NOT_FINITE
     return Status.REFUSED if isinstance(error, UserError) or is_wrong_step(error) else Status.FAILED
