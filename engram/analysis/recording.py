@@ -81,9 +81,6 @@ def record(
     """
     device = next(agent.parameters()).device
     player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
-    columns: dict[str, list[np.ndarray]] = {}
-    scenes: list[Scene] = []
-    first_env_starts, ended = [0], np.zeros(num_envs, int)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         VectorEnv(drawable(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
@@ -91,38 +88,41 @@ def record(
         torch.manual_seed(seed)  # for policies that draw random numbers themselves
         player.agent.bind(env.spec)
         player.agent.reserve_memory(env.rows)
-        memory_step, since_start = MemoryStep(player.agent), np.zeros(env.rows, int)
-        max_steps = min(max_steps, max(1, MOST_BYTES // (4 * max(1, memory_step.units) * env.rows)))
-        env.reset()
+        played = _play(player, env, episodes, max_steps, pictures, change)
+        return Recording(spec=env.spec, greedy=greedy, seed=seed, episodes=env.drain_episodes(), **played)
+
+
+def _play(
+    player: Player, env: VectorEnv, episodes: int | None, max_steps: int, pictures: bool, change: Change | None
+) -> dict[str, Any]:
+    """The fields of a recording that are known step by step."""
+    columns: dict[str, list[np.ndarray]] = {}
+    scenes: list[Scene] = []
+    first_env_starts, ended = [0], np.zeros(env.num_envs, int)
+    memory_step, since_start = MemoryStep(player.agent), np.zeros(env.rows, int)
+    max_steps = min(max_steps, max(1, MOST_BYTES // (4 * max(1, memory_step.units) * env.rows)))
+    env.reset()
+    batch = env.recv()
+    for step in range(max_steps):
+        if pictures and (scene := env.scene()) is not None:
+            scenes.append(scene)
+        since_start = np.where(batch.buffers.starts, 0, since_start + 1)
+        if change is not None:
+            changed = change(stored_memory(player.agent, env.rows), torch.from_numpy(since_start))
+            store_memory(player.agent, changed)
+        acted = _act(player, memory_step, batch, step)
+        env.send(batch, acted["actions"])
         batch = env.recv()
-        for step in range(max_steps):
-            if pictures and (scene := env.scene()) is not None:
-                scenes.append(scene)
-            since_start = np.where(batch.buffers.starts, 0, since_start + 1)
-            if change is not None:
-                changed = change(stored_memory(player.agent, env.rows), torch.from_numpy(since_start))
-                store_memory(player.agent, changed)
-            acted = _act(player, memory_step, batch, step)
-            env.send(batch, acted["actions"])
-            batch = env.recv()
-            for name, column in (acted | {"rewards": batch.buffers.rewards.copy()}).items():
-                columns.setdefault(name, []).append(column)
-            ended += batch.buffers.starts.reshape(num_envs, -1).all(1)
-            if (ended >= episodes).all() if episodes else (step + 1 >= FEW_STEPS and batch.buffers.starts.all()):
-                break
-            if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
-                first_env_starts.append(step + 1)
-        finished = env.drain_episodes()
-    return Recording(
-        spec=env.spec,
-        greedy=greedy,
-        seed=seed,
-        episode_starts=np.array(first_env_starts),
-        scenes=scenes,
-        episodes=finished,
-        complete=bool((ended >= (episodes or len(first_env_starts))).all()),
-        **{name: np.stack(column) for name, column in columns.items()},
-    )
+        for name, column in (acted | {"rewards": batch.buffers.rewards.copy()}).items():
+            columns.setdefault(name, []).append(column)
+        ended += batch.buffers.starts.reshape(env.num_envs, -1).all(1)
+        if (ended >= episodes).all() if episodes else (step + 1 >= FEW_STEPS and batch.buffers.starts.all()):
+            break
+        if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
+            first_env_starts.append(step + 1)
+    complete = bool((ended >= (episodes or len(first_env_starts))).all())
+    stacked = {name: np.stack(column) for name, column in columns.items()}
+    return stacked | {"episode_starts": np.array(first_env_starts), "scenes": scenes, "complete": complete}
 
 
 def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> dict[str, np.ndarray]:

@@ -83,7 +83,9 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
     out.write_text(page, encoding="utf-8")
-    print(f"{recording.steps} steps in {len(recording.episode_starts)} episodes: {out} ({len(page) / 1e6:.1f} MB)")
+    episodes = len(recording.episode_starts)
+    played = f"{recording.steps} steps in {episodes} episode{'s' if episodes > 1 else ''}"
+    print(f"{played}: {out} ({len(page) / 1e6:.1f} MB)")
     if video is not None:
         from engram.display.video import write_video
 

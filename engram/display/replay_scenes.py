@@ -75,27 +75,27 @@ def _pictures(frames: Sequence[np.ndarray]) -> PageScenes:
 
 def _observations(recording: "Recording") -> PageScenes:
     steps, rows = recording.observations.shape[:2]
-    flat_TRD, names = observation_numbers(recording)
+    flat_TRD, shapes = observation_numbers(recording)
     shown = max(1, min(flat_TRD.shape[2], OBSERVATION_BYTES // (steps * rows)))
     notes = []
     if shown < flat_TRD.shape[2]:
         notes = [f"The first {shown} of {flat_TRD.shape[2]} numbers of an observation are shown."]
-        flat_TRD, names = flat_TRD[:, :, :shown], names[:shown]
+        flat_TRD, shapes = flat_TRD[:, :, :shown], {"": (shown,)}
     low_D, high_D = flat_TRD.min((0, 1)), flat_TRD.max((0, 1))
     scaled = (flat_TRD - low_D) / np.where(high_D > low_D, high_D - low_D, 1)
-    facts = {"form": "observations", "names": names, "low": low_D.tolist(), "high": high_D.tolist()}
+    parts = [{"name": name, "shape": shape} for name, shape in shapes.items()]
+    facts = {"form": "observations", "parts": parts, "low": low_D.tolist(), "high": high_D.tolist()}
     return PageScenes(facts, {"observations": np.rint(scaled * 255).astype(np.uint8)}, notes)
 
 
-def observation_numbers(recording: "Recording") -> tuple[np.ndarray, list[str]]:
-    """The observations as numbers [T, R, D], and the name of each: its part, if there are several, and its index."""
+def observation_numbers(recording: "Recording") -> tuple[np.ndarray, dict[str, tuple[int, ...]]]:
+    """The observations as numbers [T, R, D], and the shapes of their parts by name; one without parts has no name."""
     observations, packing = recording.observations, recording.spec.packing
     steps, rows = observations.shape[:2]
     together = np.ascontiguousarray(observations.reshape(steps * rows, *observations.shape[2:]))
     parts = {"": together} if packing is None else packing.views(together)
-    flat = {name: part.reshape(steps, rows, -1).astype(np.float32) for name, part in parts.items()}
-    names = [f"{name}[{index}]" for name, part in flat.items() for index in range(part.shape[2])]
-    return np.concatenate([*flat.values()], axis=2), names
+    flat = [part.reshape(steps, rows, -1).astype(np.float32) for part in parts.values()]
+    return np.concatenate(flat, axis=2), {name: part.shape[1:] for name, part in parts.items()}
 
 
 def shrink(picture: np.ndarray, divisor: int) -> np.ndarray:

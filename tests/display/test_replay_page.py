@@ -6,6 +6,7 @@ import re
 import struct
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,17 +113,22 @@ def test_the_page_fits_and_follows_the_theme(grid, width, dark):
         assert shown.execute_script(theme) == ("light" if dark else "dark")
 
 
-@pytest.mark.parametrize("env", [Recall(delay=2), Gym(id="CartPole-v1"), Gym(id="Pendulum-v1", max_steps=30)])
-def test_every_kind_of_world_is_shown(tmp_path, env):
+PARTS = Gym(id="house:House-v0", max_steps=8)  # a camera, symbols, vectors and text
+
+
+@pytest.mark.parametrize("env", [Recall(delay=2), Gym(id="CartPole-v1"), Gym(id="Pendulum-v1", max_steps=30), PARTS])
+def test_every_kind_of_world_is_shown(tmp_path, monkeypatch, env):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "env" / "fakes"))
     with browser.opened(written(tmp_path, env), 390) as shown:
         shown.find_element(By.TAG_NAME, "body").send_keys(Keys.ARROW_RIGHT)
         assert browser.fits(shown)
-        size = "const box = document.querySelector('#world canvas, #world img').getBoundingClientRect();"
+        size = "const box = document.querySelector('#world').getBoundingClientRect();"
         assert shown.execute_script(f"{size} return box.width > 200 && box.height > 20")
         assert shown.execute_script("return document.querySelectorAll('#actions .action').length") >= 1
+        assert ("camera: " in browser.text(shown, "world")) == (env is PARTS)
 
 
 def test_an_agent_that_remembers_is_told_from_one_that_does_not(tmp_path):

@@ -5,6 +5,7 @@ const KNOWN = {
   agent: "#2f66b5", wall: "#7b8794", goal: "#1d8a5f", altar: "#8e4fb8", mine: "#8a6a3b", generator: "#b98900",
   cue_1: "#b8327a", cue_2: "#0f7f93",
 };
+const MOST_BARS = 24;
 const OTHER = ["#b0413e", "#4d7c2b", "#5b5fc7", "#a8487f", "#2b7a78", "#96621a", "#6b7f10", "#7a4fa0"];
 
 function kindColours(kinds) {
@@ -142,32 +143,66 @@ function makePictures(facts, place) {
   return { draw };
 }
 
+// Parts of up to 24 numbers are bars with figures, larger ones maps: of an image its cells, the channels averaged.
 function makeObservations(facts, place) {
   const { data, shape } = facts.arrays.observations;
   const [, agents, numbers] = shape;
-  const { low, high, names } = facts.world;
-  const caption = "This environment has no picture. The bars are the numbers of the observation, each between its smallest and largest value in this recording.";
-  const canvas = element("canvas");
-  place.append(element("p", { className: "soft small caption", textContent: caption }), canvas);
+  const caption = "This environment has no picture. These are the numbers of the observation, each between its smallest and largest value in this recording.";
+  place.append(element("p", { className: "soft small caption", textContent: caption }));
+  let first = 0;
+  const parts = facts.world.parts.map(({ name, shape }) => {
+    const size = shape.reduce((product, length) => product * length, 1);
+    const isMap = size > MOST_BARS, canvas = element("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", name || "observation");
+    if (isMap) place.append(element("p", { className: "small", textContent: `${name || "observation"}: ${shape.join(" × ")}` }));
+    place.append(canvas);
+    const part = { name, shape, size, first, canvas, paint: isMap ? drawMap : drawBars };
+    first += size;
+    return part;
+  });
   function draw(step, selected) {
-    const line = numbers <= 24 ? 18 : Math.max(2, 432 / numbers);
-    const { context, width } = prepare(canvas, Math.ceil(numbers * line) + 4);
-    const left = numbers <= 24 ? Math.min(130, 8 + Math.max(...names.map((name) => context.measureText(name).width))) : 4, right = numbers <= 24 ? 52 : 4;
-    context.textBaseline = "middle";
-    for (let i = 0; i < numbers; i++) {
-      const share = data[(step * agents + selected) * numbers + i] / 255;
-      const y = i * line + 2;
-      context.fillStyle = colour("panel");
-      context.fillRect(left, y, width - left - right, line - Math.min(4, line / 4));
-      context.fillStyle = colour("accent");
-      context.fillRect(left, y, Math.max(share ? 1 : 0, share * (width - left - right)), line - Math.min(4, line / 4));
-      if (numbers > 24) continue;
-      context.fillStyle = colour("soft");
-      context.textAlign = "right";
-      context.fillText(names[i], left - 6, y + line / 2 - 1);
-      context.fillText(number(low[i] + share * (high[i] - low[i])), width - 2, y + line / 2 - 1);
-    }
+    const start = (step * agents + selected) * numbers;
+    for (const part of parts) part.paint(part, data.subarray(start + part.first, start + part.first + part.size), facts.world);
     return null;
   }
   return { draw };
+}
+
+function drawBars({ name, first, canvas }, values, { low, high }) {
+  const line = 18, right = 52;
+  const { context, width } = prepare(canvas, values.length * line + 4);
+  const names = [...values.keys()].map((i) => (values.length === 1 && name ? name : `${name}[${i}]`));
+  const left = Math.min(130, 8 + Math.max(...names.map((each) => context.measureText(each).width)));
+  const span = width - left - right;
+  context.textBaseline = "middle";
+  values.forEach((value, i) => {
+    const share = value / 255, y = i * line + 2;
+    context.fillStyle = colour("panel");
+    context.fillRect(left, y, span, line - 4);
+    context.fillStyle = colour("accent");
+    context.fillRect(left, y, Math.max(share ? 1 : 0, share * span), line - 4);
+    context.fillStyle = colour("soft");
+    context.textAlign = "right";
+    context.fillText(names[i], left - 6, y + line / 2 - 1);
+    context.fillText(number(low[first + i] + share * (high[first + i] - low[first + i])), width - 2, y + line / 2 - 1);
+  });
+}
+
+function drawMap({ shape, canvas }, values) {
+  const isImage = shape.length === 3;
+  const wide = isImage ? shape[1] : Math.ceil(Math.sqrt(2 * values.length));
+  const tall = isImage ? shape[0] : Math.ceil(values.length / wide);
+  const channels = isImage ? shape[2] : 1;
+  const cell = Math.min(canvas.parentElement.clientWidth / wide, 240 / tall, 32);
+  canvas.style.width = `${Math.floor(cell * wide)}px`;
+  const { context } = prepare(canvas, Math.floor(cell * tall));
+  const empty = rgb("panel"), full = rgb("accent");
+  for (let i = 0; i < values.length / channels; i++) {
+    let sum = 0;
+    for (let channel = 0; channel < channels; channel++) sum += values[i * channels + channel];
+    const [red, green, blue] = mix(empty, full, sum / channels / 255);
+    context.fillStyle = `rgb(${red} ${green} ${blue})`;
+    context.fillRect((i % wide) * cell, Math.floor(i / wide) * cell, cell - 0.5, cell - 0.5);
+  }
 }
