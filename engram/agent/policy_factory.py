@@ -15,7 +15,7 @@ from engram.settings import UserError
 
 def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     """The policy described by these settings, sized for this environment."""
-    settings = with_previous_action(settings, spec)
+    settings = with_defaults(settings, spec)
     if isinstance(settings, YamlAgent):
         from engram.agent.components.policy import ComponentPolicy
 
@@ -33,16 +33,22 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     return policy
 
 
-def with_previous_action(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | YamlAgent:
-    """Settings in which YAML and bundled policies read the previous action where observations have symbols.
+def with_defaults(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | YamlAgent:
+    """Settings of YAML and bundled policies by the kind of observations, where they say nothing themselves.
 
-    In a grid world, memory then knows where it turned and what it tried. Settings that say otherwise stay.
+    Where observations have symbols, policies read the previous action: in a grid world, memory then knows where it
+    turned and what it tried. Where they are only symbols, as in games of cards, what matters is what was seen how long
+    ago, and an LRU learns that much sooner than an LSTM.
     """
-    ours = isinstance(settings, YamlAgent) or settings.name in POLICIES
-    symbols = any(part.kind == "symbols" for part in spec.all_parts)
-    if settings.previous is not None or not ours or not symbols or isinstance(spec.single_action_space, spaces.Box):
+    if isinstance(settings, PyAgent) and settings.name not in POLICIES:
         return settings
-    return settings.model_copy(update={"previous": ["action"]})
+    changes: dict[str, object] = {}
+    symbols = any(part.kind == "symbols" for part in spec.all_parts)
+    if settings.previous is None and symbols and not isinstance(spec.single_action_space, spaces.Box):
+        changes["previous"] = ["action"]
+    if isinstance(settings, PyAgent) and settings.core is None and spec.only_symbols:
+        changes["core"] = "lru"
+    return settings.model_copy(update=changes)
 
 
 def find_class(name: str) -> type[Policy]:

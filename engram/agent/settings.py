@@ -25,7 +25,7 @@ class PyAgent(Settings):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     name: str = "fast"
-    core: Literal["lstm", "gru", "mingru", "lru", "attention"] = "lstm"
+    core: Literal["lstm", "gru", "mingru", "lru", "attention"] | None = None  # null: lstm, for symbols only lru
     window: Annotated[int, Field(ge=1)] | None = None  # past steps that core=attention sees; null: 64
     hidden_size: Annotated[int, Field(ge=1)] | None = None  # null: the policy's default
     num_layers: Annotated[int, Field(ge=1)] | None = None

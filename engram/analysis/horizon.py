@@ -82,8 +82,7 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
             active, now = active[running], now[running]
         if not len(active):
             break
-        observed = torch.from_numpy(recording.observations[now, rows[active]])
-        after = step(observed, memory[active], torch.zeros(len(active), dtype=torch.bool))
+        after = step(recording.seen(now, rows[active]), memory[active], torch.zeros(len(active), dtype=torch.bool))
         memory[active] = after.memory
         expected = torch.from_numpy(recording.distributions[now, rows[active]])
         changes[lag, active] = difference(step.action_space, after.distributions, expected)

@@ -55,7 +55,7 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
     groups = int(step_TR.max()) // group + 1
     changes = torch.zeros(2, *step_TR.shape, groups)
     step = MemoryStep(agent)
-    observations, memory = torch.from_numpy(recording.observations), torch.from_numpy(recording.memory)
+    memory = torch.from_numpy(recording.memory)
     expected, alive = torch.from_numpy(recording.distributions), torch.from_numpy(recording.alive)
     nobody = torch.zeros(0, dtype=torch.long)
     branches = _Branches(nobody, nobody, nobody, torch.zeros(0, memory.shape[-1]))
@@ -63,7 +63,8 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
         branches = branches.where(~starts_R[branches.rows])
         active = branches.where(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory
         if len(active.rows):
-            after = step(observations[t, active.rows], active.memory, torch.zeros_like(active.rows, dtype=torch.bool))
+            seen, goes_on = recording.seen(t, active.rows.numpy()), torch.zeros_like(active.rows, dtype=torch.bool)
+            after = step(seen, active.memory, goes_on)
             changed = difference(step.action_space, after.distributions, expected[t, active.rows])
             changes[active.kinds, t, active.rows, active.groups] = changed
             branches = branches.where(~alive[t][branches.rows]).plus(active._replace(memory=after.memory))

@@ -16,6 +16,14 @@ from engram.training.evaluate import copy_with_own_memory
 MAX_ROWS = 2048  # in one call: encoders need much memory per row
 
 
+class Seen(NamedTuple):
+    """What the agent reads at a step, beside its memory."""
+
+    observations: Tensor  # [N, …]
+    previous_actions: Tensor  # [N] or [N, n]
+    previous_rewards: Tensor  # [N]
+
+
 class StepOutput(NamedTuple):
     """All on the CPU."""
 
@@ -25,7 +33,7 @@ class StepOutput(NamedTuple):
 
 
 class MemoryStep:
-    """`step(observations, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
+    """`step(seen, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
 
     def __init__(self, agent: MettaAgent) -> None:
         self.agent = copy_with_own_memory(agent)
@@ -35,18 +43,21 @@ class MemoryStep:
         self.units = sum(layers * size for layers, size in self.agent.memory_shapes().values())
 
     @torch.no_grad()
-    def __call__(self, observations: Tensor, memory: Tensor, starts: Tensor) -> StepOutput:
-        """Observations [N, …], memory [N, U] and starts [N]: memory is cleared where an episode starts."""
-        parts = zip(*(rows.split(MAX_ROWS) for rows in (observations, memory, starts)), strict=True)
-        return StepOutput(*(torch.cat(fields) for fields in zip(*(self._step(*part) for part in parts), strict=True)))
+    def __call__(self, seen: Seen, memory: Tensor, starts: Tensor) -> StepOutput:
+        """Memory [N, U] and starts [N]: memory is cleared where an episode starts."""
+        parts = zip(*(rows.split(MAX_ROWS) for rows in (*seen, memory, starts)), strict=True)
+        outputs = [self._step(Seen(*inputs), own_memory, begins) for *inputs, own_memory, begins in parts]
+        return StepOutput(*(torch.cat(fields) for fields in zip(*outputs, strict=True)))
 
-    def _step(self, observations: Tensor, memory: Tensor, starts: Tensor) -> StepOutput:
-        rows = len(observations)
+    def _step(self, seen: Seen, memory: Tensor, starts: Tensor) -> StepOutput:
+        rows = len(starts)
         self.agent.reserve_memory(rows)
         store_memory(self.agent, memory)
         starts = starts.to(self.device)
         fields = {
-            "env_obs": observations.to(self.device),
+            "env_obs": seen.observations.to(self.device),
+            "previous_actions": seen.previous_actions.to(self.device),
+            "previous_rewards": seen.previous_rewards.to(self.device),
             "dones": starts,
             "truncateds": torch.zeros_like(starts),
             "starts": starts,

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.analysis.distributions import entropy
-from engram.analysis.memory_step import MemoryStep, store_memory, stored_memory
+from engram.analysis.memory_step import MemoryStep, Seen, store_memory, stored_memory
 from engram.env.block import Episodes
 from engram.env.scene import Scene, drawable
 from engram.env.settings import EnvSettings
@@ -35,6 +36,8 @@ class Recording:
     greedy: bool
     seed: int
     observations: np.ndarray  # [T, R, …]
+    previous_actions: np.ndarray  # [T, R] or [T, R, n]; of any value where an episode starts
+    previous_rewards: np.ndarray  # [T, R]
     starts: np.ndarray  # [T, R]: memory was cleared before this observation
     alive: np.ndarray  # [T, R]
     actions: np.ndarray  # [T, R] or [T, R, n]
@@ -51,6 +54,10 @@ class Recording:
     @property
     def steps(self) -> int:
         return len(self.starts)
+
+    def seen(self, *at: Any) -> Seen:
+        """What the agent read at these steps and rows."""
+        return Seen(*(torch.from_numpy(getattr(self, name)[at]) for name in Seen._fields))
 
 
 @torch.no_grad()
@@ -121,11 +128,13 @@ def record(
 def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> dict[str, np.ndarray]:
     """What the agent sees, does and remembers at this step."""
     rows = len(batch.buffers.starts)
-    seen = {name: getattr(batch.buffers, name).copy() for name in ("observations", "starts", "alive")}
+    buffers = batch.buffers
+    fields = {"observations": buffers.observations, "starts": buffers.starts, "alive": buffers.alive}
+    fields |= {"previous_actions": buffers.actions, "previous_rewards": buffers.rewards}
+    seen = {name: field.copy() for name, field in fields.items()}
     seen["starts"] |= player.memory_off
-    output = memory_step(
-        torch.from_numpy(seen["observations"]), stored_memory(player.agent, rows), torch.from_numpy(seen["starts"])
-    )
+    inputs = Seen(*(torch.from_numpy(seen[name]) for name in Seen._fields))
+    output = memory_step(inputs, stored_memory(player.agent, rows), torch.from_numpy(seen["starts"]))
     return seen | {
         "actions": player.act(batch, step),
         "distributions": output.distributions.numpy(),

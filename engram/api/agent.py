@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from engram.agent.metta_agent import MettaAgent
 from engram.api.arguments import Env, PolicyChoice, env_choice, policy_choice
 from engram.api.observations import ObservationRows
-from engram.api.run import Run, directory_of
+from engram.api.run import Run, checked_path, directory_of
 from engram.config.evaluation import with_env
 from engram.config.load import load_run
 from engram.config.overrides import from_python
@@ -126,7 +126,7 @@ class Agent:
         """
         from engram.export.write import choose_format, export_agent
 
-        path = Path(path)
+        path = checked_path(path)
         uses_memory = self.settings.trainer.memory != "off"
         agent = copy.deepcopy(self.policy)  # exporting moves it to the CPU
         export_agent(agent, path, choose_format(path, format), self.settings.env, use_memory=uses_memory)

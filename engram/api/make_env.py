@@ -28,6 +28,8 @@ def make_env(env: Env, *, num_envs: int | None = None, num_workers: int = 0, see
     """
     if env is None:
         raise UserError("env: None is not an environment: give a name, a class, or a function that makes one")
+    if num_envs is not None and not isinstance(num_envs, int):
+        raise UserError(f"num_envs: {num_envs!r} is not a whole number")
     named = {name if name.startswith("env.") else f"env.{name}": value for name, value in settings.items()}
     resolved = run_settings(env, None, None, None, None, named).env
     if num_envs is None:

@@ -89,12 +89,23 @@ def _split(observation: Any, space: spaces.Space) -> tuple[list[Any], bool]:
     if isinstance(observation, list) and observation and all(_fits(each, space) for each in observation):
         return [_leaves(each, space) for each in observation], False
     rows = _rows(observation, space)
-    if rows is None:
+    if not rows:
         raise UserError(
-            f"observation: {_describe(observation)} is neither one observation of {space} nor a batch of them, "
-            "with a first dimension for rows"
+            f"observation: {_describe(observation)} is neither one observation ({_expected(space)}) nor a batch of "
+            f"them, with a first dimension for rows{_hint(observation)}"
         )
     return rows, False
+
+
+def _expected(space: spaces.Space) -> str:
+    if isinstance(space, spaces.Dict):
+        return f"a mapping of {', '.join(f'{name}: {_expected(part)}' for name, part in space.spaces.items())}"
+    return f"shape {space.shape} of {space.dtype}" if isinstance(space, spaces.Box) and space.shape else str(space)
+
+
+def _hint(observation: Any) -> str:
+    is_reset = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], Mapping)
+    return ". env.reset() returns (observation, info): give the first" if is_reset else ""
 
 
 def _fits(observation: Any, space: spaces.Space) -> bool:

@@ -10,7 +10,7 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.overrides import NO_VALUE
 from engram.config.run import RunSettings
 from engram.settings import UserError
-from engram.stored.files import file_in_run
+from engram.stored.files import check_writable, file_in_run
 from engram.stored.metrics import read_metrics
 from engram.training.checkpoint import list_checkpoints
 
@@ -82,12 +82,13 @@ class Run:
 
         return evaluate(self, episodes, **settings)
 
-    def report(self, path: str | os.PathLike[str] | None = None, *others: "Run") -> Path:
+    def report(self, path: str | os.PathLike[str] | None = None, *others: "Run | str | os.PathLike[str]") -> Path:
         """Write a page of charts about this run, and others beside it; by default report.html in its directory."""
         from engram.runs.report import read_report, write_report
 
-        out = Path(path) if path is not None else file_in_run(self.directory, "report.html", "path")
-        write_report(read_report([self.directory, *(other.directory for other in others)]), out)
+        out = checked_path(path) if path is not None else file_in_run(self.directory, "report.html", "path")
+        check_writable(out, "path")
+        write_report(read_report([self.directory, *map(directory_of, others)]), out)
         return out
 
     def diagnose(self) -> "Diagnosis":
@@ -111,6 +112,12 @@ def open_run(run: str | os.PathLike[str]) -> Run:
     0.0
     """
     return Run(directory_of(run))
+
+
+def checked_path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"path: {path!r} is a {type(path).__name__}: give the path of a file")
+    return Path(path)
 
 
 def directory_of(run: Any) -> Path:

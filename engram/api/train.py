@@ -3,6 +3,7 @@
 import errno
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from engram.api.hooks import find_hook, follow
 from engram.api.run import Run
 from engram.config.run import RunSettings
 from engram.config.run_directory import not_writable, prepare_directory, restore_directory
+from engram.env.errors import describe_exception
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training.launch import rank_info
@@ -99,17 +101,13 @@ def train_run(
     on_epoch = follow(settings, hook, interrupted)
     try:
         start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung)
-    except OSError as error:
-        if not _is_about(error, settings.directory):
+    except UserError:
+        raise
+    except Exception as error:
+        message = _explain(error, settings)
+        if message is None:
             raise
-        raise UserError(not_writable(settings.directory, error)) from error
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
-        ) from error
+        raise UserError(message) from error
     finally:
         stop_logging()
 
@@ -123,6 +121,24 @@ def _display(settings: RunSettings, stream: TextIO | None) -> Any:
         return [f"engram.open({run}).evaluate()", f"engram.load({run}).act(observation)"]
 
     return SilentDisplay() if stream is None else make_display(stream, next_steps)
+
+
+def _explain(error: Exception, settings: RunSettings) -> str | None:
+    """The message of an error that the user can mend; None if it is ours."""
+    if isinstance(error, OSError) and _is_about(error, settings.directory):
+        return not_writable(settings.directory, error)
+    if _is_out_of_memory(error):
+        reason = str(error).partition("\n")[0]
+        return f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
+    if settings.py_agent is None or ":" not in settings.py_agent.name:  # a policy of Engram's
+        return None
+    if "does not require grad" in str(error):
+        why = "its weights do not require gradients, or it detaches logits and values"
+        return f"py_agent: {settings.py_agent.name}: the loss has no gradient: {why}"
+    failed_in = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if failed_in & {"encode_observations", "decode_actions", "forward"}:
+        return f"py_agent: {settings.py_agent.name} failed: {describe_exception(error)}"
+    return None
 
 
 def _is_about(error: OSError, directory: Path) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.context import AuditContext
 from engram.audit.double_precision import double_precision, doubled
-from engram.audit.gradient_tap import find_gradient_tap, perturbed, record
+from engram.audit.gradient_tap import OutputSlice, find_gradient_tap, perturbed, record
 from engram.audit.scenario import Scenario, play
 
 ROWS = 4  # the first two without episode starts
@@ -116,9 +116,9 @@ class LearningCall:
                 found[name] = noise * max(float(p.detach().square().mean().sqrt()), 1e-2)
         return found
 
-    def error(self, loss: Loss, directions: int = 2) -> float:
+    def error(self, loss: Loss, directions: int = 2, gradients: dict[str, Tensor] | None = None) -> float:
         """How far autograd's directional derivatives are from the true ones, relative to their size."""
-        gradients, worst = self.gradients(loss), 0.0
+        gradients, worst = gradients or self.gradients(loss), 0.0
         for number in range(directions):
             direction = self.direction(170 + number)
             size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
@@ -128,6 +128,11 @@ class LearningCall:
                 error = min(error, self._relative(given, float(self.derivative(loss, direction, KINK)), size))
             worst = max(worst, error)
         return worst
+
+    def disproportion(self, loss: Loss, gradients: dict[str, Tensor]) -> float:
+        """How far the gradient of a loss 1000 times as large is from 1000 times this one, relative to its size."""
+        larger = self.gradients(lambda output: 1000 * loss(output))
+        return gradient_difference(gradients, {name: gradient / 1000 for name, gradient in larger.items()})
 
     def jumps(self, loss: Loss) -> bool:
         """Whether outputs jump as weights change, as with a quantised memory: then no difference is a derivative.
@@ -174,6 +179,12 @@ class LearningCall:
             yield
 
 
+def gradient_difference(true: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """How far the gradients of all weights are apart, relative to their size."""
+    apart = torch.stack([(true[name] - other[name].to(true[name].dtype)).norm() for name in true]).norm()
+    return float(apart / torch.stack([gradient.norm() for gradient in true.values()]).norm().clamp(min=1e-12))
+
+
 def learning_call(audit: AuditContext, steps: int) -> LearningCall:
     """In float64 if the policy can, else in float32."""
     try:
@@ -192,12 +203,18 @@ class StepDerivative(NamedTuple):
     true: float  # by finite differences
 
 
-def step_derivatives(call: LearningCall, steps: Sequence[int]) -> list[StepDerivative] | None:
-    """Of the first row, at each of these steps; None if no tensor belongs to one step."""
+def step_derivatives(
+    call: LearningCall, steps: Sequence[int], only_missing: bool = False
+) -> list[StepDerivative] | None:
+    """Of the first row, at each of these steps; None if no tensor belongs to one step.
+
+    With `only_missing`, finite differences are taken only where autograd gives no gradient at all.
+    """
     if call.segment.observations.is_floating_point():
-        last = _at_observation(call, call.segment.shape[1] - 1)
+        gradient = _observation_gradient(call)
+        last = _at_observation(call, gradient, call.segment.shape[1] - 1)
         if last.given or not last.true:  # else features are fixed on purpose, and the gradient begins behind them
-            return [_at_observation(call, step) for step in steps]
+            return [_at_observation(call, gradient, step, only_missing) for step in steps]
     with call._dtype():
         tap = find_gradient_tap(
             call.adapter, call.segment, 0, steps, call.audit.spec, call.audit.generator(65), call.memory
@@ -219,30 +236,41 @@ def step_derivatives(call: LearningCall, steps: Sequence[int]) -> list[StepDeriv
         change = torch.randn(part.shape, generator=call.audit.generator(step), dtype=torch.float64).to(part.dtype)
         gradient = gradients.get(piece.call)
         given = 0.0 if gradient is None else float((tap.part(gradient, piece, call.segment.shape) * change).sum())
-        values = []
-        for sign in (1, -1):
-            delta = sign * call.precision.step * change
-            with torch.no_grad(), perturbed(call.adapter.policy, tap, piece, call.segment.shape, delta):
-                values.append(float(call.last_loss(call.run())))
-        found.append(StepDerivative(step, given, (values[0] - values[1]) / (2 * call.precision.step)))
+
+        def loss_after(length: float, piece: OutputSlice = piece, change: Tensor = change) -> Tensor:
+            with perturbed(call.adapter.policy, tap, piece, call.segment.shape, length * change):
+                return call.last_loss(call.run())
+
+        found.append(StepDerivative(step, given, given if given and only_missing else _central(call, loss_after)))
     return found
 
 
-def _at_observation(call: LearningCall, step: int) -> StepDerivative:
+def _observation_gradient(call: LearningCall) -> Tensor | None:
+    leaf = call.segment.observations.clone().requires_grad_()
+    total = call.last_loss(call.run(replace(call.segment, observations=leaf.clone())))
+    return torch.autograd.grad(total, [leaf], allow_unused=True)[0] if total.requires_grad else None
+
+
+def _at_observation(
+    call: LearningCall, gradient: Tensor | None, step: int, only_missing: bool = False
+) -> StepDerivative:
     observations = call.segment.observations
     change = torch.zeros_like(observations)
     noise = torch.randn(observations[0, step].shape, generator=call.audit.generator(step), dtype=torch.float64)
     change[0, step] = noise.to(observations.dtype)
-    leaf = observations.clone().requires_grad_()
-    total = call.last_loss(call.run(replace(call.segment, observations=leaf.clone())))
-    gradient = torch.autograd.grad(total, [leaf], allow_unused=True)[0] if total.requires_grad else None
     given = 0.0 if gradient is None else float((gradient * change).sum())
-    values = []
-    for sign in (1, -1):
-        moved = observations + sign * call.precision.step * change
-        with torch.no_grad():
-            values.append(float(call.last_loss(call.run(replace(call.segment, observations=moved)))))
-    return StepDerivative(step, given, (values[0] - values[1]) / (2 * call.precision.step))
+
+    def loss_after(length: float) -> Tensor:
+        return call.last_loss(call.run(replace(call.segment, observations=observations + length * change)))
+
+    return StepDerivative(step, given, given if given and only_missing else _central(call, loss_after))
+
+
+@torch.no_grad()
+def _central(call: LearningCall, loss_after: Callable[[float], Tensor]) -> float:
+    """The central difference of a loss over the step of this precision."""
+    length = call.precision.step
+    return (float(loss_after(length)) - float(loss_after(-length))) / (2 * length)
 
 
 def declared_truncation(policy: nn.Module) -> dict[str, int]:

@@ -55,7 +55,8 @@ def find_gradient_tap(
     for step in steps:
         observations = segment.observations.clone()
         observations[row, step] = random_observations(spec, (1,), generator)[0]
-        changed, _ = record(adapter, replace(segment, observations=observations), memory)
+        with torch.no_grad():
+            changed, _ = record(adapter, replace(segment, observations=observations), memory)
         for name in list(slices):
             found = _changed(base[name], changed.get(name, []), segment.shape)
             if len(found) == 1 and found[0] not in slices[name]:

@@ -33,7 +33,7 @@ QUESTIONS = {
     ),
     "loop_actions": (
         "Does learning judge the actions that were taken?",
-        "Store actions with the observations that they answer, in the same order.",
+        "Store actions with the observations they were chosen for, in the same order.",
     ),
     "loop_replay": (
         "Before any update, does learning give back the logits of acting?",

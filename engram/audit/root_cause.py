@@ -111,7 +111,8 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
     if boundary is not None and any(text in boundary.finding for text in CLEARS_OTHERS):
         order.insert(0, "boundary_acting")
     if _learning_differs_without_starts(failed.get("replay")):
-        order.insert(order.index("boundary_learning"), "replay")
+        only_log_probs = "values agree" in failed["replay"].finding and "action_log_prob" in failed
+        order.insert(order.index("boundary_learning"), "action_log_prob" if only_log_probs else "replay")
     if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory
         order.insert(order.index("memory_used"), "causality")
     explains = dict(EXPLAINS)

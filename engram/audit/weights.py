@@ -1,8 +1,10 @@
 """Other weights for a policy: its initial ones can hide a fault."""
 
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 
+from engram.agent.actions import make_actions
 from engram.audit.adapters.base import PolicyAdapter
 
 
@@ -12,6 +14,19 @@ def scale_weights(adapter: PolicyAdapter, factor: float) -> None:
         for parameter in adapter.policy.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(factor)
+
+
+@torch.no_grad()
+def scale_outputs(adapter: PolicyAdapter, factor: float) -> None:
+    """Multiply the weights of layers that give values or logits, as training makes outputs larger.
+
+    Those of continuous actions are left alone: their logits are the logarithms of standard deviations too.
+    """
+    space = make_actions(adapter.spec)
+    sizes = {1} if isinstance(adapter.spec.single_action_space, Box) else {1, space.logits}
+    for layer in adapter.policy.modules():
+        if isinstance(layer, nn.Linear) and layer.out_features in sizes:
+            layer.weight.mul_(factor)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from typing import Any
 from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
 from engram.config.evaluation import MemorySettings, RunRequest, load_request
 from engram.settings import UserError
-from engram.stored.files import file_in_run
+from engram.stored.files import check_writable, file_in_run
 from engram.training.settings import EVALUATION_SEED
 
 DESCRIPTION = """Plays many episodes with the policy of a run and reports what it remembers: the return with memory
@@ -47,6 +47,7 @@ def main(words: Sequence[str]) -> int:
     out = page_path(options.out, request.directory, "memory.html")
     if options.out is None:
         file_in_run(request.directory, "memory.json", "--out")
+    check_writable(out, "--out")
     report, sentences = examine(request, out)
     print(json.dumps(report) if options.json else "\n".join([*sentences, "", f"Page: {out}"]))
     if options.open:
@@ -76,7 +77,6 @@ def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, A
     )
     report = memory_report(agent, run.env, settings.episodes, greedy=settings.greedy, seed=settings.seed).to_json()
     sentences = verdict(facts, report)
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(memory_page(facts, report), encoding="utf-8")
     report = {**facts._asdict(), "verdict": sentences, **report}
     out.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")

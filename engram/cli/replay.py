@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
 from engram.config.evaluation import ReplaySettings, RunRequest, load_request
 from engram.settings import UserError
+from engram.stored.files import check_writable
 from engram.training.settings import EVALUATION_SEED
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     request = load_request(words, ReplaySettings, options.trust)
     out = page_path(options.out, request.directory, "replay.html")
-    _check_video(options.video)
+    _check_files(out, options.video, options.mettagrid)
     recording = play(request, out, options.video)
     if options.mettagrid:
         _write_mettagrid(request, recording, options.mettagrid)
@@ -81,7 +82,6 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     past = influence(agent, recording)
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     print(f"{recording.steps} steps in {len(recording.episode_starts)} episodes: {out} ({len(page) / 1e6:.1f} MB)")
     if video is not None:
@@ -100,12 +100,16 @@ def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording"
     print(f"mettagrid replay: {path}")
 
 
-def _check_video(video: Path | None) -> None:
-    """Raises before anything is played if the video cannot be written."""
+def _check_files(out: Path, video: Path | None, mettagrid: Path | None) -> None:
+    """Raises before anything is played if a file cannot be written."""
+    check_writable(out, "--out")
+    if mettagrid is not None:
+        check_writable(mettagrid, "--mettagrid")
     if video is None:
         return
     if video.suffix.lower() not in VIDEOS:
         raise UserError(f"--video: {video} has no known format: name it .gif or .mp4")
+    check_writable(video, "--video")
     from engram.display.video import check_installed
 
     check_installed()

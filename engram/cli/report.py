@@ -7,6 +7,7 @@ from pathlib import Path
 from engram.cli.arguments import ArgumentParser, add_page, page_path
 from engram.cli.run_arguments import named_runs
 from engram.settings import UserError
+from engram.stored.files import check_writable
 
 DESCRIPTION = """Writes one self-contained HTML page about runs: learning curves, losses, gradient and memory health,
 throughput, settings that differ, evaluation, episode statistics and the diagnosis. Runs that differ by their seed only
@@ -28,6 +29,9 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     directories = named_runs("report", words)
     out = page_path(options.out, directories[0], "report.html")
+    check_writable(out, "--out")
+    if options.png:
+        check_writable(options.png / "chart.png", "--png")
     from engram.runs.report import label, read_report, write_report
 
     report = read_report(directories)

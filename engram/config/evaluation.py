@@ -73,7 +73,11 @@ def load_request(
     words: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RunRequest[Chosen]:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
-    given = [*map(parse_override, words), *from_python(settings or {})]
+    named = [word if "=" in word else f"run={word}" for word in words]  # `engram replay NAME`
+    runs = [word.removeprefix("run=") for word in named if word.startswith("run=")]
+    if named != [*words] and len(runs) > 1:
+        raise UserError(f"run: {' and '.join(runs)} are given: name one run")
+    given = [*map(parse_override, named), *from_python(settings or {})]
     overrides = {override.name: override for override in given}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
     own = {name: override for name, override in overrides.items() if override not in of_env}

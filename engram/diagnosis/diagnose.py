@@ -72,7 +72,9 @@ def _first(among: tuple[Rule, ...], course: Course, setup: Setup) -> list[Findin
 def _too_early(course: Course) -> str:
     if course.epochs >= FEWEST_EPOCHS and not course.episodes:
         return f"No episode has ended in {course.steps:,} steps, so there is no return to judge by."
-    return f"Too early to tell: {course.epochs} epochs with {course.episodes} episodes."
+    epochs = f"{course.epochs} epoch{'s' if course.epochs != 1 else ''}"
+    episodes = f"{course.episodes} episode{'s' if course.episodes != 1 else ''}"
+    return f"Too early to tell: {epochs} with {episodes}."
 
 
 def _without_findings(course: Course, setup: Setup) -> Diagnosis:

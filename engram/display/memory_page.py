@@ -59,7 +59,7 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
         f"Without memory its actions would change by {percent(first)} on average, and by {percent(largest)} at "
         "the step that depends on memory most."
     )
-    lasting = [lag for lag, change in zip(horizon["lags"], horizon["strong"], strict=True) if change >= SMALL_CHANGE]
+    lasting = _lasting(horizon)
     if not lasting:
         return [sentence, "The memory horizon is short: hardly an action depends on more than the current observation."]
     last = lasting[-1]
@@ -69,6 +69,11 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
         f"The memory horizon is about {last} steps: erased so long ago, a tenth of the actions still change by "
         f"{percent(SMALL_CHANGE)} or more ({end}).",
     ]
+
+
+def _lasting(horizon: Mapping[str, Any]) -> list[int]:
+    """The lags at which erasing memory still changes a tenth of the actions."""
+    return [lag for lag, change in zip(horizon["lags"], horizon["strong"], strict=True) if change >= SMALL_CHANGE]
 
 
 def _about_facts(report: Report) -> list[str]:
@@ -83,6 +88,8 @@ def _about_facts(report: Report) -> list[str]:
     sentences = [_about_fact(fact, report["steps"], last) for _, fact, last in found[:MOST_FACTS]]
     if report["facts"] and not sentences:
         return ["Nothing of the first observation can be read from memory once it is out of sight."]
+    if sentences and report["horizon"] is not None and not _lasting(report["horizon"]):
+        sentences.append("So memory holds what was seen, as in any untrained network, but actions do not use it.")
     return sentences
 
 
@@ -90,17 +97,17 @@ def is_remembered(each: Mapping[str, float] | None) -> bool:
     """Whether a fact is in memory at a step, but not in the observation."""
     if each is None:
         return False
-    needed = each["control"] + READABLE * (1 - each["control"])
+    chance = max(0.0, each["control"])  # a probe of variance can be worse than none
+    needed = chance + READABLE * (1 - chance)
     return each["memory"] >= needed > each["observation"]
 
 
 def _about_fact(fact: Mapping[str, Any], steps: Sequence[int], last: int) -> str:
-    each, until = fact["scores"][last], steps[last]
+    each = {source: percent(max(0.0, value)) for source, value in fact["scores"][last].items()}
     known = [index for index, score in enumerate(fact["scores"]) if score is not None]
     end = ", the last one that is reached often enough" if last == known[-1] else ""
     measured = "accuracy" if fact["measure"] == "accuracy" else "of its variance"
     return (
-        f"“{fact['name']}” is remembered until step {until}{end}: read from memory with {percent(each['memory'])} "
-        f"{measured}, from the observation alone with {percent(each['observation'])} (control: "
-        f"{percent(each['control'])})."
+        f"“{fact['name']}” can be read from memory until step {steps[last]}{end}: there with {each['memory']} "
+        f"{measured}, from the observation alone with {each['observation']} (control: {each['control']})."
     )

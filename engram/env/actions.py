@@ -1,6 +1,8 @@
 """Actions: the policy's flat form of an action space, the way back to the environment's own, and random play."""
 
+import math
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +14,22 @@ from engram.env.row_writer import flat_mask, mask_of
 from engram.settings import UserError
 
 Read = Callable[[np.ndarray], list[Any]]
+MAX_JOINT = 256  # combinations of several choices that a policy chooses from as one
 
 
-def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
-    """The action space of the policy: flat, with values from 0. `reader` converts its actions back."""
+def policy_action_space(
+    space: spaces.Space, where: str, joint: bool = False
+) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
+    """The action space of the policy: flat, with values from 0. `reader` converts its actions back.
+
+    With `joint`, a few choices become one choice of all their combinations: independent choices of row and column
+    cannot prefer one cell of a board.
+    """
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
+        if joint and (combinations := math.prod(map(int, space.nvec.ravel()))) <= MAX_JOINT:
+            return spaces.Discrete(combinations)
         return spaces.MultiDiscrete(space.nvec.ravel())
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiDiscrete(np.full(int(np.prod(space.shape)), 2))
@@ -31,13 +42,26 @@ def policy_action_space(space: spaces.Space, where: str) -> spaces.Discrete | sp
     )
 
 
+def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:
+    """The names that an environment gives its actions: `action_names`, Atari's meanings or MiniGrid's enumeration."""
+    env = env.unwrapped
+    meanings = getattr(env, "get_action_meanings", None)
+    names = getattr(env, "action_names", None) or (meanings() if callable(meanings) else getattr(env, "actions", None))
+    if isinstance(names, type) and issubclass(names, Enum):
+        names = [member.name for member in names]
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names) if isinstance(space, spaces.Discrete) and len(names) == space.n else ()
+
+
 def reader(space: spaces.Space) -> Read:
     """A function that converts rows of policy actions to the environment's actions, clipped to the bounds of a Box."""
     if isinstance(space, spaces.Discrete):
         return partial(_read_discrete, int(space.start))
-    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        start = space.start if isinstance(space, spaces.MultiDiscrete) else np.zeros(space.shape, space.dtype)
-        return partial(_read_multi_discrete, start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return partial(_read_multi_discrete, space.start, space.nvec.ravel())
+    if isinstance(space, spaces.MultiBinary):
+        return partial(_read_multi_discrete, np.zeros(space.shape, space.dtype), None)
     return partial(_read_box, space)
 
 
@@ -45,7 +69,9 @@ def _read_discrete(start: int, actions: np.ndarray) -> list[Any]:
     return (actions + start if start else actions).tolist()
 
 
-def _read_multi_discrete(start: np.ndarray, actions: np.ndarray) -> list[Any]:
+def _read_multi_discrete(start: np.ndarray, sizes: np.ndarray | None, actions: np.ndarray) -> list[Any]:
+    if actions.ndim == 1 and sizes is not None:  # a joint choice
+        actions = np.stack(np.unravel_index(actions, tuple(sizes)), axis=-1)
     return list(actions.reshape(len(actions), *start.shape).astype(start.dtype) + start)
 
 

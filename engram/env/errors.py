@@ -10,10 +10,12 @@ from engram.settings import UserError
 
 _FRAMES = 4  # innermost frames shown: where the user's code failed, not how it was called
 _OURS = str(Path(__file__).parent.parent)
+_TORCH = str(Path("site-packages", "torch"))  # calls a layer through several frames of its own
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 _WRONG_STEP = (
     "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
 )
+_RESET = "reset must take a seed and options, as in reset(self, *, seed=None, options=None)"
 _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument")
 
 
@@ -54,6 +56,8 @@ def describe_exception(error: Exception | SystemExit) -> str:
         head = "".join(traceback.format_exception_only(error)).strip()
     if is_wrong_step(error):
         head = f"{_WRONG_STEP}: {head}"
+    if isinstance(error, TypeError) and concerns_arguments(error) and ".reset()" in str(error):
+        head = f"{_RESET}: {head}"
     return "\n".join([head, *(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)])
 
 
@@ -73,7 +77,8 @@ def concerns_arguments(error: TypeError) -> bool:
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The user's frames. Without any, Engram's own, unless an import or call failed: then the message is enough."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_IMPORTING)]
-    user_frames = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    not_ours = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    user_frames = [frame for frame in not_ours if _TORCH not in frame.filename] or not_ours
     self_explanatory = isinstance(error, ImportError | SyntaxError) or (
         isinstance(error, TypeError) and concerns_arguments(error)
     )

@@ -7,9 +7,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.actions import policy_action_space, random_play, reader
+from engram.env.actions import action_names, policy_action_space, random_play, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -19,7 +20,7 @@ from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space, check_info
-from engram.env.wrappers import unwrap_rows, with_previous_action, wrap
+from engram.env.wrappers import only_symbols, unwrap_rows, with_previous_action, wrap
 from engram.settings import UserError
 
 PROBE_STEPS = 200  # observations that decide whether a small grid of bytes holds symbols or pixels
@@ -33,10 +34,12 @@ def spec(settings: Gym) -> EnvSpec:
 
 
 def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec:
-    env = with_previous_action(env)
-    action = policy_action_space(env.action_space, name)
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
+    board_game, env = only_symbols(env.observation_space), with_previous_action(env)
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
-    spec = EnvSpec.of_parts(name, parts, action)
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
@@ -45,6 +48,8 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
     masks = settings.action_masks and mask_of(*shown) is not None
+    action = policy_action_space(env.action_space, name, joint=board_game and not masks)
+    spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
 
 

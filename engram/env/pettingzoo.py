@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from engram.env.actions import policy_action_space, reader
+from engram.env.actions import action_names, policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -44,7 +44,8 @@ def spec_of(env: ParallelEnv, name: str, settings: PettingZoo | PythonEnv) -> En
     space = _shared_space(env.observation_space, agents, "observation")
     actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
     parts = describe_parts(space, name, settings.symbols, partial(_largest_values, env))
-    found = EnvSpec.of_parts(name, parts, actions, agents=len(agents))
+    names = {"agent_names": tuple(map(str, agents)), "action_names": action_names(env, actions)}
+    found = EnvSpec.of_parts(name, parts, actions, agents=len(agents), **names)
     observations, infos = env.reset(seed=0)
     masks = [mask_of(observation, infos.get(agent)) for agent, observation in observations.items()]
     has_masks = settings.action_masks and any(mask is not None for mask in masks)

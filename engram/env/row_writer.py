@@ -1,7 +1,7 @@
 """Writes observations of any space into rows, part by part. Raises for values that do not fit their space."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -74,13 +74,19 @@ def _value(leaf: Leaf, observation: Any) -> Any:
     try:
         return leaf.of(observation)
     except (KeyError, IndexError, TypeError):
-        got = f"the keys {', '.join(map(str, observation))}" if isinstance(observation, dict) else repr(observation)
-        raise MisfitError(f"{_title(leaf)} is missing: got {got[:200]}") from None
+        found = observation
+        for depth, key in enumerate(leaf.keys):  # to the first one that is missing
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                got = f"the keys {', '.join(map(str, found))}" if isinstance(found, dict) else repr(found)
+                raise MisfitError(f"{_title(leaf.keys[: depth + 1])} is missing: got {got[:200]}") from None
+        raise
 
 
 def _writer(leaf: Leaf, part: Part, out: np.ndarray) -> Write:
     """A function that writes a value of this leaf directly into its place in one row."""
-    space, title = leaf.space, _title(leaf)
+    space, title = leaf.space, _title(leaf.keys)
     if isinstance(space, spaces.Box):
         return partial(_write_array, title, _in_shape_of_space(space, part, out), _symbol_limit(part))
     if isinstance(space, spaces.MultiBinary):
@@ -115,7 +121,8 @@ def _symbol_limit(part: Part) -> int | None:
 def _write_array(title: str, out: np.ndarray, symbols: int | None, value: Any) -> None:
     array = np.asarray(value)
     if array.shape != out.shape:
-        raise MisfitError(f"{title} has shape {array.shape}, expected {out.shape}")
+        wrong = "is None, expected an array of shape" if value is None else f"has shape {array.shape}, expected"
+        raise MisfitError(f"{title} {wrong} {out.shape}")
     if array.dtype != out.dtype and not np.can_cast(array.dtype, out.dtype, "same_kind"):
         array = _converted(title, array, out.dtype)
     if symbols is not None and array.size and not 0 <= array.min() <= array.max() < symbols:
@@ -237,5 +244,5 @@ def mask_of(observation: Any, info: Any) -> Any:
     return None
 
 
-def _title(leaf: Leaf) -> str:
-    return "the observation" + "".join(f"[{key!r}]" for key in leaf.keys)
+def _title(keys: Iterable[str | int]) -> str:
+    return "the observation" + "".join(f"[{key!r}]" for key in keys)

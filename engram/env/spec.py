@@ -63,6 +63,7 @@ class EnvSpec:
     mean_return_goal: float | None = None  # the best possible mean return, where known
     parts: tuple[Part, ...] = ()  # of a Dict or Tuple observation
     symbols: tuple[int, ...] = ()  # of one grid of symbols: the number of values of each channel
+    agent_names: tuple[str, ...] = ()  # where agents have names
     action_mask: bool = False  # whether each observation comes with a mask of the actions that are possible
 
     @classmethod
@@ -179,6 +180,7 @@ class EnvSpec:
             "action_max_params": None if self.action_max_params is None else list(self.action_max_params),
             "memoryless_ceiling": self.memoryless_ceiling,
             "mean_return_goal": self.mean_return_goal,
+            "agent_names": list(self.agent_names),
             "action_mask": self.action_mask,
         }
 
@@ -198,6 +200,7 @@ class EnvSpec:
             action_max_params=None if max_params is None else tuple(map(stored_size, max_params)),
             memoryless_ceiling=data["memoryless_ceiling"],
             mean_return_goal=data["mean_return_goal"],
+            agent_names=tuple(map(str, data.get("agent_names", ()))),
             action_mask=bool(data.get("action_mask", False)),
         )
 

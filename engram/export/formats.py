@@ -51,8 +51,12 @@ def trace(step: PolicyStep) -> torch.export.ExportedProgram:
 def write_onnx(
     program: torch.export.ExportedProgram, inputs: list[str], outputs: list[str], about: dict[str, Any], path: Path
 ) -> None:
+    rows = {0: "batch"}  # the name of the dimension; the program makes it dynamic
+    shapes = ({name: rows for name in inputs if name not in INPUTS}, rows, rows)
     with _quiet():
-        graph = torch.onnx.export(program, input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
+        graph = torch.onnx.export(
+            program, input_names=inputs, output_names=outputs, dynamic_shapes=shapes, dynamo=True, verbose=False
+        )
         assert graph is not None
         graph.model.metadata_props[METADATA] = json.dumps(about)
         graph.save(path, external_data=False)

@@ -10,6 +10,7 @@ from engram.export.formats import FORMATS, INPUTS, require_packages, trace
 from engram.export.metadata import describe, output_names
 from engram.export.step import PolicyStep
 from engram.settings import UserError
+from engram.stored.files import check_writable
 
 
 class Export(NamedTuple):
@@ -48,16 +49,16 @@ def export_agent(
     If the two disagree, raises `UserError` and leaves no file.
     """
     require_packages(format_name)
+    check_writable(path, "--out")
     form = FORMATS[format_name]
     step = PolicyStep(agent.cpu(), use_memory)
     about = describe(agent, step, origin or {})
     temporary = path.with_name(f".{path.name}.{os.getpid()}{form.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         form.write(trace(step), [*step.fields, *INPUTS], output_names(agent), about, temporary)
         agreement = compare(agent, step, form.load(temporary), env_settings, steps)
         temporary.replace(path)
-    except OSError as error:
+    except OSError as error:  # the disk is full, for example
         raise UserError(f"--out: {path} cannot be written ({error.strerror or error}): give a different path") from None
     finally:
         temporary.unlink(missing_ok=True)

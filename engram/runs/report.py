@@ -72,7 +72,6 @@ def read_report_run(directory: Path, points: int = BUCKETS) -> ReportRun:
 def write_report(report: RunsReport, out: Path) -> int:
     """Write the page; returns its size in bytes."""
     content = report_page(_facts(report, out), report.charts).encode()
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(content)
     return len(content)
 

@@ -1,6 +1,7 @@
 """Columns: the metrics of a run by name, in a bounded number of buckets, however long the run is."""
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -14,7 +15,7 @@ MOST_NAMES = 1000  # of metrics; a run has about 40, and some hundred with weigh
 
 LARGEST = 1e100  # beyond it, sums could overflow
 
-Stat = list[float]  # count, sum, minimum, maximum
+EMPTY = (0.0, 0.0, math.inf, -math.inf)  # a bucket without values: count, sum, minimum, maximum
 
 
 class Column(NamedTuple):
@@ -28,18 +29,21 @@ class Column(NamedTuple):
 
 
 class Columns:
-    """Collects records. When there are too many buckets, neighbours are merged, so that all span the same epochs."""
+    """Collects records. When there are too many buckets, neighbours are merged, so that all span the same epochs.
+
+    A metric takes its memory when it first appears: a long run must not look like a leak.
+    """
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = (), limit: int = BUCKETS) -> None:
+        assert limit % 2 == 0
         self.last: Mapping[str, Any] = {}
         self.epochs = 0
         self.not_finite: dict[str, int] = {}  # metric -> the first epoch in which it was NaN or infinite
         self._limit = limit
         self._size = 1  # records in a whole bucket
         self._in_last = 0  # records in the last one
-        self._steps: list[float] = []
-        self._buckets: list[dict[str, Stat]] = []
-        self._names: dict[str, None] = {}
+        self._steps: list[float] = []  # at the end of each bucket
+        self._stats: dict[str, array[float]] = {}  # metric -> count, sum, minimum, maximum of each possible bucket
         for record in records:
             self.add(record)
 
@@ -47,9 +51,9 @@ class Columns:
         steps: Any = record.get("steps")
         if not is_number(steps) or not math.isfinite(steps):
             return
-        if not self._buckets or self._in_last == self._size:
-            self._make_room()
-            self._buckets.append({})
+        if not self._steps or self._in_last == self._size:
+            if len(self._steps) == self._limit:
+                self._merge_neighbours()
             self._steps.append(0.0)
             self._in_last = 0
         self._steps[-1] = float(steps)
@@ -61,7 +65,7 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """All metrics, in the order in which they first appeared."""
-        return list(self._names)
+        return list(self._stats)
 
     @property
     def merged(self) -> bool:
@@ -69,44 +73,44 @@ class Columns:
         return self._size > 1
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._stats
 
     def __getitem__(self, name: str) -> Column:
         """The values of a metric; empty if no record has it."""
-        found = [
-            (steps, bucket[name]) for steps, bucket in zip(self._steps, self._buckets, strict=True) if name in bucket
-        ]
-        steps = np.array([steps for steps, _ in found], np.float64)
-        count, total, low, high = np.array([stat for _, stat in found], np.float64).reshape(-1, 4).T
-        return Column(steps, total / np.maximum(count, 1), low, high, count)
+        count, total, low, high = _as_rows(self._stats.get(name, array("d")))[: len(self._steps)].T
+        found = count > 0
+        steps = np.array(self._steps[: len(found)], np.float64)
+        return Column(steps[found], total[found] / count[found], low[found], high[found], count[found])
 
     def _add_values(self, record: Mapping[str, Any]) -> None:
-        bucket = self._buckets[-1]
+        first = 4 * (len(self._steps) - 1)
         for name, value in record.items():
-            if not is_number(value) or (name not in self._names and len(self._names) >= MOST_NAMES):
+            if not is_number(value):
                 continue
-            self._names.setdefault(name)
+            stats = self._stats.get(name)
+            if stats is None:
+                if len(self._stats) >= MOST_NAMES:
+                    continue
+                stats = self._stats[name] = array("d", EMPTY * self._limit)
             if not math.isfinite(value) or abs(value) > LARGEST:
                 self.not_finite.setdefault(name, self._epoch())
-            elif stat := bucket.get(name):
-                _merge(stat, [1.0, value, value, value])
-            else:
-                bucket[name] = [1.0, value, value, value]
+                continue
+            stats[first] += 1
+            stats[first + 1] += value
+            stats[first + 2] = min(stats[first + 2], value)
+            stats[first + 3] = max(stats[first + 3], value)
 
     def _epoch(self) -> int:
         epoch = self.last.get("epoch")
         return epoch if isinstance(epoch, int) else self.epochs
 
-    def _make_room(self) -> None:
-        if len(self._buckets) < self._limit:
-            return
-        for first, second in zip(self._buckets[::2], self._buckets[1::2], strict=False):
-            for name, stat in second.items():
-                if name in first:
-                    _merge(first[name], stat)
-                else:
-                    first[name] = stat
-        self._buckets = self._buckets[::2]
+    def _merge_neighbours(self) -> None:
+        half = self._limit // 2
+        for stats in self._stats.values():
+            rows = _as_rows(stats)
+            count, total, low, high = rows.reshape(half, 2, 4).transpose(2, 0, 1)
+            rows[:half] = np.stack([count.sum(1), total.sum(1), low.min(1), high.max(1)], 1)
+            rows[half:] = EMPTY
         self._steps = self._steps[1::2]
         self._size *= 2
 
@@ -116,11 +120,9 @@ def read_columns(directory: Path, limit: int = BUCKETS) -> Columns:
     return Columns(MetricsReader(directory).new_records(), limit)
 
 
-def _merge(stat: Stat, other: Stat) -> None:
-    stat[0] += other[0]
-    stat[1] += other[1]
-    stat[2] = min(stat[2], other[2])
-    stat[3] = max(stat[3], other[3])
+def _as_rows(stats: "array[float]") -> np.ndarray:
+    """A view, [buckets, 4]."""
+    return np.frombuffer(stats).reshape(-1, 4)
 
 
 def is_number(value: Any) -> TypeGuard[float]:

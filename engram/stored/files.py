@@ -1,5 +1,6 @@
 """Reads files that a stranger may have written: regular files only, and bounded in size before they are read."""
 
+import errno
 import io
 import json
 import os
@@ -54,6 +55,22 @@ def file_in_run(directory: Path, name: str, option: str) -> Path:
     except UnreadableError as error:
         raise UserError(f"{error}: name a different file with {option}") from None
     return directory / name
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Raise before any work is done if a file cannot be written there."""
+    if path.is_dir():
+        raise UserError(f"{option}: {path} is a directory: name a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch()
+            path.unlink()
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{option}: {path} cannot be written ({reason}): give a different path") from None
 
 
 def read_bytes(path: Path, limit: int, inside: Path | None = None) -> bytes:

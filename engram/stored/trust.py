@@ -82,6 +82,7 @@ def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, part in value.items():
+            yield name, str(key)  # a wrapper with arguments is {name: arguments}
             yield from _texts(part, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         for part in value:

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from engram.env.errors import EnvError
 from engram.settings import UserError
 from engram.training.launch import RankInfo
 from engram.training.watchdog import TrainingStoppedError
@@ -37,6 +38,13 @@ class PeerError(UserError):
     """Another rank is gone or does not respond. Unless it was killed, it has reported the reason."""
 
     exit_code = 1
+
+
+class PeerEnvError(PeerError):
+    """The environments of another rank failed. It reports why; all ranks still take part in saving."""
+
+    def __init__(self) -> None:
+        super().__init__("the environments of another rank failed")
 
 
 class World:
@@ -101,6 +109,18 @@ class World:
             dist.gather_object(value, boxes, 0)
         return boxes or []
 
+    def together(self, use_environments: Callable[[], Value]) -> Value:
+        """Call a function on every rank. If environments fail on any of them, all ranks raise, and can save."""
+        try:
+            result = use_environments()
+        except EnvError:
+            with suppress(PeerError):
+                self.max(torch.ones(()))
+            raise
+        if self.max(torch.zeros(())).item():
+            raise PeerEnvError
+        return result
+
     def leave(self) -> None:
         """Wait for all ranks to finish, then disconnect. If one fails before, all fail."""
         if self.size > 1:
@@ -126,7 +146,7 @@ class World:
                         return False
                     time.sleep(0.1)
             # Ranks stop together, but may name different epochs or rows: one report is enough.
-            text = "" if isinstance(error, KeyboardInterrupt | TrainingStoppedError) else str(error)
+            text = "" if isinstance(error, KeyboardInterrupt | TrainingStoppedError | EnvError) else str(error)
             key = hashlib.sha256(f"{type(error).__name__}: {text}".encode()).hexdigest()
             return self._store.add(key, 1) == 1
         return not consequence

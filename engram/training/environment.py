@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from engram.stored.trust import code_named_in
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.device import number_of_batches
-from engram.training.distributed import World
+from engram.training.distributed import PeerError, World
 from engram.training.loop import Training
 from engram.training.metrics import Record
 from engram.training.seeding import derive_seed
@@ -109,12 +110,12 @@ def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Reco
 def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:
     """Saves the epochs before the rollout that failed; returns from where the run can resume.
 
-    The environments are gone, so it resumes with new episodes. With several ranks nothing can be saved: the others
-    are waiting in the middle of the epoch.
+    All ranks call this. The run resumes with new episodes, also on ranks whose environments did not fail.
     """
-    epoch = training.progress.epoch
-    if epoch > checkpoints.epoch and training.world.size == 1:
-        checkpoints.save(training, {})
+    training.env.close()
+    if training.progress.epoch > checkpoints.epoch:
+        with suppress(PeerError):
+            checkpoints.save(training, {})
     if not checkpoints.epoch:
         return "There is no checkpoint yet: the same command starts from the beginning."
     return f"The same command resumes from epoch {checkpoints.epoch}."

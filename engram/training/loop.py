@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def train(
     timers, averages, record, retry_save = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
         now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
-        experience = training.rollout.collect(timers, now.teaching)
+        experience = world.together(partial(training.rollout.collect, timers, now.teaching))
         with timers("learning"):
             advantages = learn(training, experience, now, averages)
 
@@ -101,7 +102,7 @@ def train(
         evaluating = settings.evaluate_interval is not None and progress.epoch % settings.evaluate_interval == 0
         if evaluating:
             with timers("evaluation"):
-                record |= evaluate()
+                record |= world.together(evaluate)
         record |= progress.timing(timers.take(), training.rollout.batch_size)
         record["process/megabytes"] = process_megabytes()
         record["loss/skipped"] = training.numbers.skipped

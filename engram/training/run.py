@@ -32,7 +32,7 @@ from engram.training.checkpoint.origin import latest_checkpoint
 from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
 from engram.training.device import choose_device, keep_freed_memory, require_precision
-from engram.training.distributed import ALONE, World
+from engram.training.distributed import ALONE, PeerEnvError, World
 from engram.training.environment import (
     change_environment,
     check_before_run,
@@ -239,7 +239,8 @@ def _train(
         )
         training.schedules.fixed |= orders.values
         if orders.env is not None:
-            change_environment(training, orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
+            new = (orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
+            world.together(lambda: change_environment(training, *new))
         return orders.stop
 
     try:
@@ -249,6 +250,9 @@ def _train(
         raise type(stop)(message) from None
     except EnvError as error:
         raise type(error)(f"{error}\n{save_finished_epochs(training, checkpoints)}") from error
+    except PeerEnvError:
+        save_finished_epochs(training, checkpoints)
+        raise
     finally:
         training.env.close()
         for sink in sinks:

@@ -42,12 +42,12 @@ def test_an_untrained_critic_begins_with_the_mean_return() -> None:
     assert normalizer(torch.zeros(1)).item() == -800
 
 
-def test_the_largest_spread_of_returns_is_remembered() -> None:
+def test_equal_returns_of_a_solved_task_do_not_shrink_the_unit_of_values_to_rounding() -> None:
     normalizer = ValueNormalizer()
     normalizer.begin(torch.tensor(0.0), torch.tensor(9.0))
     for _ in range(50):
         normalizer.update(torch.tensor(0.0), torch.tensor(0.0), None)
-    assert normalizer.std < 0.3
+    assert normalizer.std == 1.5
     assert normalizer.largest_std == 3
 
 

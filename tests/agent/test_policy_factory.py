@@ -3,15 +3,21 @@
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from support.playing import play, replay_difference, token_spec, vector_env
 
 from engram import EnvSpec, MettaAgent
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import find_class, make_policy
+from engram.agent.recurrent.core import Core
+from engram.agent.recurrent.lru import LRU
+from engram.agent.recurrent.lstm import LSTM
 from engram.agent.settings import POLICIES, PyAgent
+from engram.env.parts import Part, describe_parts
 from engram.settings import UserError
 
 ENCODES_AND_DECODES = """
@@ -179,3 +185,34 @@ def test_a_policy_that_fails_is_an_error_with_its_source_location(
         assert first.startswith("py_agent: ")
         assert said in first
         assert any(frame.startswith(f"  {place}:") for frame in frames)
+
+
+def parts_of(space: spaces.Space) -> list[Part]:
+    return describe_parts(space, "env", symbols=None, largest_seen=lambda leaves: {})
+
+
+CARDS = EnvSpec.of_parts("cards", parts_of(spaces.Tuple((spaces.Discrete(4), spaces.Discrete(2)))), spaces.Discrete(3))
+MIXED = EnvSpec.of_parts(
+    "mixed",
+    parts_of(spaces.Dict({"card": spaces.Discrete(4), "speed": spaces.Box(-1, 1, (2,))})),
+    spaces.Discrete(3),
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "core", "previous"),
+    [
+        (CARDS, {}, LRU, ["action"]),
+        (CARDS, {"core": "lstm", "previous": []}, LSTM, []),
+        (MIXED, {}, LSTM, ["action"]),
+        (EnvSpec.of(vector_env()), {}, LSTM, None),
+        (token_spec(), {}, LSTM, None),
+    ],
+    ids=["only symbols", "as the settings say", "symbols and a vector", "vector", "tokens"],
+)
+def test_bundled_policies_have_the_core_and_inputs_that_suit_the_observations(
+    spec: EnvSpec, options: dict[str, Any], core: type[Core], previous: list[str] | None
+) -> None:
+    policy = make_policy(spec, PyAgent(**options))
+    assert type(policy.core) is core
+    assert policy.previous_inputs == previous

@@ -19,7 +19,7 @@ def recall() -> Recall:
 @pytest.fixture(scope="module")
 def agent() -> MettaAgent:
     spec = make_spec(ENV)
-    return MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
+    return MettaAgent(spec, Fast(spec, hidden_size=8, previous=["action", "reward"])).eval()
 
 
 @pytest.fixture(scope="module")

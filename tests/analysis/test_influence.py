@@ -16,7 +16,7 @@ def replayed(agent, recording, t: int, skipped: range) -> np.ndarray:
     memory, found = torch.zeros(1, step.units), None
     for seen in range(first, t + 1):
         if seen not in skipped:
-            found = step(torch.from_numpy(recording.observations[seen]), memory, torch.zeros(1, dtype=torch.bool))
+            found = step(recording.seen(seen), memory, torch.tensor([seen == first]))
             memory = found.memory
     return found.distributions[0].numpy()
 

@@ -27,7 +27,7 @@ def test_memory_is_what_the_observations_up_to_then_leave(agent, recording):
     memory = torch.zeros(1, step.units)
     for t in range(recording.steps):
         starts = torch.from_numpy(recording.starts[t])
-        memory = step(torch.from_numpy(recording.observations[t]), memory, starts).memory
+        memory = step(recording.seen(t), memory, starts).memory
         torch.testing.assert_close(memory.numpy(), recording.memory[t])
 
 

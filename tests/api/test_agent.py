@@ -117,8 +117,10 @@ def test_transformations_of_training_are_applied_to_plain_observations(tmp_path)
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        (np.zeros(5), r"observation: an array of shape \(5,\) is neither one observation of Box"),
+        (np.zeros(5), r"observation: an array of shape \(5,\) is neither one observation \(shape \(4,\) of float32\)"),
         (np.zeros((2, 5)), r"an array of shape \(2, 5\)"),
+        (np.zeros((0, 4)), r"an array of shape \(0, 4\) is neither"),
+        ((np.zeros(4), {}), r"env.reset\(\) returns \(observation, info\): give the first"),
         ("text", "observation: str text is neither"),
         (None, "observation: NoneType None is neither"),
         ({"a": 1}, "observation: a mapping of a: the number 1 is neither"),

@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 from api.echo import Echo
+from api.tiny import SMALL, Small
 from gymnasium import spaces
 from torch import nn
 
@@ -105,6 +106,19 @@ class WrongShape(Echo):
         return np.zeros(3, np.float32)
 
 
+class NoSpaces(gymnasium.Env):
+    pass
+
+
+class SpaceClass(Echo):
+    observation_space = spaces.Box
+
+
+class OldReset(Echo):
+    def reset(self):
+        return super().reset()
+
+
 class PlainModule(nn.Module):
     pass
 
@@ -124,6 +138,9 @@ def hook(record):
         ({"env": Echo, "env.kwargs": {"dely": 3}}, r"env.kwargs: .*unexpected keyword argument 'dely'"),
         ({"env": BadSpace}, "actions are Dict.*, expected Discrete, MultiDiscrete, MultiBinary or Box"),
         ({"env": Graphs}, "Graph"),
+        ({"env": NoSpaces}, "NoSpaces: observation_space is None, expected an instance of a gymnasium space"),
+        ({"env": SpaceClass}, "SpaceClass: observation_space is <class .*, expected an instance"),
+        ({"env": OldReset}, "OldReset cannot be used: reset must take a seed and options"),
         ({"env": WrongShape, "trainer.num_workers": 0}, r"shape \(3,\), expected \(2,\)"),
         ({"env": NoReset, "trainer.num_workers": 0}, "NoReset: reset must return an observation and an info, got None"),
         ({"policy": 5}, "py_agent: 5 is a int: give the name of a policy, its class, or a YAML file"),
@@ -141,6 +158,36 @@ def test_a_wrong_object_is_described(arguments, message, tmp_path):
         engram.train(**arguments, runs_dir=tmp_path, progress=False)
 
 
+class WrongLayer(Small):
+    def __init__(self, env, **kwargs):
+        super().__init__(env, **kwargs)
+        self.encoder = nn.Linear(7, 8)
+
+
+class Mistyped(Small):
+    def decode_actions(self, hidden):
+        return self.acter(hidden), self.critic(hidden)
+
+
+class Frozen(Small):
+    def __init__(self, env, **kwargs):
+        super().__init__(env, **kwargs)
+        self.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (WrongLayer, r"WrongLayer failed: RuntimeError: mat1 .*\n  .*tiny.py:\d+ in encode_observations: return self"),
+        (Mistyped, r"Mistyped failed: AttributeError: .* no attribute 'acter'\n  .*test_mistakes.py:\d+ in decode"),
+        (Frozen, "Frozen: the loss has no gradient: its weights do not require gradients"),
+    ],
+)
+def test_code_of_a_policy_that_fails_is_shown(policy, message, tmp_path):
+    with pytest.raises(engram.UserError, match=f"^py_agent: .*{message}"):
+        engram.train(Echo, policy, total_timesteps=64, runs_dir=tmp_path, **SMALL)
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -151,8 +198,6 @@ def test_a_wrong_object_is_described(arguments, message, tmp_path):
     ],
 )
 def test_what_a_hook_returns_is_checked(returned, message, tmp_path):
-    from api.tiny import SMALL
-
     def bad(run, record):
         return returned
 
@@ -169,8 +214,6 @@ def test_what_a_hook_returns_is_checked(returned, message, tmp_path):
     ],
 )
 def test_what_a_hook_sets_is_checked(name, value, message, tmp_path):
-    from api.tiny import SMALL
-
     with pytest.raises(engram.UserError, match=message):
         engram.train(
             "recall",
@@ -205,3 +248,16 @@ def test_no_environment_is_not_the_default_one(env):
 def test_a_mistyped_checkpoint_is_told_the_nearest(checkpoint, message, run):
     with pytest.raises(engram.UserError, match=f"checkpoint: .*{message}"):
         run.load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [(5, "path: 5 is a int: give the path"), ("/proc/none/x.html", "x.html cannot be written")]
+)
+def test_a_page_that_cannot_be_written_is_one_message(path, message, run):
+    with pytest.raises(engram.UserError, match=message):
+        run.report(path)
+
+
+def test_a_number_of_environments_is_a_number():
+    with pytest.raises(engram.UserError, match="num_envs: 'four' is not a whole number"):
+        engram.make_env("recall", num_envs="four")

@@ -60,6 +60,7 @@ WRONG = [
     Wrong(gradients.OnlyTheLastEightSteps, "horizon", "reaches 7 steps back"),
     Wrong(gradients.CriticsMemoryCut, "gradient_exact", "of its size"),
     Wrong(gradients.ClippedInside, "gradient_exact", "of its size"),
+    Wrong(gradients.ClippedWithinAStep, "gradient_exact", "not larger in proportion"),
     Wrong(sizes.RowsShareFrom16, "replay", "rows or more", FULL),
     Wrong(sizes.LargeBatchesShifted, "replay", "with 16 rows or more", FULL),
     Wrong(sizes.IdsWrapAt64, "replay", "ids of 64 and more"),
@@ -93,7 +94,7 @@ WRONG = [
     Wrong(memory.GlobalKeepsTheGraph, "detachment", "outside the module"),
     Wrong(memory.ClassKeepsTheGraph, "detachment", "outside the module"),
     Wrong(memory.StoredAttached, "detachment", "operations of the call before"),
-    Wrong(memory.CellNotSaved, "memory_interface", "answered differently"),
+    Wrong(memory.CellNotSaved, "memory_interface", "give other outputs"),
     Wrong(memory.MemoryAliased, "memory_interface", "it is no copy"),
     Wrong(memory.PositionsOnlyWhenLearning, "replay", "learning differs from acting"),
     Wrong(memory.PreviousActionOfNow, "replay", "learning differs from acting"),
@@ -117,6 +118,7 @@ WRONG = [
     Wrong(storage.IdsAsBytes, "replay", "ids of 1024 and more"),
     Wrong(storage.GivesItsOwnTensors, "memory_interface", "it is no copy"),
     Wrong(storage.MemoryOfTheStepBefore, "memory_interface", ""),
+    Wrong(storage.SetMemoryKeepsOtherRows, "memory_interface", "leaves row 2 as it was"),
     Wrong(storage.OneEnvironmentResetsAll, "memory_interface", ""),
     Wrong(storage.LearningForgets, "memory_after_learning", ""),
     Wrong(storage.StoreByStep, "graph_growth", "entries"),
@@ -157,6 +159,7 @@ WRONG = [
     Wrong(learning.NormaliserInAPlainAttribute, "determinism", "depends on earlier calls"),
     Wrong(learning.ForgetsInEvaluation, "modes", "eval()"),
     Wrong(learning.Bidirectional, "causality", ""),
+    Wrong(learning.ClampsLogitsWhenLearning, "replay", "with weights 3 times as large"),
 ]
 # Measured by gallery.py only.
 MORE_WRONG = [
@@ -184,6 +187,7 @@ SAMPLE = (
     gradients.HiddenDetached,
     gradients.RecurrentGradientHalved,
     gradients.CutAtStep5,
+    gradients.ClippedWithinAStep,
     sizes.LargeBatchesShifted,
     sizes.FromId4096OneRow,
     sizes.LongSegmentsNotCleared,
@@ -205,6 +209,7 @@ SAMPLE = (
     storage.HalfPrecisionStore,
     storage.KeyedBySliceStart,
     storage.LearningForgets,
+    storage.SetMemoryKeepsOtherRows,
     storage.ChangesTheStateItIsGiven,
     episodes.FirstObservationMasked,
     episodes.LearningIgnoresTruncation,
@@ -216,6 +221,7 @@ SAMPLE = (
     learning.NormaliserLearnsInForward,
     learning.Batchnormed,
     learning.Bidirectional,
+    learning.ClampsLogitsWhenLearning,
 )
 ROOTS = (gradients.HiddenDetached, memory.FlagsCancelOut, memory.MemoryAliased, episodes.FirstStartOnly)
 

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from engram.audit import AuditReport, run_audit
 from engram.audit.context import QUICK
 from engram.audit.html_report import bars, heatmap, page
 from engram.audit.result import CheckResult
+from engram.audit.root_cause import root_causes
 from engram.audit.text_report import as_json, as_text, conclusion, show, show_summary
 
 ONLY = ["memory_used", "boundary_acting", "boundary_learning", "horizon", "replay", "row_isolation", "graph_growth"]
@@ -44,7 +46,7 @@ def test_a_failure_tells_what_so_what_where_and_the_fix(bad: AuditReport) -> Non
 def test_a_pass_shows_number_and_bound(good: AuditReport) -> None:
     text = as_text(good, width=200)
     assert re.search(r"pass  horizon +11 >= 11", text)
-    assert re.search(r"pass  replay +\S+ <= \d\.\d+e-05", text)
+    assert re.search(r"pass  replay +\S+e-\d+ <= \S+  ", text)
     assert "All 7 checks hold" in text
 
 
@@ -117,3 +119,10 @@ def test_pictures_mark_what_is_beyond_the_bound() -> None:
     assert picture.count('class="within"') == 2
     assert picture.count('class="beyond"') == 2
     assert bars([0.0, 0.1, 1.0], "step", "gradient").count('class="gone"') == 1
+
+
+def test_a_log_probability_of_another_action_is_the_cause_where_values_agree() -> None:
+    replay = SimpleNamespace(name="replay", passed=False, finding="learning differs from acting: values agree")
+    action = SimpleNamespace(name="action_log_prob", passed=False, finding="not that of the action")
+    (cause,) = root_causes([replay, action])
+    assert cause.root.name == "action_log_prob"

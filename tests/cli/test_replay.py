@@ -59,6 +59,9 @@ def test_an_mp4_is_written(runs, tmp_path):
     [
         (["--video", "a.avi"], "--video: a.avi has no known format: name it .gif or .mp4"),
         (["--out", "."], "--out: . is a directory: name a file"),
+        (["--out", "/proc/none/x.html"], "--out: /proc/none/x.html cannot be written"),
+        (["--video", "/proc/none/x.gif"], "--video: /proc/none/x.gif cannot be written"),
+        (["another"], "recall_1 and another are given: name one run"),
         (["episode=3"], "episode: no such option; did you mean episodes?"),
         (["episodes=0"], "episodes: '0' is too small"),
         (["--mettagrid", "x.json.z"], "env.kind=recall is not a mettagrid world"),

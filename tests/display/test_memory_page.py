@@ -5,7 +5,7 @@ from support import browser
 from support.remembering import ENV, remembering
 
 from engram.analysis.memory_report import memory_report
-from engram.display.memory_page import MemoryFacts, memory_page, verdict
+from engram.display.memory_page import MemoryFacts, is_remembered, memory_page, verdict
 
 FACTS = MemoryFacts(
     run="<i>remembers", env="recall", policy="x", epoch=1, steps=0, bptt=4, greedy=False, seed=1, ceiling=1 / 3
@@ -28,7 +28,7 @@ def test_the_verdict_tells_what_is_remembered_and_until_when(report):
     sentences = verdict(FACTS, report)
     assert sentences[0].startswith("The return needs memory: 1.00 with memory, 0.")
     assert any("memory horizon is about 5 steps" in sentence for sentence in sentences)
-    assert any("first saw observation[0]” is remembered until step 5" in sentence for sentence in sentences)
+    assert any("first saw observation[0]” can be read from memory until step 5" in sentence for sentence in sentences)
 
 
 def test_an_agent_without_memory_is_told_apart(report):
@@ -45,6 +45,17 @@ def test_an_agent_without_memory_is_told_apart(report):
     assert sentences[0].startswith("The return does not measurably depend on memory")
     assert sentences[2].startswith("The memory horizon is short")
     assert sentences[3].startswith("Nothing of the first observation can be read from memory")
+
+
+def test_facts_that_no_action_uses_are_told_from_memory_that_is_used(report):
+    unused = {**report, "horizon": {**report["horizon"], "strong": [0.01] * 5}}
+    assert verdict(FACTS, unused)[-1].endswith("but actions do not use it.")
+    assert not verdict(FACTS, report)[-1].endswith("but actions do not use it.")
+
+
+def test_a_probe_worse_than_none_makes_nothing_easier_to_read():
+    assert not is_remembered({"memory": 0.36, "observation": -0.05, "control": -0.43})
+    assert is_remembered({"memory": 0.6, "observation": -0.05, "control": -0.43})
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])

@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,10 +25,11 @@ from engram.env.settings import Gym, Navigation, Recall
 FACTS = RunFacts(run="</script><b>odd", policy="fast", epoch=3, steps=4096, memory=True)
 
 
-def written(directory, env, agent=None, **settings):
+def written(directory, env, agent=None, agent_names=(), **settings):
     spec = make_spec(env)
     agent = agent or MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
     recording = record(agent, env, **settings)
+    recording = replace(recording, spec=replace(recording.spec, agent_names=agent_names))
     file = directory / f"{env.kind}.html"
     file.write_text(replay_page(FACTS, recording, influence(agent, recording), unit_names(agent)), encoding="utf-8")
     return file
@@ -35,7 +37,8 @@ def written(directory, env, agent=None, **settings):
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("pages"), Navigation(agents=3, max_steps=20), episodes=2)
+    env, names = Navigation(agents=3, max_steps=20), ("scout", "<b>worker", "idler")
+    return written(tmp_path_factory.mktemp("pages"), env, agent_names=names, episodes=2)
 
 
 def test_keyboard_and_pointer_move_through_the_steps(grid):
@@ -92,7 +95,9 @@ def test_another_agent_has_another_memory(grid):
         shown.find_element(By.TAG_NAME, "body").send_keys(Keys.ARROW_DOWN)
         assert shown.execute_script("return document.getElementById('agent').value") == "1"
         assert shown.execute_script(picture) != before
-        assert "agent 1" in browser.text(shown, "verdict").lower()
+        assert "<b>worker" in browser.text(shown, "verdict").lower()
+        assert browser.text(shown, "agent") == "scout<b>workeridler"
+        assert "move north" in browser.text(shown, "actions")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])

@@ -1,10 +1,13 @@
 """Actions of any space have a flat form for the policy, and a way back."""
 
+from enum import IntEnum
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.env.actions import policy_action_space, reader
+from engram.env.actions import action_names, policy_action_space, reader
 from engram.settings import UserError
 
 
@@ -27,6 +30,14 @@ def test_multi_discrete_and_binary_actions_keep_their_shape():
     (own,) = reader(switches)(np.array([[1, 0, 0, 1]], np.int32))
     assert switches.contains(own)
     assert own.tolist() == [[1, 0], [0, 1]]
+
+
+def test_a_joint_choice_is_one_of_all_combinations():
+    board = spaces.MultiDiscrete([2, 3], start=[1, 0])
+    assert policy_action_space(board, "here", joint=True) == spaces.Discrete(6)
+    assert [own.tolist() for own in reader(board)(np.array([0, 4, 5], np.int32))] == [[1, 0], [2, 1], [2, 2]]
+    large = spaces.MultiDiscrete([17, 16])
+    assert policy_action_space(large, "here", joint=True) == large
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -55,3 +66,20 @@ def test_reading_actions_keeps_no_view_of_the_buffer():
 def test_other_actions_are_refused():
     with pytest.raises(UserError, match=r"Cave-v0: actions are Dict.*expected Discrete, MultiDiscrete"):
         policy_action_space(spaces.Dict({"a": spaces.Discrete(2)}), "Cave-v0")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "names"),
+    [
+        ({"action_names": ["walk", "turn"]}, ("walk", "turn")),
+        ({"get_action_meanings": lambda: ["NOOP", "FIRE"]}, ("NOOP", "FIRE")),
+        ({"actions": IntEnum("Actions", ["left", "right"])}, ("left", "right")),
+        ({"action_names": ["only one"]}, ()),
+        ({"actions": np.zeros(2)}, ()),
+        ({}, ()),
+    ],
+)
+def test_actions_have_the_names_that_an_environment_gives_them(attributes, names):
+    env = SimpleNamespace(unwrapped=SimpleNamespace(**attributes))
+    assert action_names(env, spaces.Discrete(2)) == names
+    assert action_names(env, spaces.Box(-1, 1, (2,))) == ()

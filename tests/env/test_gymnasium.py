@@ -436,3 +436,25 @@ def test_masked_rows_are_what_the_wrapped_environments_show(wrappers):
     assert saved is not None
     assert block.restore(saved)
     assert restore_buffers(before, buffers)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cell_of_a_board_is_one_choice_unless_its_parts_are_masked(masked):
+    class Board(gymnasium.Env):
+        observation_space, action_space = spaces.Discrete(3), spaces.MultiDiscrete([2, 3])
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {"action_mask": np.ones(5, np.int8)} if masked else {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return 1, float(action.tolist() == [1, 2]), True, False, self.reset()[1]
+
+    spec = adapter.spec_of(Board(), "board", Gym(id="board"))
+    assert spec.single_action_space == (spaces.MultiDiscrete([2, 3]) if masked else spaces.Discrete(6))
+    buffers = Buffers.allocate(spec, 2)
+    block = adapter.GymBlock([Board(), Board()], "board", Gym(id="board"), range(2), 7, buffers)
+    block.reset()
+    buffers.actions[:] = [[1, 2], [1, 1]] if masked else [5, 4]
+    block.step()
+    assert buffers.rewards.tolist() == [1.0, 0.0]

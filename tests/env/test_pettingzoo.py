@@ -66,6 +66,7 @@ def test_every_possible_agent_is_a_row():
     spec = adapter.spec(skirmish(table={"a": (0, 3), "b": (0, 3), "c": (1, 3)}))
     assert (spec.agents, spec.name, spec.single_observation_space.shape) == (3, "skirmish", (2,))
     assert spec.single_action_space == spaces.Discrete(3)
+    assert spec.agent_names == ("a", "b", "c")
 
 
 def test_agents_that_end_together_begin_again_in_the_same_step():

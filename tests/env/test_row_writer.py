@@ -138,7 +138,7 @@ GRID = spaces.Box(0, 255, (5, 5, 1), np.uint8)
     [
         (spaces.Box(0, 1, (4,)), np.zeros(5), r"the observation has shape \(5,\), expected \(4,\)"),
         (spaces.Box(0, 1, (4,)), np.array(["a"] * 4), r"the observation has dtype <U1"),
-        (spaces.Box(0, 1, (4,)), None, r"the observation has shape \(\), expected \(4,\)"),
+        (spaces.Box(0, 1, (4,)), None, r"the observation is None, expected an array of shape \(4,\)"),
         (IMAGE, np.full((40, 40, 3), 300.0), r"dtype float64, expected uint8"),
         (IMAGE, np.full((40, 40, 3), 300), r"values from 300 to 300"),
         (GRID, np.full((5, 5, 1), 16, np.uint8), r"symbol 16, expected 0 to 15 .*env.symbols"),
@@ -148,6 +148,7 @@ GRID = spaces.Box(0, 255, (5, 5, 1), np.uint8)
         (spaces.Dict({"a": spaces.Discrete(3)}), {"a": 3}, r"\['a'\] is 3, expected an integer from 0 to 2"),
         (spaces.Dict({"a": spaces.Discrete(3)}), {"b": 0}, r"\['a'\] is missing: got the keys b"),
         (spaces.Tuple([spaces.Discrete(3)]), (), r"\[0\] is missing"),
+        (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(3)])}), {"a": ()}, r"\['a'\]\[0\] is missing: got \(\)"),
         (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), {"a": np.zeros(1)}, r"\['a'\] has shape \(1,\)"),
         (spaces.Dict({"a": spaces.Text(5)}), {"a": 5}, r"\['a'\] is 5, expected a text"),
     ],

@@ -76,6 +76,12 @@ def test_the_comparison_counts_what_it_compared(exported):
     assert found.difference < 1e-5
 
 
+def test_the_number_of_rows_is_called_batch(exported):
+    graph = onnx.load(exported.path).graph
+    tensors = [*graph.input, *graph.output]
+    assert {tensor.type.tensor_type.shape.dim[0].dim_param for tensor in tensors} == {"batch"}
+
+
 def test_the_metadata_is_inside_the_file(exported):
     props = {prop.key: prop.value for prop in onnx.load(exported.path).metadata_props}
     about = json.loads(props["engram"])

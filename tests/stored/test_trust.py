@@ -173,6 +173,8 @@ def test_bundled_policies_and_registered_environments_need_no_trust() -> None:
     [
         {"env": {"kind": "gym", "id": "evil:Id-v0"}},
         {"env": {"kind": "gym", "id": "CartPole-v1", "wrappers": ["mask_velocity", "evil:Wrapper"]}},
+        {"env": {"kind": "gym", "id": "CartPole-v1", "wrappers": [{"evil:Wrapper": {"size": 3}}]}},
+        {"env": {"kind": "gym", "id": "CartPole-v1", "wrappers": [{"evil:Wrapper": None}]}},
         {"env": {"kind": "gym", "id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Id-v0"}}},
         {"env": {"kind": "gym", "id": "Ant-v5", "kwargs": {"deep": [{"xml_file": "/tmp/evil.xml"}]}}},
         {"env": {"kind": "pettingzoo", "module": "evil"}},

@@ -1,8 +1,10 @@
 """A headless Chromium for tests of pages; without one the tests are skipped."""
 
+import atexit
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,33 @@ WAIT_SECONDS = 120  # on a busy machine
 @contextmanager
 def opened(page: Path, width: int = 1280, dark: bool = False) -> Iterator[Any]:
     """A browser that shows this file, ready to be driven."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser = _started()
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    browser.get(page.resolve().as_uri())
+    try:
+        ready = "return document.body.dataset.ready === 'true'"
+        WebDriverWait(browser, WAIT_SECONDS).until(lambda browser: browser.execute_script(ready))
+        yield browser
+        assert [entry["message"] for entry in browser.get_log("browser")] == []
+        assert requests(browser) == []
+    finally:
+        browser.get("about:blank")
+        for kind in ("browser", "performance"):
+            browser.get_log(kind)  # empties it for the next page
+
+
+@cache
+def _started() -> Any:
+    """One browser for all tests of a process."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no browser: install chromium and chromedriver to run this test")
     from selenium import webdriver
-    from selenium.webdriver.support.ui import WebDriverWait
 
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
@@ -26,19 +50,8 @@ def opened(page: Path, width: int = 1280, dark: bool = False) -> Iterator[Any]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        browser.get(page.resolve().as_uri())
-        ready = "return document.body.dataset.ready === 'true'"
-        WebDriverWait(browser, WAIT_SECONDS).until(lambda browser: browser.execute_script(ready))
-        yield browser
-        assert [entry["message"] for entry in browser.get_log("browser")] == []
-        assert requests(browser) == []
-    finally:
-        browser.quit()
+    atexit.register(browser.quit)
+    return browser
 
 
 def requests(browser: Any) -> list[str]:

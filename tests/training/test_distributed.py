@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +28,19 @@ RANDOM = ("trainer.prioritized.prio_alpha=0.6", "trainer.ppo.target_kl=0.0001", 
 MORTAL = (f"py_agent={FAKES}:Mortal", *RANDOM)
 
 
-def words(directory: Path, name: str, *more: str, epochs: int = 5) -> list[str]:
+def words(directory: Path, name: str, *more: str, epochs: int = 5, env: Sequence[str] = JITTER) -> list[str]:
     steps = f"trainer.total_timesteps={epochs * 2 * running.BATCH}"
-    return [*JITTER, *running.SMALL, steps, f"runs_dir={directory}", f"run={name}", *more]
+    return [*env, *running.SMALL, steps, f"runs_dir={directory}", f"run={name}", *more]
+
+
+def frail(directory: Path) -> list[str]:
+    """Its environment fails twice on rank 1, in the second and in the third epoch; one restart is allowed."""
+    counter = directory / "counter"
+    counter.touch()
+    file = FAKES.with_name("frail.py")
+    env = ["env=python", f"env.name={file}:Frail", f"env.kwargs={{counter: {counter}}}"]
+    once = ["trainer.num_workers=1", "trainer.worker_restarts=1", "trainer.checkpoint.interval=100"]
+    return words(directory, "frail", *once, env=env)
 
 
 def weights(directory: Path, name: str = "x") -> dict[str, torch.Tensor]:
@@ -57,6 +68,8 @@ def runs(tmp_path_factory) -> Runs:
         "failing": Job(words(where, "failing", f"py_agent={FAKES}:Failing"), rank_1),
         "exploding": Job(words(where, "exploding", f"py_agent={FAKES}:Exploding"), rank_1),
         "unequal": Job(words(where, "unequal"), (*rank_1, "seed=2")),
+        "exhausted": Job(frail(where), rank_1),
+        "mended": Job(frail(where), rank_1),
     }
     return Runs(where, dict(zip(jobs, run_on_two_ranks(list(jobs.values())), strict=True)))
 
@@ -127,6 +140,21 @@ def test_when_one_rank_stops_all_stop_and_one_reports_the_reason(runs, run: str,
     assert second.code
     assert (first.error + second.error).count(message) == 1
     assert len((first.error + second.error).splitlines()) == 1
+
+
+def test_when_environments_of_one_rank_fail_too_often_all_epochs_are_saved_and_one_error_says_so(runs) -> None:
+    first, second = runs.ended["exhausted"]
+    assert (first.code, second.code, first.error) == (1, 1, "")
+    assert second.error.startswith("rank 1 of 2: env ")
+    assert "ArithmeticError: the wheel came off" in second.error
+    assert "This was after 1 restart within 10 minutes (trainer.worker_restarts)." in second.error
+    assert second.error.endswith("The same command resumes from epoch 2.\n")
+
+
+def test_ranks_that_gave_up_resume_with_new_episodes(runs) -> None:
+    assert [ended.code for ended in runs.ended["mended"]] == [0, 0]
+    assert "resume: environments reset" in running.log(runs.directory, "frail")
+    assert [record["epoch"] for record in running.metrics(runs.directory, "frail")] == [1, 2, 3, 4, 5]
 
 
 def test_ranks_interrupted_after_different_epochs_report_it_once(monkeypatch) -> None:

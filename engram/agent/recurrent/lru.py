@@ -86,8 +86,16 @@ class LRU(Core):
 
     @torch.no_grad()
     def spread_time_scales(self, horizon: int) -> None:
-        """Lifetimes from 1 to `horizon` steps, evenly in their logarithm; at most half a turn in a lifetime."""
+        """Half of the units hold: lifetimes from 1 to `horizon` steps, and at most half a turn in a lifetime.
+
+        The others count: long lifetimes and all angles. Together they are a delay line: a linear readout of them tells
+        the input of any one past step, which units that only hold learn very slowly.
+        """
+        longest = math.log(max(horizon, 2))
         for layer in range(self.num_layers):
             decay, angle = (getattr(self, f"{name}_l{layer}") for name in ("decay", "angle"))
-            decay.uniform_(-math.log(max(horizon, 2)), 0)
-            torch.mul(torch.rand_like(angle), (math.pi * decay.exp()).clamp(max=FASTEST), out=angle)
+            half = self.hidden_size // 2
+            decay[:half].uniform_(-longest, 0)
+            angle[:half] = torch.rand_like(angle[:half]) * (math.pi * decay[:half].exp()).clamp(max=FASTEST)
+            decay[half:].uniform_(-longest, -longest / 2)
+            angle[half:].uniform_(0, math.pi)

@@ -3,6 +3,7 @@
 # B rows, T steps, W numbers that describe a distribution over actions
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -112,8 +113,8 @@ class PolicyAdapter(ABC):
         """A copy of these rows' memory, as the training loop stores it for a segment that begins now."""
 
     @abstractmethod
-    def load_memory(self, ids: list[int], memory: Any) -> None:
-        """Put memory that `memory_of` returned into these rows, for acting."""
+    def change_memory(self, ids: list[int], change: Callable[[Tensor], Tensor]) -> None:
+        """Apply a function to every tensor of these rows' memory, for acting."""
 
     @abstractmethod
     def select_rows(self, memory: Any, rows: list[int]) -> Any:

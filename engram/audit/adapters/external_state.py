@@ -3,6 +3,7 @@
 # B rows, T steps, A actions
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from engram.agent.actions import make_actions
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
-from engram.audit.adapters.row_state import RowStates, State, declared_initial_state, zero_states
+from engram.audit.adapters.row_state import RowStates, State, declared_initial_state, map_state, zero_states
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -69,8 +70,8 @@ class ExternalStateAdapter(PolicyAdapter):
     def memory_of(self, ids: list[int]) -> Any:
         return self.states.take(ids)
 
-    def load_memory(self, ids: list[int], memory: Any) -> None:
-        self.states.put(ids, memory)
+    def change_memory(self, ids: list[int], change: Callable[[Tensor], Tensor]) -> None:
+        self.states.put(ids, map_state(change, self.states.take(ids)))
 
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
         return None if memory is None else self.states.select(memory, rows)

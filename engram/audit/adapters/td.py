@@ -3,7 +3,7 @@
 # B rows, T steps, L layers, S floats per layer
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,7 @@ from engram.agent.observations import with_parts
 from engram.agent.policies.base import Policy
 from engram.agent.previous_step import PreviousStep
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
-from engram.audit.adapters.row_state import leaves
+from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.retained import copy_policy, restore_retained
 from engram.env.spec import EnvSpec
 
@@ -108,12 +108,13 @@ class TdAdapter(PolicyAdapter):
             return renumbered(deepcopy(self.policy.get_memory()), ids, range(len(ids)))  # type: ignore[operator]
         return None
 
-    def load_memory(self, ids: list[int], memory: Any) -> None:
-        if isinstance(self.policy, Policy):
-            for name, store in self.policy.stores().items():
-                store.write(torch.tensor(ids), memory[name])
-        else:
-            self.policy.set_memory(renumbered(deepcopy(memory), range(len(ids)), ids))  # type: ignore[operator]
+    def change_memory(self, ids: list[int], change: Callable[[Tensor], Tensor]) -> None:
+        policy, rows = self.policy, torch.tensor(ids)
+        if isinstance(policy, Policy) and type(policy).memory_of is Policy.memory_of:
+            for store in policy.stores().values():
+                store.write(rows, change(store.read(rows)))
+        elif self.learns_row_subsets:  # it keeps its memory elsewhere
+            policy.set_memory(map_state(change, deepcopy(policy.get_memory())))  # type: ignore[operator]
 
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
         if self.memory_in_td:
@@ -138,12 +139,13 @@ class TdAdapter(PolicyAdapter):
 
     def to(self, dtype: torch.dtype) -> None:
         super().to(dtype)
-        self._blank = copy_policy(self._blank, self._blank).to(dtype)
+        if any(p.dtype != dtype for p in self._blank.parameters() if p.is_floating_point()):
+            self._blank = copy_policy(self._blank, self._blank).to(dtype)
 
     def empty_memory(self, rows: int) -> dict[str, Tensor]:
         assert isinstance(self.policy, Policy)
-        none = self.policy.memory_of(torch.arange(0))
-        return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in none.items()}
+        one = self.policy.memory_of(torch.arange(1))  # a store of its own may not expect to be read without rows
+        return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in one.items()}
 
     def _with_previous(self, td: TensorDictBase) -> TensorDictBase:
         """Policies that read the previous action and reward get zeros: to them, these are inputs like any other."""

@@ -34,11 +34,11 @@ def action_log_prob(audit: AuditContext) -> Verdict:
             found, texts = _in_learning(audit)
             measured = max(measured, found)
             problems += [f"learning: {text}" for text in texts]
-    said = (
+    finding = (
         "; ".join(problems)
         or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
     )
-    return Verdict(not problems, measured, bound, said)
+    return Verdict(not problems, measured, bound, finding)
 
 
 def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
@@ -50,18 +50,18 @@ def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
     return [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
 
 
-def _joined(answers: list[PolicyOutput]) -> PolicyOutput:
+def _joined(outputs: list[PolicyOutput]) -> PolicyOutput:
     """Several steps of the same rows as one step of many rows."""
     value, log_prob, actions = (
-        torch.cat([getattr(a, name) for a in answers]) for name in ("value", "log_prob", "actions")
+        torch.cat([getattr(a, name) for a in outputs]) for name in ("value", "log_prob", "actions")
     )
-    full = [answer.full for answer in answers if answer.full is not None]
+    full = [output.full for output in outputs if output.full is not None]
     return PolicyOutput(value, log_prob, actions, torch.cat(full) if full else None)
 
 
-def _of_the_action(audit: AuditContext, answer: PolicyOutput) -> tuple[float, list[str]]:
+def _of_the_action(audit: AuditContext, output: PolicyOutput) -> tuple[float, list[str]]:
     """How far a log-probability is from that of its action; where the whole distribution is known."""
-    actions, log_prob, full = answer.actions, answer.log_prob, answer.full
+    actions, log_prob, full = output.actions, output.log_prob, output.full
     problems = []
     if not bool(log_prob.isfinite().all()):
         problems.append("log-probabilities are not finite")
@@ -85,9 +85,9 @@ def _of_the_action(audit: AuditContext, answer: PolicyOutput) -> tuple[float, li
     apart = max_difference(told.log_prob, log_prob.reshape(-1))
     if apart > tolerance(log_prob, exact=1e-4):
         problems.append(f"the log-probability is not that of the action: off by {apart:.2g}")
-    if answer.entropy is not None:
+    if output.entropy is not None:
         off = max_difference(
-            torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), answer.entropy.reshape(-1)
+            torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), output.entropy.reshape(-1)
         )
         if off > 1e-3:
             problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
@@ -106,17 +106,17 @@ def _possible(audit: AuditContext, actions: Tensor) -> bool:
 def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
     """Actions are sampled as often as their probabilities imply."""
     if isinstance(audit.spec.single_action_space, spaces.Box):
-        actions = torch.cat([answer.actions.reshape(ROWS, -1) for answer in acted])
+        actions = torch.cat([output.actions.reshape(ROWS, -1) for output in acted])
         if bool((actions.std(0) == 0).any()):
             yield "the same continuous action is drawn every time"
         return
     space = make_actions(audit.spec)
-    if not isinstance(space, CategoricalActions) or any(answer.full is None for answer in acted):
+    if not isinstance(space, CategoricalActions) or any(output.full is None for output in acted):
         return
-    probabilities = torch.cat([answer.full.exp() for answer in acted if answer.full is not None])
+    probabilities = torch.cat([output.full.exp() for output in acted if output.full is not None])
     if probabilities.shape[-1] != space.logits:
         return
-    drawn = torch.cat([space.to_index(answer.actions) for answer in acted])
+    drawn = torch.cat([space.to_index(output.actions) for output in acted])
     counts = torch.bincount(drawn, minlength=space.logits).float()
     expected, spread = probabilities.sum(0), (probabilities * (1 - probabilities)).sum(0).sqrt()
     never = [i for i in range(space.logits) if counts[i] == 0 and expected[i] >= RARE]
@@ -144,10 +144,10 @@ def _in_learning(audit: AuditContext) -> tuple[float, list[str]]:
     """The same for actions that were given, among them ones that are unlikely."""
     segment = audit.segment(111)
     actions = random_actions(audit.spec, segment.shape, audit.generator(113))
-    answer = audit.adapter(original_weights=True).learn(
+    output = audit.adapter(original_weights=True).learn(
         type(segment)(segment.observations, segment.dones, segment.truncateds, actions)
     )
-    return _of_the_action(audit, answer)
+    return _of_the_action(audit, output)
 
 
 CHECKS = (
@@ -156,8 +156,8 @@ CHECKS = (
         "Is the log-probability that of the action, do probabilities add up to 1, and does every action come as "
         "often as it says?",
         "PPO raises and lowers the probability of other actions than those that were taken.",
-        "Draw from the same distribution that gives the log-probability: self.forward_inference(td, logits, value) and "
-        "self.forward_training(td, action, logits, value) do both. Several choices at once: add their "
+        "Draw from the same distribution that gives the log-probability: self.forward_inference(td, logits, value) "
+        "and self.forward_training(td, action, logits, value) do both. Several choices at once: add their "
         "log-probabilities.",
         ("forward_inference", "forward_training", "forward", "get_action_and_value"),
         action_log_prob,

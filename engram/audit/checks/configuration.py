@@ -21,8 +21,8 @@ MISTYPED = "clip_rnge"
 def configuration(audit: AuditContext) -> Verdict:
     problems = list(_arrive(audit)) if audit.takes_options else list(_are_there(audit.policy))
     problems += list(_l2_init(audit.adapter(original_weights=True).policy))
-    said = "; ".join(problems) or "clip_range and analyze_weights_interval arrive and act; unknown options are named"
-    return Verdict(not problems, len(problems), 0, said)
+    finding = "; ".join(problems) or "clip_range and analyze_weights_interval arrive and act; unknown options are named"
+    return Verdict(not problems, len(problems), 0, finding)
 
 
 def _are_there(policy: Any) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _unknown_option(audit: AuditContext) -> Iterator[str]:
         warnings.simplefilter("always")
         try:
             audit.make(**{MISTYPED: 0.1})
-        except Exception as error:  # an error is an answer too
+        except Exception as error:  # to refuse an option is to notice it
             if "clip_range" in str(error) or MISTYPED in str(error):
                 return
             raise
@@ -88,13 +88,13 @@ def weight_clipping(audit: AuditContext) -> Verdict:
     train_briefly(audit, audit.adapt_like_original(policy), updates=3, learning_rate=0.05, after=after)
     outside = _outside(policy, RANGE)
     size = max([float(value) for value in outside.values()], default=RANGE)
-    said = (
+    finding = (
         f"after 3 updates and clip_weights() with clip_range={RANGE}, all Linear, Conv and recurrent weights are within"
     )
     if outside:
         named = ", ".join(f"{name} ({value:.2g})" for name, value in list(outside.items())[:4])
-        said = f"{len(outside)} weights are outside ±{RANGE} after clip_weights(): {named}"
-    return Verdict(not outside, size, RANGE, said, where=next(iter(outside), ""))
+        finding = f"{len(outside)} weights are outside ±{RANGE} after clip_weights(): {named}"
+    return Verdict(not outside, size, RANGE, finding, where=next(iter(outside), ""))
 
 
 def _with_clip_range(audit: AuditContext) -> Any:
@@ -129,9 +129,8 @@ CHECKS = (
         "configuration",
         "Do clip_range, analyze_weights_interval and other options arrive, and are mistyped ones noticed?",
         "Runs differ only on paper: an option that does not arrive is a setting nobody trained with.",
-        "Take **kwargs in __init__ and hand them on: super().__init__(env, …, **kwargs). LSTMWrapper keeps "
-        "clip_range and "
-        "analyze_weights_interval, clips, and warns of what nothing uses.",
+        "Take **kwargs in __init__ and hand them on: super().__init__(env, …, **kwargs). LSTMWrapper keeps clip_range "
+        "and analyze_weights_interval, clips, and warns of what nothing uses.",
         ("__init__", "clip_weights", "l2_init_loss"),
         configuration,
         td_only=True,

@@ -121,12 +121,12 @@ def graph_growth(audit: AuditContext) -> Verdict:
     acting = Growth(*(max(pair) for pair in zip(steps, resets, strict=True)))
     leaks = min(steps.process, resets.process) * WINDOW > LEAK
     measured = max(nodes, acting.kept, acting.tensors, lessons.kept, lessons.tensors, 0.0)
-    said = (
+    finding = (
         f"a step adds {nodes:.2g} operations to the graph, {acting.tensors:.2g} live tensors and {acting.kept:.2g} "
         f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} live tensors and "
         f"{lessons.kept:.2g} to what is kept; the process grew by {steps.process / 1024:.2g} KiB a step"
     )
-    return Verdict(measured <= 0 and not leaks, measured, 0, said, evidence={"graph_nodes": sizes})
+    return Verdict(measured <= 0 and not leaks, measured, 0, finding, evidence={"graph_nodes": sizes})
 
 
 class Growth(NamedTuple):
@@ -190,11 +190,9 @@ CHECKS = (
         "detachment",
         "Is everything that is kept between calls free of the autograd graph?",
         "Every backward pass runs through all earlier steps and episodes: gradients pile up and explode, updates get "
-        "slower, "
-        "memory runs out, and training collapses after a good beginning.",
+        "slower, memory runs out, and training collapses after a good beginning.",
         "Detach what you store: self._store_lstm_state(h, c, env_id) does it. With a store of your own: keep "
-        "h.detach() and "
-        "c.detach().",
+        "h.detach() and c.detach().",
         ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         detachment,
         fix_without_engram="Do not keep tensors with a graph in the module from one call to the next: keep x.detach().",
@@ -205,8 +203,7 @@ CHECKS = (
         "Do the graph, the tensors and the memory of the process stay the same size, however many steps are made?",
         "Training gets slower with every step and ends when memory runs out.",
         "Replace what you keep for a row by its next value, detached; do not append, and do not key it by anything "
-        "that is "
-        "new at every step.",
+        "that is new at every step.",
         ("_store_lstm_state", "get_action_and_value", "forward_eval", "forward"),
         graph_growth,
         needs_learning=False,

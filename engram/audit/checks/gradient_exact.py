@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import torch
+from torch import Tensor
 
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
@@ -10,6 +10,7 @@ from engram.audit.finite_difference import (
     SINGLE,
     LearningCall,
     declared_truncation,
+    gradient_difference,
     learning_call,
     step_derivatives,
 )
@@ -21,6 +22,10 @@ KINDS = ("values", "log-probabilities", "entropies")
 JUMPS = (
     "outputs jump as weights change smoothly, as with a quantised memory: finite differences cannot judge a "
     "straight-through gradient"
+)
+CLIPPED = (
+    "the gradient of a larger loss is not larger in proportion: something clips or normalises gradients inside the "
+    "network, as a hook does"
 )
 
 
@@ -34,12 +39,15 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         notes.append(f"gradients are compared over {steps} steps, within which the policy declares no cut")
     call, kinds = learning_call(audit, steps), [0, 1, 2]
     bound = call.precision.error
-    if missing := _without_gradient(call):
+    gradients = call.gradients(call.loss())
+    if missing := _without_gradient(call, gradients):
         return Verdict(False, None, bound, missing, notes=tuple(notes), fix=NO_GRADIENT)
-    error = call.error(call.loss())
+    error = call.error(call.loss(), gradients=gradients)
     if error > bound:
         single = learning_call(audit, 1)
         kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
+        if len(kinds) < len(KINDS) and (apart := call.disproportion(call.loss(), gradients)) > bound:
+            return Verdict(False, apart, bound, CLIPPED, notes=tuple(notes))
         for kind in {0, 1, 2} - {*kinds}:
             notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
         if not kinds:
@@ -53,7 +61,7 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         wrong = _wrong_parameters(call, kinds)
         text += f"; wrong for {wrong}" if wrong else ""
         return Verdict(False, error, bound, text, notes=tuple(notes))
-    drift = _float32_error(audit, steps) if exactness == "float64" else 0.0
+    drift = _float32_error(audit, steps, gradients) if exactness == "float64" else 0.0
     if drift > FLOAT32_GRADIENT:
         text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
         return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
@@ -61,7 +69,7 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     return Verdict(True, error, bound, text, notes=tuple(notes))
 
 
-def _without_gradient(call: LearningCall) -> str:
+def _without_gradient(call: LearningCall, gradients: dict[str, Tensor]) -> str:
     """Outputs without any gradient, or weights that outputs depend on and that get none."""
     output = call.run()
     parts = (output.value, output.log_prob, output.entropy)
@@ -69,7 +77,7 @@ def _without_gradient(call: LearningCall) -> str:
     if dead:
         return f"{' and '.join(dead)} have no gradient: terms of the loss that use them do nothing"
     loss = call.loss()
-    untouched = [name for name, gradient in call.gradients(loss).items() if not gradient.any()]
+    untouched = [name for name, gradient in gradients.items() if not gradient.any()]
     moving = [name for name in untouched if abs(float(call.derivative(loss, call.direction(210, [name])))) > 1e-6]
     if not moving:
         return ""
@@ -127,12 +135,10 @@ def _wrong_parameters(call: LearningCall, kinds: Sequence[int]) -> str:
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
-def _float32_error(audit: AuditContext, steps: int) -> float:
+def _float32_error(audit: AuditContext, steps: int, gradients: dict[str, Tensor]) -> float:
     """How far the gradient in float32, which training uses, is from that in float64."""
-    double, single = LearningCall(audit, steps), LearningCall(audit, steps, SINGLE)
-    one, other = double.gradients(double.loss()), single.gradients(single.loss())
-    apart = torch.stack([(one[name] - other[name].double()).norm() for name in one]).norm()
-    return float(apart / torch.stack([g.norm() for g in one.values()]).norm().clamp(min=1e-12))
+    single = LearningCall(audit, steps, SINGLE)
+    return gradient_difference(gradients, single.gradients(single.loss()))
 
 
 CHECKS = (

@@ -48,14 +48,14 @@ def gradient_health(audit: AuditContext) -> Verdict:
     notes = [f"no gradient ever reaches {name}: no output depends on it" for name in tolerated]
     dead = [name for name in dead if name not in tolerated]
     largest = max((max(values) for values in norms.values()), default=0.0)
-    said = f"over {UPDATES} updates, gradients of {len(norms)} parts are between "
-    said += f"{min((min(v) for v in norms.values()), default=0.0):.1g} and {largest:.1g}"
+    finding = f"over {UPDATES} updates, gradients of {len(norms)} parts are between "
+    finding += f"{min((min(v) for v in norms.values()), default=0.0):.1g} and {largest:.1g}"
     if exploding:
-        said = "exploding: " + ", ".join(f"{name} ({value:.2g})" for name, value in exploding.items())
+        finding = "exploding: " + ", ".join(f"{name} ({value:.2g})" for name, value in exploding.items())
     elif dead:
-        said = "no gradient ever reaches " + ", ".join(dead)
+        finding = "no gradient ever reaches " + ", ".join(dead)
     passed = not exploding and not dead
-    return Verdict(passed, largest, EXPLODING, said, where=next(iter([*exploding, *dead]), ""), notes=tuple(notes))
+    return Verdict(passed, largest, EXPLODING, finding, where=next(iter([*exploding, *dead]), ""), notes=tuple(notes))
 
 
 def _first_not_finite(norms: dict[str, list[float]]) -> str:
@@ -93,10 +93,10 @@ def train_briefly(
         segment = audit.segment(120 + 2 * update, end_chance=0.1)
         generator = audit.generator(140 + update)
         advantages, returns = (torch.randn(segment.shape, generator=generator) for _ in range(2))
-        answer = adapter.learn(segment, after_acting=True)
-        loss = -(advantages * answer.log_prob).mean() + 0.5 * (answer.value - returns).square().mean()
-        if answer.entropy is not None:
-            loss = loss - 0.01 * answer.entropy.mean()
+        output = adapter.learn(segment, after_acting=True)
+        loss = -(advantages * output.log_prob).mean() + 0.5 * (output.value - returns).square().mean()
+        if output.entropy is not None:
+            loss = loss - 0.01 * output.entropy.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -31,7 +31,7 @@ def horizon(audit: AuditContext) -> Verdict:
     call = learning_call(audit, steps)
     if not call.last_loss(call.run()).requires_grad:
         return Verdict(False, 0, steps - 1, "learning gives no gradient at all", at_least=True, fix=NO_GRADIENT)
-    found = step_derivatives(call, probes(steps))
+    found = step_derivatives(call, probes(steps), only_missing=True)
     if found is None:
         raise DoesNotApplyError("no module's output belongs to a single step, so gradients cannot be followed")
     visible = call.precision.visible * max(abs(each.true) for each in found)
@@ -85,7 +85,7 @@ def _first_reached(call: LearningCall, found: Sequence[StepDerivative], cut: int
     low = max((each.step for each in found if each.step < cut), default=cut)
     while cut - low > 1:
         middle = (low + cut) // 2
-        derivatives = step_derivatives(call, [middle])
+        derivatives = step_derivatives(call, [middle], only_missing=True)
         if derivatives and derivatives[0].given != 0:
             cut = middle
         else:
@@ -96,7 +96,7 @@ def _first_reached(call: LearningCall, found: Sequence[StepDerivative], cut: int
 def _other_rows(call: LearningCall, found: Sequence[StepDerivative], visible: float) -> str:
     """Whether the cut is there only because other rows start an episode."""
     alone = call.without_starts()
-    if _cut(step_derivatives(alone, [each.step for each in found]) or [], visible) is not None:
+    if _cut(step_derivatives(alone, [each.step for each in found], only_missing=True) or [], visible) is not None:
         return ""
     return ". Without episode starts in other rows it is not cut: a start in one row detaches the memory of all rows"
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
-from engram.audit.adapters.td import rows_by_id
+from engram.audit.adapters.td import renumbered, rows_by_id
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
@@ -25,15 +25,15 @@ def memory_interface(audit: AuditContext) -> Verdict:
     audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
-    asked = 1
+    cases = 1
     for question in QUESTIONS if not missing else ():
-        asked += 1
+        cases += 1
         try:
             problems.extend(question(audit))
         except Exception as error:
             problems.append(f"{(question.__doc__ or '').rstrip('.').lower()}: it raised {describe(error)}")
-    said = "; ".join(problems) or f"all {asked} questions about get, set, reset and saving are answered right"
-    return Verdict(not problems, len(problems), 0, said)
+    finding = "; ".join(problems) or f"get, set, reset and saving hold in all {cases} cases"
+    return Verdict(not problems, len(problems), 0, finding)
 
 
 def _lived(audit: AuditContext, steps: int = 3) -> tuple[PolicyAdapter, Any]:
@@ -104,9 +104,19 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
     policy.set_memory(given)
     if max_difference(again := _future(audit, adapter), expected) > tolerance(expected):
         off = max_difference(again, expected)
-        yield f"after set_memory(get_memory()) the same observations are answered differently, by {off:.2g}"
+        yield f"after set_memory(get_memory()) the same observations give other outputs, by {off:.2g}"
     elif not _same(given, memory):
         yield "what was given to set_memory() changes when the policy acts on: it is no copy"
+
+
+def _replaces(audit: AuditContext) -> Iterator[str]:
+    """`set_memory` forgets rows that it is not given."""
+    fresh = _future(audit, audit.adapter())
+    adapter, policy = _lived(audit)
+    others = [row for row in range(audit.rows) if row != 2]
+    policy.set_memory(renumbered(deepcopy(policy.get_memory()), others, others))
+    if max_difference(_future(audit, adapter)[2], fresh[2]) > tolerance(fresh):
+        yield "set_memory() with all rows but row 2 leaves row 2 as it was"
 
 
 def _from_file(audit: AuditContext) -> Iterator[str]:
@@ -132,7 +142,7 @@ def _reset(audit: AuditContext) -> Iterator[str]:
     policy.reset_memory()
     if max_difference(again := _future(audit, adapter), expected) > tolerance(expected):
         off = max_difference(again, expected)
-        yield f"after reset_memory() answers are not those of a policy that has seen nothing, by {off:.2g}"
+        yield f"after reset_memory() outputs are not those of a policy that has seen nothing, by {off:.2g}"
 
 
 def _reset_row(audit: AuditContext) -> Iterator[str]:
@@ -177,6 +187,7 @@ QUESTIONS: tuple[Callable[[AuditContext], Iterator[str]], ...] = (
     _by_row,
     _copies,
     _round_trip,
+    _replaces,
     _from_file,
     _reset,
     _reset_row,
@@ -197,7 +208,7 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
     if adapter.resets_between_rollouts:
         raise DoesNotApplyError("its training loop forgets everything before a rollout")
     scenario, later = audit.scenario(92, steps=3), audit.scenario(93, steps=2)
-    said = []
+    outputs = []
     for needs_learning in (False, True):
         adapter.reset()
         with torch.no_grad():
@@ -206,8 +217,8 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
         if needs_learning:
             adapter.learn(audit.segment(94), memory, after_acting=True)
         with torch.no_grad():
-            said.append(play(adapter, later).numbers)
-    measured, bound = max_difference(said[0], said[1]), tolerance(said[0])
+            outputs.append(play(adapter, later).numbers)
+    measured, bound = max_difference(outputs[0], outputs[1]), tolerance(outputs[0])
     return Verdict(
         measured <= bound,
         measured,
@@ -222,9 +233,8 @@ CHECKS = (
         "Can memory be read, put back, saved, and forgotten, row by row?",
         "Checkpoints and evaluation lose or mix up memory: a resumed run is not the run that was stopped.",
         "LSTMWrapper has the whole interface. With a store of your own: get_memory gives (h, c), each a dict from "
-        "environment "
-        "row to a copy of that row's [layers, size]; set_memory copies it in; reset_env_memory of an unknown row is "
-        "no error.",
+        "environment row to a copy of that row's [layers, size]; set_memory copies it in; reset_env_memory of an "
+        "unknown row is no error.",
         ("get_memory", "set_memory", "reset_env_memory", "reset_memory", "has_memory"),
         memory_interface,
         td_only=True,

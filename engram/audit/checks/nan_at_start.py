@@ -29,8 +29,7 @@ def nan_at_start(audit: AuditContext) -> Verdict:
     flags[:, 0] = True
     flagged = scenario.with_starts(dones=flags)
     findings = []
-    adapter.reset()
-    adapter.load_memory(ids, poisoned)
+    adapter.change_memory(ids, _poison)
     if _spoiled(lambda: play(adapter, flagged).numbers, fresh):
         findings.append("acting")
     if not audit.learning_error:

@@ -19,7 +19,7 @@ PLACES = 4  # locations at which each token is tried
 def observation(audit: AuditContext) -> Verdict:
     """One token alone in view: a different value, or its absence, must change the outputs."""
     if audit.spec.observation_kind != "tokens":
-        raise DoesNotApplyError("asked of tokens only, which have to be decoded first")
+        raise DoesNotApplyError("for token observations only")
     features, adapter = audit.spec.features[:32], audit.adapter()
     unseen = [feature.name for feature in features if not _matters(adapter, _values(audit, feature))]
     corner = _matters(adapter, _presence(audit, 0x00))
@@ -31,23 +31,23 @@ def observation(audit: AuditContext) -> Verdict:
         problems.append(f"a token of {features[0].name} in the corner cell (0, 0) makes no difference")
     if not about_agent:
         problems.append("tokens about the agent itself (location 0xFE) make no difference")
-    said = (
+    finding = (
         "; ".join(problems)
         or f"values of all {len(features)} features, the corner cell and the agent's own tokens are seen"
     )
-    return Verdict(not problems, len(problems), 0, said, fix=_fix(unseen, corner, about_agent))
+    return Verdict(not problems, len(problems), 0, finding, fix=_fix(unseen, corner, about_agent))
 
 
 def _matters(adapter: PolicyAdapter, pairs: tuple[Tensor, Tensor]) -> bool:
     """Whether the two observations of any pair give different outputs."""
-    said, width = [], make_actions(adapter.spec).noise
+    outputs, width = [], make_actions(adapter.spec).noise
     for tokens in pairs:
         none = torch.zeros(len(tokens), dtype=torch.bool)
         noise = torch.full((len(tokens), width), 0.5)
         adapter.reset()
         torch.manual_seed(0)
-        said.append(adapter.act(ActingBatch(tokens, none, none.clone(), noise)).numbers())
-    return bool(abs_difference(said[0], said[1]).max() > 0)
+        outputs.append(adapter.act(ActingBatch(tokens, none, none.clone(), noise)).numbers())
+    return bool(abs_difference(outputs[0], outputs[1]).max() > 0)
 
 
 def _values(audit: AuditContext, feature: Feature) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def _fix(unseen: list[str], corner: bool, about_agent: bool) -> str:
 CHECKS = (
     Check(
         "observation_tokens",
-        "Does every kind of token reach the answer: values, the corner cell, tokens about the agent itself?",
+        "Does every kind of token reach the outputs: values, the corner cell, tokens about the agent itself?",
         "The policy is blind to a part of its world, and learns as if that part were not there.",
         "Decode tokens as engram/agent/encoders/tokens.py does.",
         ("encode_observations", "forward"),

@@ -52,11 +52,11 @@ def precision(audit: AuditContext) -> Verdict:
         if found[name] > bound:
             problems.append(f"{name} differs from float32 by {found[name]:.2g}, where {bound:g} is allowed")
     measured = max([value / BOUNDS[name] for name, value in found.items()], default=0.0)
-    told = [f"{name} differs by {value:.1g}, {BOUNDS[name]:g} is allowed" for name, value in found.items()]
-    if not problems and not told:
+    differences = [f"{name} differs by {value:.1g}, {BOUNDS[name]:g} is allowed" for name, value in found.items()]
+    if not problems and not differences:
         raise DoesNotApplyError("neither could be tried: " + "; ".join(notes))
-    said = "; ".join(problems or told)
-    return Verdict(not problems, measured, 1.0, said, notes=tuple(notes))
+    finding = "; ".join(problems or differences)
+    return Verdict(not problems, measured, 1.0, finding, notes=tuple(notes))
 
 
 def _numbers(adapter: PolicyAdapter, scenario: Scenario, segment: Segment) -> tuple[Tensor, Tensor]:
@@ -91,9 +91,9 @@ def compiles(audit: AuditContext) -> Verdict:
                 problems.append(f"{name} does not compile in one graph: {_reason(error)}")
     bound = 1e-4
     if found > bound:
-        problems.append(f"compiled, the answers differ by {found:.2g}")
-    said = "; ".join(problems) or f"acting and learning compile in one graph each; their numbers differ by {found:.1g}"
-    return Verdict(not problems, found if not problems else None, bound, said)
+        problems.append(f"compiled, the outputs differ by {found:.2g}")
+    finding = "; ".join(problems) or f"acting and learning compile in one graph each; outputs differ by {found:.1g}"
+    return Verdict(not problems, found if not problems else None, bound, finding)
 
 
 def _compiled_difference(adapter: TdAdapter, name: str, scenario: Scenario, segment: Segment) -> float:
@@ -121,18 +121,17 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     places = [match for line in lines if (match := PLACE.match(line)) and "site-packages" not in line]
     stopped = [f"at {short_path(match[1])}:{match[2]}, in {match[3]}" for match in places]
-    told = [line for line in lines if line.startswith(("Explanation:", "Reason:"))] or lines[:1] or [describe(error)]
-    return " ".join([*told[:1], *stopped[-1:]])[:500]
+    reasons = [line for line in lines if line.startswith(("Explanation:", "Reason:"))] or lines[:1] or [describe(error)]
+    return " ".join([*reasons[:1], *stopped[-1:]])[:500]
 
 
 CHECKS = (
     Check(
         "precision",
-        "Are the answers the same in float64, and nearly so under bfloat16 autocast?",
+        "Are the outputs the same in float64, and nearly so under bfloat16 autocast?",
         "The policy trains differently, or not at all, on hardware and in modes that use another precision.",
         "Make new tensors like those there are (x.new_zeros(…), torch.zeros(…, dtype=x.dtype)), keep memory in the "
-        "dtype of "
-        "the weights, and compute log-probabilities in float32 or better.",
+        "dtype of the weights, and compute log-probabilities in float32 or better.",
         ("_manage_lstm_state", "forward", "encode_observations"),
         precision,
     ),
@@ -141,8 +140,7 @@ CHECKS = (
         "Does torch.compile take acting and learning as one graph each, with the same numbers?",
         "Compiled training is slow, because every graph break goes back to Python, or computes something else.",
         "Take sizes from shapes, not from tensors (.item(), int(tensor), td['bptt'][0]), branch on Python values "
-        "only, and "
-        "remove @torch._dynamo.disable, which hides the breaks.",
+        "only, and remove @torch._dynamo.disable, which hides the breaks.",
         ("forward", "_manage_lstm_state"),
         compiles,
         td_only=True,

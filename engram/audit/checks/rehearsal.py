@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
-from engram.audit.adapters.row_state import map_state
 from engram.audit.checks.gradient_health import train_briefly
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import PlayedRollout, Scenario, error_note, play, shuffled_slices, whole_batches
-from engram.audit.weights import jitter_weights, scale_weights
+from engram.audit.weights import jitter_weights, scale_outputs, scale_weights
 
 AMPLIFIED = 100  # times the bound: what rounding may reach in a network that amplifies it
 ROUNDINGS = 3  # a network rounds several times in a row
+LARGE_OUTPUTS = 10.0  # further factor on output layers where weights are larger: those of a trained policy are sharper
 Kind = str  # "acting": it differs from the reference; "learning": it differs from acting that is right
 
 
@@ -65,8 +65,7 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
     references = {row: adapter.copy() for row in sampled}
     if way.memory != 1.0:
         play(adapter, audit.scenario(79, rows=way.rows, steps=4), ids=ids)
-        if (grown := adapter.memory_of(ids)) is not None:
-            adapter.load_memory(ids, _scaled(grown, way.memory))
+        adapter.change_memory(ids, lambda part: part * way.memory if part.is_floating_point() else part)
         references = {}
     acting, learning, bound = [], [], 0.0
     for rollout in range(way.rollouts):
@@ -126,6 +125,7 @@ def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
         adapter.reset()
     if way.weights != 1.0:
         scale_weights(adapter, way.weights)
+        scale_outputs(adapter, LARGE_OUTPUTS)
     return adapter
 
 
@@ -225,7 +225,3 @@ def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
         shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)
         yield shuffled
         yield shuffled[way.rows // 2 :]
-
-
-def _scaled(memory: Any, factor: float) -> Any:
-    return map_state(lambda part: part * factor if part.is_floating_point() else part, memory)

@@ -24,13 +24,12 @@ def memory_used(audit: AuditContext) -> Verdict:
     if learning <= EXACT:
         audit.needs_declared_memory()
     passed = min(acting, learning) > EXACT
-    said = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
+    finding = f"two pasts change the outputs for the same present by {acting:.2g} in acting, {learning:.2g} in learning"
     fix = ""
     if not passed and keeps_memory_in_state(audit):
         fix = (
             "The policy leaves its memory in the `state` argument, which no training loop hands back to it. Keep it "
-            "in the "
-            "policy: h, c, env_id = self._manage_lstm_state(td, B, T, device) before the LSTM, "
+            "in the policy: h, c, env_id = self._manage_lstm_state(td, B, T, device) before the LSTM, "
             "self._store_lstm_state(h, c, env_id) after it."
         )
     elif not passed and acting > EXACT:
@@ -38,7 +37,7 @@ def memory_used(audit: AuditContext) -> Verdict:
             "Acting remembers and learning does not: in a learning call, run the LSTM over the T steps of each row "
             "([T, B, features], time first), not over single steps."
         )
-    return Verdict(passed, min(acting, learning), EXACT, said, at_least=True, fix=fix)
+    return Verdict(passed, min(acting, learning), EXACT, finding, at_least=True, fix=fix)
 
 
 @torch.no_grad()
@@ -89,22 +88,22 @@ def row_isolation(audit: AuditContext) -> Verdict:
     bound = tolerance(whole.numbers)
     own = torch.eye(audit.rows, dtype=torch.bool)
     found = [float(by_slices.max()), float(leaks.masked_fill(own, 0).max()), float(learning.masked_fill(own, 0).max())]
-    said = f"largest change of a row by others: {found[1]:.2g} in acting, {found[2]:.2g} in learning; "
-    said += f"by the order and size of batches: {found[0]:.2g}"
+    finding = f"largest change of a row by others: {found[1]:.2g} in acting, {found[2]:.2g} in learning; "
+    finding += f"by the order and size of batches: {found[0]:.2g}"
     fix = ""
     if found[1] > bound:
-        said = _leak(leaks, "acting") + "; " + said
+        finding = _leak(leaks, "acting") + "; " + finding
     elif found[2] > bound:
-        said = _leak(learning, "learning") + "; " + said
+        finding = _leak(learning, "learning") + "; " + finding
         fix = (
             "Rows and steps are mixed up: an LSTM takes [T, B, features]. From [B * T, features]: "
             "x.view(B, T, -1).transpose(0, 1), and back: y.transpose(0, 1).reshape(B * T, -1)."
         )
     elif found[0] > bound:
         row = int(by_slices.argmax())
-        said = f"the outputs of row {row} change when batches are cut or ordered differently; " + said
+        finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
     return Verdict(
-        max(found) <= bound, max(found), bound, said, fix=fix, evidence={"leaks": leaks, "learning": learning}
+        max(found) <= bound, max(found), bound, finding, fix=fix, evidence={"leaks": leaks, "learning": learning}
     )
 
 
@@ -138,10 +137,10 @@ def causality(audit: AuditContext) -> Verdict:
         changed = adapter.learn(replace(segment, observations=observations)).numbers()
         early[step] = abs_difference(changed[:, :step], base[:, :step]).max()
     bound, measured = tolerance(base), float(early.max())
-    said = f"observations from a step on change the outputs before it by {measured:.2g}"
+    finding = f"observations from a step on change the outputs before it by {measured:.2g}"
     if measured > bound:
-        said += f", first with those from step {int((early > bound).nonzero()[0])} of {steps}"
-    return Verdict(measured <= bound, measured, bound, said)
+        finding += f", first with those from step {int((early > bound).nonzero()[0])} of {steps}"
+    return Verdict(measured <= bound, measured, bound, finding)
 
 
 CHECKS = (

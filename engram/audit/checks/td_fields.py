@@ -22,10 +22,10 @@ def td_fields(audit: AuditContext) -> Verdict:
     problems = [f"acting: {problem}" for problem in _acting(audit, adapter)]
     if not audit.learning_error:
         problems += [f"learning: {problem}" for problem in _learning(audit, adapter)]
-    said = (
+    finding = (
         "; ".join(problems) or "both calls write every field in its shape and dtype, and change nothing they were given"
     )
-    return Verdict(not problems, len(problems), 0, said)
+    return Verdict(not problems, len(problems), 0, finding)
 
 
 def _acting(audit: AuditContext, adapter: TdAdapter) -> Iterator[str]:

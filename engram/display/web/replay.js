@@ -123,7 +123,7 @@ function fillPage({ facts, speed }) {
   $("scrub").max = String(facts.count - 1);
   for (const choice of SPEEDS) $("speed").append(new Option(`${choice} steps/s`, String(choice)));
   $("speed").value = String(speed);
-  for (let agent = 0; agent < facts.agents; agent++) $("agent").append(new Option(`agent ${agent}`, String(agent)));
+  for (let agent = 0; agent < facts.agents; agent++) $("agent").append(new Option(facts.agentNames[agent], String(agent)));
   $("agent-label").hidden = facts.agents === 1;
   $("action-caption").textContent = facts.actions === "continuous"
     ? "Mean and standard deviation of each number; the mark is the action taken."
@@ -305,14 +305,15 @@ function moments(facts, agent) {
 
 function showVerdict({ facts, agent }, go) {
   const found = moments(facts, agent);
-  const who = facts.agents > 1 ? `Agent ${agent}` : "This agent";
+  const who = facts.agents > 1 ? facts.agentNames[agent] : "this agent";
+  const Who = who[0].toUpperCase() + who.slice(1);
   if (!found.length) {
     let most = 0;
     for (let step = 0; step < facts.count; step++) most = Math.max(most, facts.arrays.use.data[step * facts.agents + agent]);
-    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who.toLowerCase()} by more than ${percent(most)}.`;
+    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who} by more than ${percent(most)}.`;
   } else {
     const { step, last, back, change } = found[0];
-    $("verdict").textContent = `Yes. ${who} remembers at least ${back} step${back === 1 ? "" : "s"}: without what it saw up to step ${last}, `
+    $("verdict").textContent = `Yes. ${Who} remembers at least ${back} step${back === 1 ? "" : "s"}: without what it saw up to step ${last}, `
       + `its action at step ${step} would change by ${percent(change)}. `
       + (found.length > 1 ? "The longest memory in each episode:" : "");
   }

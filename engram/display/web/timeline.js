@@ -123,6 +123,7 @@ function drawStrip(context, scale, facts, agent, curve, top, height) {
     const wide = Math.max(1, scale.each * 0.8);
     for (let step = 0; step < facts.count; step++) {
       const [from, to] = [y(Math.max(0, low)), y(at(step))];
+      context.fillStyle = colour(at(step) < 0 ? "bad" : curve.tone);
       context.fillRect(scale.at(step) - wide / 2, Math.min(from, to), wide, Math.abs(to - from));
     }
   } else {
@@ -135,8 +136,9 @@ function drawStrip(context, scale, facts, agent, curve, top, height) {
   context.textAlign = "left";
   context.textBaseline = "top";
   context.fillText(curve.name, scale.left + 5, top - 1);
-  yLabel(context, number(high), top + 16);
-  yLabel(context, number(low), top + height - 6);
+  const close = number(high) === number(low);
+  yLabel(context, close ? high.toPrecision(4) : number(high), top + 16);
+  yLabel(context, close ? low.toPrecision(4) : number(low), top + height - 6);
 }
 
 // Bars: without that step alone; line: without anything up to it. Both for the step under the cursor.

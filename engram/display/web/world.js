@@ -74,8 +74,9 @@ function makeGrid(facts, place, legend) {
       context.strokeStyle = colour("ink");
       context.lineWidth = 1.5;
       context.setLineDash([4, 3]);
-      context.strokeRect((own.column - (wide - 1) / 2) * cell + 1, (own.row - (tall - 1) / 2) * cell + 1,
-        wide * cell - 2, tall * cell - 2);
+      const left = Math.max(0, own.column - (wide - 1) / 2), top = Math.max(0, own.row - (tall - 1) / 2);
+      const right = Math.min(width, own.column + (wide + 1) / 2), bottom = Math.min(height, own.row + (tall + 1) / 2);
+      context.strokeRect(left * cell + 1, top * cell + 1, (right - left) * cell - 2, (bottom - top) * cell - 2);
       context.setLineDash([]);
     }
     return own === null || inventories.length === 1 ? null : inventories[own.inventory];

@@ -55,7 +55,7 @@ class Checkpoints:
         epoch, world = training.progress.epoch, training.world
         if epoch == self.epoch:
             return True
-        common, state, own = snapshot(training)
+        common, state, own = world.together(lambda: snapshot(training))
         parts = world.gather(own)
         saved = True
         if world.main:

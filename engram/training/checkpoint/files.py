@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 8 * MEGABYTE  # of a file of tensors: their names, shapes and dtypes
+SHOWN = 6  # mismatched tensors to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
 Groups = dict[str, dict[str, Tensor]]
@@ -42,6 +43,26 @@ class Checkpoint:
     path: Path
     state: dict[str, Any]
     groups: Groups
+
+
+def mismatches(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], finite: Collection[str]) -> str:
+    """What differs from the expected names, shapes and dtypes, and which of the `finite` ones hold NaN or infinity.
+
+    Kernels of optimisers and cores trust the shapes they are given, so all of this is checked before.
+    """
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    for name, tensor in tensors.items():
+        own = expected.get(name)
+        if own is None:
+            problems.append(f"{name} is unexpected")
+        elif tensor.shape != own.shape:
+            problems.append(f"{name} is {list(tensor.shape)}, expected {list(own.shape)}")
+        elif tensor.dtype != own.dtype:
+            problems.append(f"{name} is {str(tensor.dtype)[6:]}, expected {str(own.dtype)[6:]}")
+        elif name in finite and not tensor.isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
+    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return "; ".join([*problems[:SHOWN], *more])
 
 
 class BadCheckpointError(Exception):

@@ -13,10 +13,16 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, require_inside
-from engram.training.checkpoint.files import BEST, BadCheckpointError, Checkpoint, load_checkpoint, load_latest
+from engram.training.checkpoint.files import (
+    BEST,
+    BadCheckpointError,
+    Checkpoint,
+    load_checkpoint,
+    load_latest,
+    mismatches,
+)
 
 CHOICES = ("latest", BEST)
-SHOWN = 6  # mismatched tensors to name
 
 log = logging.getLogger("engram")
 
@@ -119,23 +125,12 @@ def _policy_spec(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
 def _load(agent: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Raises one `UserError` that names all mismatched tensors."""
     own = agent.state_dict()
-    saved = {name: tensor for name, tensor in weights.items() if ".l2_init." not in name}
-    problems = [f"{name} is missing" for name in own if name not in saved and ".l2_init." not in name]
-    problems += [f"{name} is unexpected" for name in saved if name not in own]
-    problems += [
-        f"{name} is {list(saved[name].shape)}, expected {list(tensor.shape)}"
-        for name, tensor in own.items()
-        if name in saved and saved[name].shape != tensor.shape
-    ]
-    problems += [
-        f"{name} holds NaN or infinity"
-        for name, parameter in agent.named_parameters()
-        if name in saved and parameter.is_floating_point() and not saved[name].isfinite().all()
-    ]
-    if problems:
-        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    # L2-init is a setting of the trainer: its copies of the weights may be missing here or there.
+    one_sided = {name for name in own.keys() ^ weights.keys() if ".l2_init." in name}
+    saved, expected = ({n: t for n, t in tensors.items() if n not in one_sided} for tensors in (weights, own))
+    if problems := mismatches(saved, expected, finite=[name for name, _ in agent.named_parameters()]):
         raise UserError(
-            f"the weights of {path} do not fit this policy: {'; '.join([*problems[:SHOWN], *more])}. "
+            f"the weights of {path} do not fit this policy: {problems}. "
             "Use the policy and options they were trained with"
         )
     agent.load_state_dict(weights)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
-from engram.training.checkpoint.files import Checkpoint, Groups
+from engram.training.checkpoint.files import Checkpoint, Groups, mismatches
 from engram.training.checkpoint.ranks import RankState, number_of_ranks
 from engram.training.loop import Training
 from engram.training.seeding import derive_seed
@@ -99,9 +100,9 @@ def _restore(training: Training, checkpoint: Checkpoint) -> str:
         dtypes = state["own"]["env_dtypes"]
         arrays = {name: _to_array(tensor, dtypes[name]) for name, tensor in groups["environment"].items()}
         if training.env.restore(arrays):
-            training.agent.load_stored_memory(groups["memory"])
+            _load_memory(training.agent, groups["memory"])
             if training.rollout.teacher is not None:
-                training.rollout.teacher.agent.load_stored_memory(groups["teacher"])
+                _load_memory(training.rollout.teacher.agent, groups["teacher"])
             return EXACT
     training.env.reset()
     training.agent.reset_memory()
@@ -177,7 +178,33 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     for key, tensor in tensors.items():
         index, name = key.split(".", 1)
         states.setdefault(int(index), {})[name] = tensor
+    expected = _expected_states(optimizer)
+    _require_like(tensors, {f"{index}.{name}": own for index in states for name, own in expected[index].items()})
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _expected_states(optimizer: torch.optim.Optimizer) -> list[dict[str, Tensor]]:
+    """The tensors of each parameter that has been updated, as in the optimiser's state dict."""
+    return [
+        {"momentum_buffer": own} if "momentum" in group else {"step": torch.ones(()), "exp_avg": own, "exp_avg_sq": own}
+        for group in optimizer.param_groups
+        for own in group["params"]
+    ]
+
+
+def _load_memory(agent: MettaAgent, tensors: Mapping[str, Tensor]) -> None:
+    """Memory may have any number of rows."""
+    expected = {}
+    for name, own in agent.stored_memory().items():
+        rows = tensors[f"{name.rpartition('.')[0]}.known"].shape[:1]
+        expected[name] = torch.empty(rows + own.shape[1:], dtype=own.dtype, device="meta")
+    _require_like(tensors, expected)
+    agent.load_stored_memory(tensors)
+
+
+def _require_like(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    if problems := mismatches(tensors, expected, finite=tensors):
+        raise ValueError(problems)
 
 
 # safetensors lacks some of NumPy's dtypes: wide unsigned integers are stored as signed ones of the same bits.

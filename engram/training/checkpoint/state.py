@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engram.env.spec import EnvSpec
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -44,7 +45,7 @@ class CheckpointState(_Part):
     """What `state.json` must hold. Checkpoints of earlier versions have no `ranks`."""
 
     progress: ProgressState
-    recent_returns: list[float]
+    recent_returns: list[Finite]
     schedules: dict[str, dict[str, Any]]
     explosion: ExplosionState
     env: EnvState | None = None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from engram.agent.recurrent import CORES, make_core
 from engram.agent.recurrent.attention import Attention
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.lru import LRU
+from engram.agent.recurrent.lru import LRU, recurrence
 from engram.agent.recurrent.lstm import LSTM
 from engram.settings import UserError
 
@@ -162,7 +162,23 @@ def test_units_of_an_lru_live_for_up_to_the_horizon() -> None:
     lifetimes = 1 / core.decay_l0.detach().exp()
     assert 1 <= lifetimes.min() < 3
     assert 300 < lifetimes.max() <= 500
-    assert (core.angle_l0 * lifetimes <= torch.pi).all()
+    assert (core.angle_l0 * lifetimes)[:32].max() <= torch.pi
+
+
+def test_any_past_input_can_be_read_linearly_from_an_untrained_lru() -> None:
+    torch.manual_seed(3)
+    core, steps, delay = LRU(1, 128), 1200, 32
+    core.spread_time_scales(128)
+    inputs = torch.randint(0, 2, (steps, 1, 1)) * 2.0 - 1
+    keep, angle = (-core.decay_l0.exp()).exp(), core.angle_l0
+    drive = inputs * core.weight_ih_l0[:256].t() * (1 - keep * keep).sqrt().repeat(2)
+    starts = torch.zeros(steps, 1, dtype=torch.bool)
+    states = recurrence(drive, torch.zeros(1, 256), starts, keep * angle.cos(), keep * angle.sin())
+    read, past = states[delay:, 0].detach().double(), inputs[:-delay, 0].double()
+    fitted, held_out = slice(0, 900), slice(900, None)
+    squares = read[fitted].t() @ read[fitted] + 1e-4 * torch.eye(256, dtype=torch.double)
+    readout = torch.linalg.solve(squares, read[fitted].t() @ past[fitted])
+    assert ((read[held_out] @ readout).sign() == past[held_out]).double().mean() > 0.95
 
 
 def test_only_attention_has_a_window() -> None:

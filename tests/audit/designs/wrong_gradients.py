@@ -78,6 +78,16 @@ class CriticsMemoryCut(ActorAndCriticApart):
         return memory[0], memory[1].detach()
 
 
+class ClippedWithinAStep(Design):
+    """A hook clips the gradient of every step's output, and so already within one step."""
+
+    def step(self, x, memory):
+        h, memory = super().step(x, memory)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+        return h, memory
+
+
 class ClippedInside(Design):
     """A hook clips the recurrent gradient."""
 

@@ -217,6 +217,14 @@ class ClipsValuesWhenLearning(Design):
         return logits, value.clamp(-0.2, 0.2) if hidden.dim() == 3 else value
 
 
+class ClampsLogitsWhenLearning(Design):
+    """At a size that the logits of a new policy do not have."""
+
+    def heads(self, hidden):
+        logits, value = super().heads(hidden)
+        return logits.clamp(-4, 4) if hidden.dim() == 3 else logits, value
+
+
 class SoftensInBigBatches(Design):
     """From 500 rows and steps on, learning runs in half precision."""
 

@@ -54,6 +54,15 @@ class KeyedBySliceStart(Design):
         self.slices = {}
 
 
+class SetMemoryKeepsOtherRows(Design):
+    """Rows that are not given stay as they were."""
+
+    def set_memory(self, memory):
+        before = self.store
+        super().set_memory(memory)
+        self.store = before | self.store
+
+
 class IdsAsBytes(Design):
     def ids(self, td, B):
         return [i % 256 for i in super().ids(td, B)]
