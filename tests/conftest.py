@@ -1,4 +1,4 @@
-"""Keeps tests out of the user's state directory, and off instructions that this machine announces but cannot run."""
+"""Keeps tests out of the user's state directory, off instructions that this machine cannot run, and from waiting."""
 
 import atexit
 import os
@@ -33,5 +33,7 @@ def _reports_amx() -> bool:
 _limit_onednn()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; programs under test would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # otherwise every command measures first how busy the machine is
+os.fsync = lambda handle: None  # checkpoints of tests need not survive a power failure; waiting for the disk takes long
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="engram-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

@@ -1,5 +1,6 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -14,7 +15,7 @@ from engram.env.actions import action_names, policy_action_space, random_play, r
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
-from engram.env.parts import Leaf, describe_parts
+from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
@@ -39,7 +40,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     board_game, env = only_symbols(env.observation_space), with_previous_action(env)
-    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_largest_values, env))
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
@@ -53,13 +54,8 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     return spec.with_action_mask() if masks else spec
 
 
-def _largest_values(env: gymnasium.Env, parts: list[Leaf]) -> dict[str, int]:
-    """The largest value of each of these parts of the observation, in a short random play."""
-    largest = dict.fromkeys((leaf.name for leaf in parts), 0)
-    for shown in random_play(env, PROBE_STEPS):
-        for leaf in parts:
-            largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(shown.observation))))
-    return largest
+def _random_observations(env: gymnasium.Env) -> Iterator[Any]:
+    return (shown.observation for shown in random_play(env, PROBE_STEPS))
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":

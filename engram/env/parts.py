@@ -6,7 +6,7 @@ is stored as it is.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -234,20 +234,22 @@ class PackedRows:
         }
 
 
-Probe = Callable[[list[Leaf]], Mapping[str, int]]  # the largest value seen of each of these leaves
-
-
-def describe_parts(space: spaces.Space, where: str, symbols: int | bool | None, largest_seen: Probe) -> list[Part]:
+def describe_parts(
+    space: spaces.Space, where: str, symbols: int | bool | None, play: Callable[[], Iterable[Any]]
+) -> list[Part]:
     """The parts of a space.
 
     A grid of bytes with at most MAX_GRID cells a side holds symbols if `symbols` gives their number, or if it is None
-    and no value of SYMBOLS or more was seen; False: bytes are pixels.
+    and no value of SYMBOLS or more is in the observations that `play` gives; False: bytes are pixels.
     """
     found = leaves(space)
     unclear = [leaf for leaf in found if may_be_symbols(leaf.space)]
     if symbols is None and unclear:
-        seen = largest_seen(unclear)
-        numbers = {leaf.name: SYMBOLS for leaf in unclear if seen[leaf.name] < SYMBOLS}
+        largest = dict.fromkeys((leaf.name for leaf in unclear), 0)
+        for observation in play():
+            for leaf in unclear:
+                largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(observation))))
+        numbers = {leaf.name: SYMBOLS for leaf in unclear if largest[leaf.name] < SYMBOLS}
     else:
         numbers = {leaf.name: int(symbols) for leaf in unclear} if symbols else {}
     return [part_of(leaf, where, numbers.get(leaf.name)) for leaf in found]

@@ -1,7 +1,7 @@
 """PettingZoo parallel environments: every possible agent is a row, even while it is absent."""
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -11,23 +11,16 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
+from engram.env import step_checks
 from engram.env.actions import action_names, policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
-from engram.env.parts import Leaf, describe_parts
+from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
 from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.step_checks import (
-    check_flag,
-    check_in_space,
-    check_info,
-    check_parallel_step,
-    check_present,
-    check_reward,
-)
 from engram.nearest import suggestion
 from engram.settings import UserError
 
@@ -43,7 +36,7 @@ def spec_of(env: ParallelEnv, name: str, settings: PettingZoo | PythonEnv) -> En
     agents = env.possible_agents
     space = _shared_space(env.observation_space, agents, "observation")
     actions = policy_action_space(_shared_space(env.action_space, agents, "action"), name)
-    parts = describe_parts(space, name, settings.symbols, partial(_largest_values, env))
+    parts = describe_parts(space, name, settings.symbols, partial(_first_observations, env))
     names = {"agent_names": tuple(map(str, agents)), "action_names": action_names(env, actions)}
     found = EnvSpec.of_parts(name, parts, actions, agents=len(agents), **names)
     observations, infos = env.reset(seed=0)
@@ -52,14 +45,9 @@ def spec_of(env: ParallelEnv, name: str, settings: PettingZoo | PythonEnv) -> En
     return found.with_action_mask() if has_masks else found
 
 
-def _largest_values(env: ParallelEnv, parts: list[Leaf]) -> dict[str, int]:
-    """The largest value of each of these parts of the observation, in the first observations of some episodes."""
-    largest = dict.fromkeys((leaf.name for leaf in parts), 0)
+def _first_observations(env: ParallelEnv) -> Iterator[Any]:
     for seed in range(PROBE_EPISODES):
-        for observation in env.reset(seed=seed)[0].values():
-            for leaf in parts:
-                largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(observation))))
-    return largest
+        yield from env.reset(seed=seed)[0].values()
 
 
 def block(settings: PettingZoo, env_ids: range, seed: int, buffers: Buffers) -> "PettingZooBlock":
@@ -187,22 +175,22 @@ class PettingZooBlock:
             error.add_note(self._log.describe(i))
             raise
         returned = (observations, rewards, terminations, truncations, infos)
-        self._fit(first, check_parallel_step, returned, env.agents, self._agents)
+        self._fit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
             if agent in acting and (agent in env.agents or agent in observations):  # else it may be omitted everywhere
-                self._fit(row, check_present, "terminated", agent, terminations)
-                self._fit(row, check_present, "truncated", agent, truncations)
+                self._fit(row, step_checks.check_present, "terminated", agent, terminations)
+                self._fit(row, step_checks.check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
-                self._fit(row, check_flag, "terminated", terminated)
-                self._fit(row, check_flag, "truncated", truncated)
+                self._fit(row, step_checks.check_flag, "terminated", terminated)
+                self._fit(row, step_checks.check_flag, "truncated", truncated)
             if agent in infos:
-                self._fit(row, check_info, infos[agent])
+                self._fit(row, step_checks.check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
                 # As above: one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
-                    self._fit(row, check_reward, rewards.get(agent))
+                    self._fit(row, step_checks.check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
@@ -235,7 +223,7 @@ class PettingZooBlock:
 
     def _write_alive(self, row: int, observation: Any, info: Any) -> None:
         if self._strict:
-            self._fit(row, check_in_space, self._space, observation)
+            self._fit(row, step_checks.check_in_space, self._space, observation)
         self._fit(row, self._writer.write, row, observation)
         if self._buffers.spec.action_mask:
             self._fit(row, self._writer.write_mask, row, mask_of(observation, info))

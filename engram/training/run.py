@@ -49,7 +49,7 @@ from engram.training.metrics import MetricsFile, Record
 from engram.training.numbers import NumberGuard
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
-from engram.training.sinks import Sink, make_sinks
+from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.state import HookResult, Training
 from engram.training.stop_signals import stop_message
@@ -212,7 +212,9 @@ def _train(
 ) -> None:
     """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
     world = training.world
-    sinks = _sinks(settings, training) if world.main else []
+    config = settings.model_dump(mode="json")
+    steps_done = training.progress.steps
+    sinks = make_sinks(settings.directory, trainer, settings.wandb, steps_done, config) if world.main else []
 
     def report(record: Record) -> None:
         for sink in sinks:
@@ -283,12 +285,6 @@ def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: 
         total_timesteps=settings.trainer.total_timesteps,
         steps_done=training.progress.steps,
     )
-
-
-def _sinks(settings: TrainingSettings, training: Training) -> list[Sink]:
-    directory, config = settings.directory, settings.model_dump(mode="json")
-    others = make_sinks(directory, settings.trainer, settings.wandb, training.progress.steps, config)
-    return [MetricsFile(directory / "metrics.jsonl"), *others]
 
 
 def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:

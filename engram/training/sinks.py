@@ -1,4 +1,4 @@
-"""Sinks: TensorBoard, Weights & Biases and the profiler, which receive the record of every epoch."""
+"""Sinks, which receive the record of every epoch: metrics.jsonl, TensorBoard, Weights & Biases and the profiler."""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from engram.settings import UserError
-from engram.training.metrics import Record
+from engram.training.metrics import MetricsFile, Record
 from engram.training.settings import Trainer, Wandb
 
 PROFILE_ROWS = 40
@@ -30,8 +30,8 @@ class Sink(Protocol):
 def make_sinks(
     directory: Path, trainer: Trainer, wandb: Wandb, steps_done: int, config: Mapping[str, Any]
 ) -> list[Sink]:
-    """The sinks that the settings enable. `config` holds all settings of the run, to show beside its curves."""
-    sinks: list[Sink] = []
+    """metrics.jsonl, and the sinks that the settings enable. `config`: the run's settings, shown beside its curves."""
+    sinks: list[Sink] = [MetricsFile(directory / "metrics.jsonl")]
     if trainer.tensorboard:
         sinks.append(TensorBoard(directory / "tensorboard", steps_done))
     if wandb.enabled:

@@ -88,7 +88,7 @@ def test_slices_of_other_sizes_compile_and_replay() -> None:
     policy = made()
     policy.reserve_memory(9)
     run = compiled(policy, "eager")
-    segments = play(run, 9, 3, 0.3, rollouts=2, spec=policy.env_spec)
+    segments = play(run, 9, 6, 0.2, rollouts=2, spec=policy.env_spec)
     assert replay_difference(policy, segments) < 1e-5
     assert replay_difference(run, segments) < 1e-5
 

@@ -40,7 +40,7 @@ ACTIONS = {
 
 
 def spec_of(action="one", masks=False):
-    parts = describe_parts(SPACE, "test", False, lambda leaves: {})
+    parts = describe_parts(SPACE, "test", False, lambda: ())
     spec = EnvSpec.of_parts("test", parts, ACTIONS[action])
     return spec.with_action_mask() if masks else spec
 

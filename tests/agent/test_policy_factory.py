@@ -188,7 +188,7 @@ def test_a_policy_that_fails_is_an_error_with_its_source_location(
 
 
 def parts_of(space: spaces.Space) -> list[Part]:
-    return describe_parts(space, "env", symbols=None, largest_seen=lambda leaves: {})
+    return describe_parts(space, "env", symbols=None, play=lambda: ())
 
 
 CARDS = EnvSpec.of_parts("cards", parts_of(spaces.Tuple((spaces.Discrete(4), spaces.Discrete(2)))), spaces.Discrete(3))

@@ -39,8 +39,17 @@ SPACES = st.recursive(
 )
 
 
+def brightest(space):
+    """An observation of the largest values."""
+    if isinstance(space, spaces.Dict):
+        return {name: brightest(part) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(brightest, space))
+    return space.high if isinstance(space, spaces.Box) else space.sample()
+
+
 def spec_of(space, symbols=None, action=None):
-    parts = describe_parts(space, "Cave-v0", symbols, lambda leaves: {leaf.name: 255 for leaf in leaves})
+    parts = describe_parts(space, "Cave-v0", symbols, lambda: [brightest(space)])
     return EnvSpec.of_parts("Cave-v0", parts, action or spaces.Discrete(3))
 
 
@@ -110,7 +119,7 @@ def test_bytes_in_rows_of_three_are_not_taken_for_tokens():
 
 def test_a_small_grid_of_bytes_holds_symbols_if_no_large_value_is_seen():
     grid = spaces.Box(0, 255, (7, 7, 3), np.uint8)
-    seen = lambda largest: describe_parts(grid, "here", None, lambda leaves: {leaf.name: largest for leaf in leaves})  # noqa: E731
+    seen = lambda largest: describe_parts(grid, "here", None, lambda: [np.full(grid.shape, largest)])  # noqa: E731
     assert (seen(10)[0].kind, seen(10)[0].symbols) == ("symbols", (16, 16, 16))
     assert seen(16)[0].kind == "image"
     assert spec_of(grid, symbols=11).symbols == (11, 11, 11)

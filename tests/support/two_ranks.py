@@ -24,8 +24,11 @@ class Job(NamedTuple):
 
 
 class Ended(NamedTuple):
+    """How a run ended on one rank."""
+
     code: int
     error: str
+    listened: list[str]  # addresses on which the rank listened while it trained
 
 
 def run_on_two_ranks(jobs: Sequence[Job]) -> list[tuple[Ended, Ended]]:
@@ -68,19 +71,28 @@ def _variables(rank: int) -> dict[str, str]:
 
 def _run(job: Job) -> Ended:
     """Run the command line, without a display."""
+    import psutil
     import torch.distributed
     from support.running import InterruptAfter
 
+    import engram.display.plain
     import engram.display.terminal
     from engram.cli.main import main
 
-    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(InterruptAfter(job.stop))
+    listened: set[str] = set()
+
+    class Watching(InterruptAfter):
+        def start(self, plan: object) -> None:
+            listened.update(each.laddr.ip for each in psutil.Process().net_connections() if each.status == "LISTEN")
+
+    engram.display.terminal.make_display = lambda *_, **__: contextlib.nullcontext(Watching(job.stop))  # of rank 0
+    engram.display.plain.SilentDisplay = lambda: contextlib.nullcontext(Watching(None))  # of rank 1
     words = [*job.words, *(job.rank_1 if os.environ["RANK"] == "1" else ())]
     with contextlib.redirect_stderr(io.StringIO()) as error:
         code = main(["train", *words])
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    return Ended(code, error.getvalue())
+    return Ended(code, error.getvalue(), sorted(listened))
 
 
 if __name__ == "__main__":

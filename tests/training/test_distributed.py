@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from support import running
-from support.two_ranks import TIMEOUT, Ended, Job, environment, free_port, run_on_two_ranks
+from support.two_ranks import TIMEOUT, Ended, Job, environment, run_on_two_ranks
 
 from engram.training import distributed
 from engram.training.checkpoint.files import load_latest
@@ -167,7 +167,11 @@ def test_ranks_interrupted_after_different_epochs_report_it_once(monkeypatch) ->
 
 def test_successful_runs_report_no_error(runs) -> None:
     for run in ("halves", "whole", "pieces"):
-        assert runs.ended[run] == (Ended(0, ""), Ended(0, ""))
+        assert [(rank.code, rank.error) for rank in runs.ended[run]] == [(0, ""), (0, "")]
+
+
+def test_the_ranks_of_one_machine_listen_on_the_loopback_interface_only(runs) -> None:
+    assert [rank.listened for rank in runs.ended["whole"]] == [["127.0.0.1"], ["127.0.0.1"]]
 
 
 def test_ranks_with_different_weights_are_stopped() -> None:
@@ -187,29 +191,3 @@ def test_a_killed_rank_is_restarted_and_the_run_ends_like_an_uninterrupted_one(r
     assert running.metrics(tmp_path) == running.metrics(runs.directory, "whole")
     for name, tensor in weights(runs.directory, "whole").items():
         assert torch.equal(tensor, weights(tmp_path)[name]), name
-
-
-LISTENERS = """
-import psutil, torch
-from engram.training.distributed import connect
-from engram.training.launch import rank_info
-world = connect(rank_info(), torch.device("cpu"), 60)
-assert world.sum(torch.ones(1)).item() == 2
-print(*{c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"})
-world.leave()
-"""
-
-
-@pytest.mark.slow
-def test_the_ranks_of_one_machine_listen_on_the_loopback_interface_only() -> None:
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", LISTENERS],
-            env=environment() | common | {"RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    assert [rank.communicate(timeout=TIMEOUT)[0].split() for rank in ranks] == [["127.0.0.1"], ["127.0.0.1"]]
