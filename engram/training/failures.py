@@ -7,6 +7,7 @@ from contextlib import suppress
 from engram.env.errors import EnvError
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.distributed import PeerError
+from engram.training.evaluate import EvaluationStoppedError
 from engram.training.loop import Training
 from engram.training.metrics import Record
 
@@ -14,12 +15,14 @@ log = logging.getLogger("engram")
 
 
 def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Record:
-    """The results of an evaluation; none if its environments fail, which counts as a restart."""
+    """The results of an evaluation; none if it is cut short, or its environments fail, which counts as a restart."""
     try:
         return evaluate()
     except EnvError as error:
         training.env.restarts.allow(error)
-        return {}
+    except EvaluationStoppedError:
+        log.warning("epoch %s: its evaluation was cut short by a stop signal", training.progress.epoch)
+    return {}
 
 
 def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:
