@@ -100,7 +100,7 @@ def train_run(
     hook = find_hook(settings) if world is None or world.main else None
     on_epoch = follow(settings, hook, interrupted)
     try:
-        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung)
+        start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung, interrupted)
     except UserError:
         raise
     except Exception as error:

@@ -20,6 +20,7 @@ from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.device import number_of_batches
 from engram.training.distributed import PeerError, World
+from engram.training.evaluate import EvaluationStoppedError
 from engram.training.metrics import Record
 from engram.training.seeding import derive_seed
 from engram.training.sizes import Sizes
@@ -99,12 +100,14 @@ def change_environment(
 
 
 def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Record:
-    """The results of an evaluation; none if its environments fail, which counts as a restart."""
+    """The results of an evaluation; none if it is cut short, or its environments fail, which counts as a restart."""
     try:
         return evaluate()
     except EnvError as error:
         training.env.restarts.allow(error)
-        return {}
+    except EvaluationStoppedError:
+        log.warning("epoch %s: its evaluation was cut short by a stop signal", training.progress.epoch)
+    return {}
 
 
 def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:

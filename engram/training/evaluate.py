@@ -41,11 +41,13 @@ def evaluate(
     memory: str = "carry",
     step_timeout: float = 20.0,
     on_hang: Callable[[str], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Play `episodes` whole episodes, spread evenly over the environments. The agent is not changed.
 
     The same agent, seed and number of environments give the same episodes, for any number of workers. `greedy` takes
     the most likely action; otherwise actions are sampled. Memory lasts for an episode, unless `memory` is "off".
+    `stop` is called at every step; if it returns true, this raises `EvaluationStoppedError`.
     """
     num_envs = min(num_envs, episodes)
     workers = min(num_workers, num_envs)
@@ -60,7 +62,7 @@ def evaluate(
         torch.manual_seed(seed)  # for policies that draw random numbers themselves
         player = copy_with_own_memory(agent)
         player.bind(env.spec)
-        return _play(Player(player, device, greedy, memory == "off", seed), env, Tally(quota, env.spec.agents))
+        return _play(Player(player, device, greedy, memory == "off", seed), env, Tally(quota, env.spec.agents), stop)
 
 
 def copy_with_own_memory(agent: MettaAgent) -> MettaAgent:
@@ -76,6 +78,10 @@ def copy_with_own_memory(agent: MettaAgent) -> MettaAgent:
     player.eval()
     player.reset_memory()
     return player
+
+
+class EvaluationStoppedError(Exception):
+    """The caller asked to stop before all episodes had ended."""
 
 
 class Player:
@@ -114,12 +120,14 @@ class Player:
         return torch.from_numpy(noise.astype(np.float32)).to(self.device)
 
 
-def _play(player: Player, env: VectorEnv, tally: Tally) -> Evaluation:
+def _play(player: Player, env: VectorEnv, tally: Tally, stop: Callable[[], bool]) -> Evaluation:
     player.agent.reserve_memory(env.rows)
     env.reset()
     steps = dict.fromkeys((rows.start for rows in env.batches), 0)
     since_end = 0  # batches received since the last episode ended
     while not tally.complete:
+        if stop():
+            raise EvaluationStoppedError
         batch = env.recv()
         first = batch.rows.start
         if steps[first]:

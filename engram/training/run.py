@@ -52,7 +52,7 @@ from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.state import HookResult, Training
-from engram.training.stop_signals import stop_message
+from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage
 from engram.training.trace import Trace
 
@@ -134,12 +134,14 @@ def start(
     restore_directory: Callable[[], None] | None = None,
     on_epoch: Callable[[Record], HookResult] | None = None,
     end_hung: Callable[[], None] = lambda: None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Train a run. Only rank 0 writes to the run's directory. If one rank's `on_epoch` stops, all do.
 
     `trust`: code that a teacher's run names may run, even if this user did not make that run here.
     `restore_directory` is called before every write, to recreate what was removed from the run's directory.
     `end_hung` ends the program when an environment of this process hangs, after that was logged.
+    `interrupted` tells whether a stop signal came: it cuts long evaluations short, and `on_epoch` should stop then.
     """
 
     def on_hang(message: str) -> None:
@@ -178,7 +180,8 @@ def start(
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
         display.start(plan)
-        _train(training, trainer, settings, checkpoints, storage, display, audit, on_epoch, on_hang, diagnosis)
+        hooks = (audit, on_epoch, on_hang, interrupted)
+        _train(training, trainer, settings, checkpoints, storage, display, *hooks, diagnosis)
     progress, mean_return = training.progress, training.returns.mean_return
     result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
     result = replace(result, diagnosis=diagnosis.result() if diagnosis else None)
@@ -208,6 +211,7 @@ def _train(
     audit: Callable[[MettaAgent], None] | None,
     on_epoch: Callable[[Record], HookResult] | None,
     on_hang: Callable[[str], None],
+    interrupted: Callable[[], bool],
     diagnosis: LiveDiagnosis | None,
 ) -> None:
     """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
@@ -223,14 +227,12 @@ def _train(
         for finding in diagnosis.add(record) if diagnosis else ():
             log.warning("%s. Try %s", finding.line, finding.advice)
 
-    def save(record: Record) -> bool:
-        return checkpoints.save(training, record)
-
     def evaluate_now() -> Record:
         if not world.main:
             return {}
         what = (training.agent, settings.env, trainer.evaluate_episodes)
-        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=trainer.worker_timeout, on_hang=on_hang)
+        how = {"memory": trainer.memory, "step_timeout": trainer.worker_timeout}
+        play = partial(evaluate, *what, **how, on_hang=on_hang, stop=overdue(interrupted))
         return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
 
     def stop_after(record: Record) -> bool:
@@ -247,7 +249,7 @@ def _train(
         return orders.stop
 
     try:
-        train(training, trainer, report, save, evaluate_now, audit, stop_after)
+        train(training, trainer, report, partial(checkpoints.save, training), evaluate_now, audit, stop_after)
     except KeyboardInterrupt as stop:
         message = stop_message(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None

@@ -1,10 +1,13 @@
 """Stop signals: the first one ends training after the running epoch, with a checkpoint; the second one at once."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
+
+PATIENCE = 10.0  # seconds that an evaluation may go on after a stop signal; schedulers kill after about 30
 
 
 class Stopped(KeyboardInterrupt):
@@ -76,6 +79,19 @@ def handle_signals(
     finally:
         for number in handled:
             signal.signal(number, before[number])
+
+
+def overdue(stopping: Callable[[], bool], seconds: float = PATIENCE) -> Callable[[], bool]:
+    """A function that tells whether a stop was requested so long ago, as seen by calls of it."""
+    since: float | None = None
+
+    def is_overdue() -> bool:
+        nonlocal since
+        if since is None and stopping():
+            since = time.monotonic()
+        return since is not None and time.monotonic() - since >= seconds
+
+    return is_overdue
 
 
 def stop_message(epoch: int, saved: int, interval: int) -> str:

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.running import log, metrics, run
+from support.running import BATCH, RECALL, SMALL, Silent, log, metrics, run
 from tensordict import TensorDict
 
 from engram import Experience
+from engram.config.load import load
+from engram.config.run_directory import prepare_directory
 from engram.env.errors import EnvError
 from engram.training.advantage import compute_advantages, vtrace
 from engram.training.experience import Minibatch, learnable
+from engram.training.run import start
 from engram.training.settings import PPO
 
 ENV = """
@@ -198,3 +201,13 @@ def test_after_too_many_failures_a_run_saves_its_last_epoch_and_ends(tmp_path, f
     run(tmp_path, *words, epochs=8)
     assert [record["epoch"] for record in metrics(tmp_path)] == list(range(1, 9))
     assert "resume: environments reset" in log(tmp_path)
+
+
+def test_a_stop_signal_cuts_a_long_evaluation_short_and_the_epoch_is_saved(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("engram.training.run.overdue", lambda stopping: stopping)
+    words = [*RECALL, *SMALL, "trainer.evaluate_interval=1", f"runs_dir={tmp_path}", "run=x"]
+    settings = load([*words, "trainer.evaluate_episodes=1000000000", f"trainer.total_timesteps={BATCH}"])
+    prepare_directory(settings)
+    result = start(settings, Silent(), interrupted=lambda: True)
+    assert result.checkpoint == tmp_path / "x" / "checkpoints" / "epoch_000001"
+    assert "epoch 1: its evaluation was cut short by a stop signal" in log(tmp_path)

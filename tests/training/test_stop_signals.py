@@ -3,7 +3,8 @@ import signal
 
 import pytest
 
-from engram.training.stop_signals import STOPS, HungUp, Terminated, request_stop
+from engram.training import stop_signals
+from engram.training.stop_signals import STOPS, HungUp, Terminated, overdue, request_stop
 
 
 def test_the_first_signal_is_a_request_and_the_second_one_raises():
@@ -37,3 +38,16 @@ def test_ignored_signals_stay_ignored():
             assert request.stop is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_stop_is_overdue_some_seconds_after_it_was_requested(monkeypatch):
+    now, requested = 100.0, False
+    monkeypatch.setattr(stop_signals.time, "monotonic", lambda: now)
+    is_overdue = overdue(lambda: requested, seconds=10)
+    assert not is_overdue()
+    now, requested = 200.0, True
+    assert not is_overdue()
+    now = 209.0
+    assert not is_overdue()
+    now = 210.0
+    assert is_overdue()
