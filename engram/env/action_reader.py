@@ -34,11 +34,14 @@ def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:
     """The names that an environment gives its actions: `action_names`, Atari's meanings or MiniGrid's enumeration."""
     env = env.unwrapped
     meanings = getattr(env, "get_action_meanings", None)
-    names = getattr(env, "action_names", None) or (meanings() if callable(meanings) else getattr(env, "actions", None))
+    names: Any = getattr(env, "action_names", None)
+    if not names:
+        names = meanings() if callable(meanings) else getattr(env, "actions", None)
     if isinstance(names, type) and issubclass(names, Enum):
         names = [member.name for member in names]
-    fits = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return tuple(names) if fits and isinstance(space, spaces.Discrete) and len(names) == space.n else ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names) if isinstance(space, spaces.Discrete) and len(names) == space.n else ()
 
 
 def reader(space: spaces.Space) -> Read:
