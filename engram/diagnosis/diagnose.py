@@ -106,5 +106,5 @@ def _about_memory(course: Course, setup: Setup) -> str:
         return ""
     return (
         f" Episodes have {length:.0f} steps, and gradients reach back {setup.bptt_horizon} (trainer.bptt_horizon): "
-        "what must be remembered for longer is not learned."
+        "what must be remembered for longer is hardly learned."
     )
