@@ -216,8 +216,7 @@ def _train(
 ) -> None:
     """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
     world = training.world
-    config = settings.model_dump(mode="json")
-    steps_done = training.progress.steps
+    config, steps_done = settings.model_dump(mode="json"), training.progress.steps
     sinks = make_sinks(settings.directory, trainer, settings.wandb, steps_done, config) if world.main else []
 
     def report(record: Record) -> None:

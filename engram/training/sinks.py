@@ -31,14 +31,14 @@ def make_sinks(
     directory: Path, trainer: Trainer, wandb: Wandb, steps_done: int, config: Mapping[str, Any]
 ) -> list[Sink]:
     """metrics.jsonl, and the sinks that the settings enable. `config`: the run's settings, shown beside its curves."""
-    sinks: list[Sink] = [MetricsFile(directory / "metrics.jsonl")]
+    sinks: list[Sink] = []
     if trainer.tensorboard:
         sinks.append(TensorBoard(directory / "tensorboard", steps_done))
     if wandb.enabled:
         sinks.append(WeightsAndBiases(directory, wandb, config))
     if trainer.profile:
         sinks.append(Profile(directory))
-    return sinks
+    return [MetricsFile(directory / "metrics.jsonl"), *sinks]
 
 
 class TensorBoard:

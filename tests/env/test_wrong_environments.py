@@ -77,7 +77,7 @@ def test_the_environments_below_are_right_until_they_are_changed() -> None:
         (1, np.zeros(1), r"the reward is an array of shape \(1,\)"),
         (4, None, "the info is None, expected a dict"),
         (4, [1], r"the info is \[1\], expected a dict"),
-        (0, None, "the observation has shape"),
+        (0, None, "the observation is None"),
         (0, np.array([None, 1, 2], object), "the observation has dtype object"),
     ],
 )
