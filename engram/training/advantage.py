@@ -20,17 +20,20 @@ class Advantages(NamedTuple):
     value_unit: Tensor | float = 1.0  # the value loss measures errors in this unit
 
 
-def compute_advantages(
-    experience: Experience,
-    settings: PPO,
-    value_unit: Tensor | float = 1.0,
-    advantage_unit: Tensor | float = 1.0,
-    world: World = ALONE,
-) -> Advantages:
-    """Advantages, normalised if the settings say so, and returns of every step of a rollout.
+class ReturnScale(NamedTuple):
+    """The standard deviation of returns; 1 if they are not normalised."""
 
-    `value_unit`: the spread of the returns, if the critic learns in it; `advantage_unit`: the largest of the run.
-    """
+    value_unit: Tensor | float = 1.0  # the unit in which the critic learns
+    largest_std: Tensor | float = 1.0  # of the run so far: the unit of `adv_floor`
+
+
+NOT_SCALED = ReturnScale()
+
+
+def compute_advantages(
+    experience: Experience, settings: PPO, scale: ReturnScale = NOT_SCALED, world: World = ALONE
+) -> Advantages:
+    """Advantages, normalised if the settings say so, and returns of every step of a rollout."""
     following = experience.following_steps()
     advantages, returns, _ = vtrace(
         experience.by_row("values"),
@@ -47,8 +50,8 @@ def compute_advantages(
     advantages, returns = experience.by_segment(advantages), experience.store_returns(returns)
     if settings.norm_adv:
         counted = learnable(experience.buffer)
-        advantages = normalize(advantages, counted, world, minimum=settings.adv_floor * advantage_unit)
-    return Advantages(advantages, returns, value_unit)
+        advantages = normalize(advantages, counted, world, minimum=settings.adv_floor * scale.largest_std)
+    return Advantages(advantages, returns, scale.value_unit)
 
 
 def vtrace(

@@ -10,11 +10,10 @@ from engram.training.experience import Experience, learnable
 from engram.training.gradient import compute_gradient
 from engram.training.metrics import Averages, Record, Timers
 from engram.training.normalization import (
-    advantage_unit,
     begin_value_normalization,
     is_first_update,
+    return_scale,
     update_normalizers,
-    value_unit,
 )
 from engram.training.optimizer import OptimizerStep, set_options
 from engram.training.replay import replay_error
@@ -77,31 +76,28 @@ def is_due(interval: int | None, epoch: int) -> bool:
 
 def learn(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
     """Update the policy from one rollout, then the normalisers."""
-    agent, world, prioritized = training.agent, training.world, settings.prioritized
-    set_options(training.optimizer, settings.optimizer)
-    beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    agent, world = training.agent, training.world
     if not world.sum(learnable(experience.buffer).sum()).item():  # every environment failed at the end
         return compute_advantages(experience, settings.ppo, world=world)
     norm_returns, first = settings.ppo.norm_returns, is_first_update(agent)
     if norm_returns and first:
         begin_value_normalization(agent, experience, settings.ppo, world)
-    advantages = update(training, experience, settings, averages, beta)
+    advantages = update(training, experience, settings, averages)
     norm_obs = settings.norm_obs and training.progress.steps < NORM_OBS_UNTIL * settings.total_timesteps
     update_normalizers(agent, experience, advantages, norm_obs, norm_returns and not first, world)
     return advantages
 
 
-def update(
-    training: Training, experience: Experience, settings: Trainer, averages: Averages, beta: float
-) -> Advantages:
+def update(training: Training, experience: Experience, settings: Trainer, averages: Averages) -> Advantages:
     """Several passes over a rollout in minibatches. Each computes advantages with the current policy's ratios."""
-    agent, world = training.agent, training.world
-    unit = value_unit(agent, settings.ppo.norm_returns)
-    floor_unit = advantage_unit(agent, settings.ppo.norm_returns)
+    agent, world, prioritized = training.agent, training.world, settings.prioritized
+    beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
+    scale = return_scale(agent, settings.ppo.norm_returns)
+    set_options(training.optimizer, settings.optimizer)
     step = OptimizerStep(agent, training.optimizer)
     for update_epoch in range(settings.update_epochs or 1):
-        advantages = compute_advantages(experience, settings.ppo, unit, floor_unit, world)
-        minibatches = experience.minibatches(advantages, training.generator, settings.prioritized.prio_alpha, beta)
+        advantages = compute_advantages(experience, settings.ppo, scale, world)
+        minibatches = experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)
         for number, minibatch in enumerate(minibatches):
             replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)
             norms, epoch = step.norms(), training.progress.epoch + 1

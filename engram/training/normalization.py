@@ -1,11 +1,10 @@
 """Updates the statistics by which a policy normalises observations and values, between two rollouts."""
 
 import torch
-from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.observations import unpack
-from engram.training.advantage import Advantages, compute_advantages, masked_moments
+from engram.training.advantage import NOT_SCALED, Advantages, ReturnScale, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
@@ -13,14 +12,10 @@ from engram.training.settings import PPO
 FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
 
 
-def value_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
-    """The unit in which the critic learns."""
-    return agent.policy.value_normalizer.std if normalize else 1.0
-
-
-def advantage_unit(agent: MettaAgent, normalize: bool) -> Tensor | float:
-    """The unit of `adv_floor`."""
-    return agent.policy.value_normalizer.largest_std if normalize else 1.0
+def return_scale(agent: MettaAgent, normalize: bool) -> ReturnScale:
+    """The units of values and advantages."""
+    normalizer = agent.policy.value_normalizer
+    return ReturnScale(normalizer.std, normalizer.largest_std) if normalize else NOT_SCALED
 
 
 def is_first_update(agent: MettaAgent) -> bool:

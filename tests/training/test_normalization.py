@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from engram.agent.normalization import ValueNormalizer
 from engram.training.experience import Experience
-from engram.training.normalization import advantage_unit, begin_value_normalization, is_first_update, value_unit
+from engram.training.normalization import begin_value_normalization, is_first_update, return_scale
 from engram.training.settings import PPO
 
 ROWS, HORIZON = 4, 16
@@ -47,7 +47,7 @@ def test_the_first_rollout_whose_returns_differ_gives_the_unit_of_values() -> No
     experience.buffer["rewards"][0, 8] = 50.0
     begin_value_normalization(agent, experience, PPO(gamma=0.9))
     assert not is_first_update(agent)
-    assert value_unit(agent, True) > 1
+    assert return_scale(agent, True).value_unit > 1
     torch.testing.assert_close(normalizer.inverse(experience.buffer["values"]), outputs, rtol=1e-2, atol=1e-2)
 
 
@@ -55,5 +55,5 @@ def test_values_and_the_floor_of_advantages_have_units_only_if_returns_are_norma
     agent = SimpleNamespace(policy=SimpleNamespace(value_normalizer=ValueNormalizer()))
     agent.policy.value_normalizer.begin(torch.tensor(0.0), torch.tensor(9.0))
     agent.policy.value_normalizer.update(torch.tensor(0.0), torch.tensor(1.0), None)
-    assert value_unit(agent, True) < advantage_unit(agent, True) == 3
-    assert value_unit(agent, False) == advantage_unit(agent, False) == 1
+    assert return_scale(agent, True).value_unit < return_scale(agent, True).largest_std == 3
+    assert return_scale(agent, False) == (1, 1)
