@@ -12,7 +12,7 @@ from engram.config.run_directory import prepare_directory
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training import device, gradient
-from engram.training.advantage import normalize
+from engram.training.advantage import ReturnScale, normalize
 from engram.training.checkpoint.files import load_latest
 from engram.training.device import choose_device
 from engram.training.ppo import ppo_loss
@@ -266,7 +266,7 @@ def test_the_floor_of_advantages_is_in_units_of_the_largest_spread_of_returns(tm
         return normalize(advantages, mask, world, minimum)
 
     monkeypatch.setattr("engram.training.advantage.normalize", recording)
-    monkeypatch.setattr("engram.training.loop.advantage_unit", lambda *_: torch.tensor(3.0))
+    monkeypatch.setattr("engram.training.loop.return_scale", lambda *_: ReturnScale(largest_std=3.0))
     run(tmp_path, *ENVIRONMENTS["recall"], "trainer.ppo.adv_floor=0.5", epochs=1)
     assert floors[-1] == 1.5
 
