@@ -89,6 +89,7 @@ CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at 
 
 
 LEARNING_DIFFERS = "learning differs from acting"
+ACTING_DIFFERS = "acting differs from"
 
 
 class RootCause(NamedTuple):
@@ -110,12 +111,15 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
     boundary = failed.get("boundary_acting")
     if boundary is not None and any(text in boundary.finding for text in CLEARS_OTHERS):
         order.insert(0, "boundary_acting")
+    explains = dict(EXPLAINS)
     if _learning_differs_without_starts(failed.get("replay")):
-        only_log_probs = "values agree" in failed["replay"].finding and "action_log_prob" in failed
-        order.insert(order.index("boundary_learning"), "action_log_prob" if only_log_probs else "replay")
+        # Both make learning differ, and memory that differs in learning alone makes neither fail.
+        others = () if ACTING_DIFFERS in failed["replay"].finding else ("action_log_prob", "memory_interface")
+        first = next((name for name in others if name in failed), "replay")
+        order.insert(order.index("boundary_learning"), first)
+        explains[first] = [*EXPLAINS[first], *EXPLAINS["replay"]]
     if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory
         order.insert(order.index("memory_used"), "causality")
-    explains = dict(EXPLAINS)
     if "gradient_health" in failed and NOT_FINITE in failed["gradient_health"].finding:
         order.insert(0, "gradient_health")
         explains["gradient_health"] = ["gradient_boundary", "horizon", "gradient_exact", "replay"]

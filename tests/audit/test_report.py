@@ -121,8 +121,15 @@ def test_pictures_mark_what_is_beyond_the_bound() -> None:
     assert bars([0.0, 0.1, 1.0], "step", "gradient").count('class="gone"') == 1
 
 
-def test_a_log_probability_of_another_action_is_the_cause_where_values_agree() -> None:
-    replay = SimpleNamespace(name="replay", passed=False, finding="learning differs from acting: values agree")
-    action = SimpleNamespace(name="action_log_prob", passed=False, finding="not that of the action")
-    (cause,) = root_causes([replay, action])
-    assert cause.root.name == "action_log_prob"
+@pytest.mark.parametrize(
+    ("name", "replay", "root"),
+    [
+        ("action_log_prob", "learning differs from acting", "action_log_prob"),
+        ("memory_interface", "learning differs from acting", "memory_interface"),
+        ("memory_interface", "acting differs from a row alone; learning differs from acting", "replay"),
+    ],
+)
+def test_a_fault_that_makes_learning_differ_is_the_cause_of_a_wrong_replay(name: str, replay: str, root: str) -> None:
+    findings = {"replay": replay, "boundary_learning": "", name: ""}
+    failed = [SimpleNamespace(name=each, passed=False, finding=text) for each, text in findings.items()]
+    assert root_causes(failed)[0].root.name == root

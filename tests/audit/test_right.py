@@ -8,6 +8,7 @@ from audit.broken.alone import Alone
 from audit.broken.calls import AveragedOverChoices
 from audit.broken.case import SEVERAL, TINY, TOKENS
 from audit.broken.wrapper import OwnForward, Small, Tokens
+from audit.designs.right_unusual import DeepTransition
 from gymnasium import spaces
 from support.designs import DESIGNS, design
 from support.playing import image_env, token_spec, vector_env
@@ -186,6 +187,12 @@ def test_what_is_kept_with_a_graph_fails_though_nothing_uses_it_again() -> None:
 def test_a_nan_is_put_into_the_memory_that_a_policy_keeps_itself() -> None:
     (result,) = run_audit(*vector(OwnTableTimesZero), only=["nan_at_start"]).failures
     assert "survives an episode start in acting" in result.finding
+
+
+def test_an_error_under_autocast_is_noted_and_no_fault() -> None:
+    (result,) = run_audit(*vector(DeepTransition), only=["precision"]).results
+    assert result.passed
+    assert "bfloat16 autocast raises" in result.notes[0]
 
 
 def test_a_constant_initial_state_is_noted_and_no_fault() -> None:
