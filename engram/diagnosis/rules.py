@@ -216,7 +216,7 @@ def collapsed_entropy(course: Course, setup: Setup) -> Finding | None:
     )
 
 
-def unexplained_returns(course: Course, _: Setup) -> Finding | None:
+def unexplained_returns(course: Course, setup: Setup) -> Finding | None:
     explained = course.mean("value/explained_variance", 0.5, 1.0)
     if explained is None or explained > EXPLAINED:
         return None
@@ -225,7 +225,9 @@ def unexplained_returns(course: Course, _: Setup) -> Finding | None:
         f"the values explain {max(explained, 0.0):.0%} of the variance of the returns in the second half of the run",
         "As far as the agent can tell, returns are random: either what decides them is not in its observations (or "
         "must be remembered), or rewards are noise, or the critic does not learn.",
-        "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
+        "trainer.memory=carry: it is off, so nothing is remembered."
+        if setup.memory == "off"
+        else "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
     )
 
 
