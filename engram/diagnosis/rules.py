@@ -99,7 +99,9 @@ def exploding_kl(course: Course, setup: Setup) -> Finding | None:
             f"{evidence}; trainer.optimizer.learning_rate is {rate:g}"
             + (" at most" if rate > setup.learning_rate else ""),
             "Single updates change the policy completely, and destroy what it had learned.",
-            "trainer.optimizer.learning_rate=0.001 or less.",
+            "a trainer.schedule.optimizer.learning_rate that does not rise."
+            if rate > setup.learning_rate
+            else "trainer.optimizer.learning_rate=0.001 or less.",
         )
     return Finding(
         "KL divergence explodes",

@@ -223,3 +223,9 @@ def test_values_that_explain_nothing_without_memory_are_told_to_remember():
     found = diagnose(Columns(records(flat, **{"value/explained_variance": -0.01})), setup).findings
     assert found[0].name == "Values explain nothing"
     assert "trainer.memory=carry" in found[0].advice
+
+
+def test_a_schedule_that_rises_too_high_is_named_as_the_cause():
+    changes = {"loss/kl": 5.0, "schedule/optimizer.learning_rate": lambda epoch: 0.02 * epoch}
+    found = diagnose(Columns(records(flat, **changes)), SETUP).findings
+    assert (found[0].name, "trainer.schedule" in found[0].advice) == ("Learning rate too high", True)
