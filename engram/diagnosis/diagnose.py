@@ -13,6 +13,7 @@ BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging
 CAUSES: tuple[Rule, ...] = (
     environment.same_return,
     environment.large_observation,
+    environment.tiny_observation,
     rules.rate_ends_early,
     rules.still_policy,
     rules.exploding_kl,

@@ -8,6 +8,7 @@ MANY_EPISODES = 50  # equal returns of fewer may be chance
 SOME_EPISODES = 20
 MANY_STEPS = 10_000  # without the end of an episode
 LARGE_VALUE = 1000.0  # of an observation that no one normalises
+TINY_VALUE = 1e-3
 SLOW_FRACTION = 0.8  # of the time
 
 
@@ -69,6 +70,18 @@ def large_observation(course: Course, _: Setup) -> Finding | None:
         f"values of {largest:.3g} reach the policy as they are",
         "They saturate its first layer, so that different observations look the same.",
         "trainer.norm_obs=true with one of the ready policies; in your own, divide them or use a normaliser.",
+    )
+
+
+def tiny_observation(course: Course, _: Setup) -> Finding | None:
+    largest = course.mean("observation/largest")
+    if largest is None or not 0 < largest < TINY_VALUE:
+        return None
+    return Finding(
+        "Observations are tiny",
+        f"no float of an observation is above {largest:.3g} when it reaches the policy",
+        "Beside its biases they hardly count, so that different observations look the same.",
+        "trainer.norm_obs=true with one of the ready policies; in your own, multiply them or use a normaliser.",
     )
 
 

@@ -99,7 +99,9 @@ def exploding_kl(course: Course, setup: Setup) -> Finding | None:
             f"{evidence}; trainer.optimizer.learning_rate is {rate:g}"
             + (" at most" if rate > setup.learning_rate else ""),
             "Single updates change the policy completely, and destroy what it had learned.",
-            "trainer.optimizer.learning_rate=0.001 or less.",
+            "a trainer.schedule.optimizer.learning_rate that does not rise."
+            if rate > setup.learning_rate
+            else "trainer.optimizer.learning_rate=0.001 or less.",
         )
     return Finding(
         "KL divergence explodes",
@@ -216,7 +218,7 @@ def collapsed_entropy(course: Course, setup: Setup) -> Finding | None:
     )
 
 
-def unexplained_returns(course: Course, _: Setup) -> Finding | None:
+def unexplained_returns(course: Course, setup: Setup) -> Finding | None:
     explained = course.mean("value/explained_variance", 0.5, 1.0)
     if explained is None or explained > EXPLAINED:
         return None
@@ -225,7 +227,9 @@ def unexplained_returns(course: Course, _: Setup) -> Finding | None:
         f"the values explain {max(explained, 0.0):.0%} of the variance of the returns in the second half of the run",
         "As far as the agent can tell, returns are random: either what decides them is not in its observations (or "
         "must be remembered), or rewards are noise, or the critic does not learn.",
-        "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
+        "trainer.memory=carry: it is off, so nothing is remembered."
+        if setup.memory == "off"
+        else "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
     )
 
 

@@ -157,6 +157,7 @@ def test_shorter_episodes_with_negative_returns_are_mentioned():
         ("The environment is the bottleneck", rising, SETUP, {"time/environment_seconds": 9.0}),
         ("The discount hides later rewards", flat, SETUP._replace(gamma=0.5), {}),
         ("Observations are huge", flat, SETUP, {"observation/largest": 1e6}),
+        ("Observations are tiny", flat, SETUP, {"observation/largest": 1e-6}),
         ("Observations never change", rising, SETUP, {"observation/changes": 0.0}),
         ("The return fell", lambda epoch: noisy(1.0 if epoch < 30 else 0.1, epoch), SETUP, {}),
         ("The return fell", lambda epoch: noisy(max(0.1, 1.0 - 0.04 * epoch), epoch), SETUP, {}),
@@ -215,3 +216,16 @@ def test_a_resumed_run_remembers_what_came_before():
     live = LiveDiagnosis(SETUP._replace(total_timesteps=50_000), Columns(earlier))
     (finding,) = live.add({**earlier[-1], "epoch": 41, "steps": 41_000})
     assert finding.evidence == "all 2,050 episodes returned 0"
+
+
+def test_values_that_explain_nothing_without_memory_are_told_to_remember():
+    setup = SETUP._replace(memory="off")
+    found = diagnose(Columns(records(flat, **{"value/explained_variance": -0.01})), setup).findings
+    assert found[0].name == "Values explain nothing"
+    assert "trainer.memory=carry" in found[0].advice
+
+
+def test_a_schedule_that_rises_too_high_is_named_as_the_cause():
+    changes = {"loss/kl": 5.0, "schedule/optimizer.learning_rate": lambda epoch: 0.02 * epoch}
+    found = diagnose(Columns(records(flat, **changes)), SETUP).findings
+    assert (found[0].name, "trainer.schedule" in found[0].advice) == ("Learning rate too high", True)
