@@ -222,8 +222,8 @@ def _train(
         if not world.main:
             return {}
         what = (training.agent, settings.env, trainer.evaluate_episodes)
-        how = {"memory": trainer.memory, "step_timeout": trainer.worker_timeout}
-        play = partial(evaluate, *what, **how, on_hang=on_hang, stop=overdue(interrupted))
+        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=trainer.worker_timeout, on_hang=on_hang)
+        play = partial(play, stop=overdue(interrupted))
         return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
 
     def stop_after(record: Record) -> bool:
