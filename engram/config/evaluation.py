@@ -73,7 +73,7 @@ def load_request(
     words: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RunRequest[Chosen]:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
-    named = [word if "=" in word else f"run={word}" for word in words]  # `engram replay NAME`
+    named = [word if "=" in word or word.startswith("-") else f"run={word}" for word in words]  # `engram replay NAME`
     runs = [word.removeprefix("run=") for word in named if word.startswith("run=")]
     if named != [*words] and len(runs) > 1:
         raise UserError(f"run: {' and '.join(runs)} are given: name one run")

@@ -29,7 +29,7 @@ def mine(tmp_path):
 def test_a_recipe_gives_environment_and_budget():
     settings = load(["task=popgym/RepeatPreviousMedium"])
     assert settings.env == Gym(id="popgym:popgym-RepeatPreviousMedium-v0")
-    assert settings.trainer.total_timesteps == 15_000_000
+    assert settings.trainer.total_timesteps == 1_000_000
     assert (settings.task, settings.run) == ("popgym/RepeatPreviousMedium", "fast_popgym-RepeatPreviousMedium")
 
 

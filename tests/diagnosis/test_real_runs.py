@@ -12,6 +12,7 @@ from engram.runs.report import read_report_run
 PHASES = ("environment", "inference", "learning")
 CORRIDOR = f"env={Path(faulty_worlds.__file__).resolve()}:Corridor"
 LARGE = ("trainer.batch_size=960", "trainer.minibatch_size=480")  # ten times as many steps in an epoch
+FOUR = ("trainer.update_epochs=4",)  # passes: twice as many as in other small runs
 FAULTS = {
     "zero": ("No reward ever seen", 20, [CORRIDOR, "env.kwargs.fault=no reward"]),
     "alike": ("Advantages all alike", 20, [CORRIDOR, "env.kwargs.fault=same return"]),
@@ -37,14 +38,20 @@ FAULTS = {
     "warming": (
         "Memory is not used",
         120,
-        ["env.delay=6", "trainer.bptt_horizon=16", "trainer.burn_in=14", "trainer.optimizer.learning_rate=0.002"],
+        [
+            "env.delay=6",
+            "trainer.bptt_horizon=16",
+            "trainer.burn_in=14",
+            "trainer.optimizer.learning_rate=0.002",
+            *FOUR,
+        ],
     ),
     "noise": ("Values explain nothing", 40, [CORRIDOR, "env.kwargs.fault=noise"]),
     "drift": ("Learned, then lost", 110, [CORRIDOR, "env.kwargs.fault=drifts"]),
     "collapse": (
         "Entropy collapsed",
         80,
-        [CORRIDOR, "env.kwargs.fault=noise", "trainer.ppo.ent_coef=0", "trainer.optimizer.learning_rate=0.0029"],
+        [CORRIDOR, "env.kwargs.fault=noise", "trainer.ppo.ent_coef=0", "trainer.optimizer.learning_rate=0.0029", *FOUR],
     ),
 }
 

@@ -74,12 +74,14 @@ def prove(environment: str, plan: Plan, chance: random.Random, root: Path) -> It
     while left:
         now, left = left[:6], left[6:]
         pieces = root / f"pieces_{len(left)}"
+        fresh = True
         while now:
             kill = _kill(environment, pieces, words, now[0])
             if kill is None:  # it was done before: the next run is killed earlier
-                now[0] = _earlier(now[0], chance.uniform(0, 0.6 * duration))
+                now[0] = _earlier(now[0], chance.uniform(0, 0.6 * duration), fresh)
                 break
             now.pop(0)
+            fresh = False
             yield kill
         left += now
         wait_for(begin(pieces, words))
@@ -98,10 +100,10 @@ def moments(plan: Plan, duration: float, chance: random.Random) -> list[When]:
     return made
 
 
-def _earlier(when: When, instead: float) -> When:
-    """`instead`: for a function that this run never calls."""
+def _earlier(when: When, instead: float, fresh: bool) -> When:
+    """`instead` if even a run from its beginning, `fresh`, never calls the function."""
     if isinstance(when, Moment):
-        return when._replace(call=1) if when.call > 1 else instead
+        return instead if fresh and when.call == 1 else when._replace(call=1)
     return when / 2 if isinstance(when, float) else 1
 
 

@@ -54,9 +54,12 @@ class LocalPool:
                     raise
                 self._restart(batch, error)
                 return [INTERRUPTED if command == Command.STEP else None]
+        except EnvError:
+            self.close()
+            raise
         except UserError as error:
             self.close()
-            raise error if isinstance(error, EnvError) else EnvError(str(error)) from error
+            raise EnvError(str(error)) from error
 
     def begin_restarted(self) -> list[tuple[int, int]]:
         return []  # they begin at once

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from support.children import children
 
 from engram.env.errors import EnvError
 from engram.env.settings import Recall
@@ -18,7 +19,7 @@ SHOWN = ("observations", "rewards", "terminals", "truncations", "starts", "alive
 
 
 def kill_worker(slot: int) -> None:
-    worker = psutil.Process().children()[slot]
+    worker = children()[slot]
     worker.kill()
     psutil.wait_procs([worker], 5)
 
@@ -44,7 +45,7 @@ def test_only_the_rows_of_a_killed_worker_are_interrupted_and_begin_new_episodes
         env.reset()
         disturbed = play(env, 12, lambda step: kill_worker(1) if step == 3 else None)
         assert env.restarts.count == 1
-        assert len(psutil.Process().children()) == 2
+        assert len(children()) == 2
     for step, (expected, got) in enumerate(zip(undisturbed, disturbed, strict=True)):
         assert got["interrupted"].tolist() == [False, False, step == 4, step == 4]
         for name in SHOWN:
@@ -98,7 +99,7 @@ def test_a_hung_worker_is_restarted(trouble):
 def test_a_stopped_worker_is_restarted():
     with VectorEnv(Recall(), 2, 2, num_batches=1, step_timeout=0.5, restarts=Restarts(1)) as env:
         env.reset()
-        stop = lambda step: psutil.Process().children()[0].send_signal(signal.SIGSTOP) if step == 1 else None  # noqa: E731
+        stop = lambda step: children()[0].send_signal(signal.SIGSTOP) if step == 1 else None  # noqa: E731
         assert play(env, 4, stop)[2]["interrupted"].tolist() == [True, False]
 
 
@@ -107,7 +108,7 @@ def test_a_worker_that_is_stopped_while_its_state_is_saved_is_restarted_after_th
         env.reset()
         play(env, 2)
         batch = env.recv()
-        psutil.Process().children()[0].send_signal(signal.SIGSTOP)
+        children()[0].send_signal(signal.SIGSTOP)
         assert env.state() is not None
         assert batch.interrupted.tolist() == [True, False]
 
@@ -180,4 +181,4 @@ def test_no_worker_outlives_its_pool_after_restarts():
             env.recv()
             env.recv()
             env.reset()
-    assert not psutil.Process().children()
+    assert not children()

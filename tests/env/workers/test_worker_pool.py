@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from support.children import children
 
 from engram.env.errors import EnvError
 from engram.env.settings import Recall
@@ -43,7 +44,7 @@ def _is_open(file):
 
 
 def _children():
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    return [child.pid for child in children(recursive=True)]
 
 
 def step(env, times=1):
