@@ -42,7 +42,8 @@ def detachment(audit: AuditContext) -> Verdict:
     if kept:
         text += f"; kept with a graph: {', '.join(kept)}"
     notes = tuple(f"{name} keeps the graph of the last call alive, though nothing uses it again" for name in idle)
-    return Verdict(measured == 0, measured, 0, text, where=kept[0] if kept else "", notes=notes)
+    cause = f"{kept[0]} is kept between calls with its autograd graph, not detached" if kept else ""
+    return Verdict(measured == 0, measured, 0, text, cause=cause, where=kept[0] if kept else "", notes=notes)
 
 
 def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[str], list[str]]:

@@ -21,9 +21,12 @@ def determinism(audit: AuditContext) -> Verdict:
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
         text += "" if always else " in training mode, as with dropout"
-        return Verdict(False, None, None, text, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
+        dropout = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.Dropout)]
+        by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
+        cause = f"the policy draws random numbers in {drawn or always}{by}"
+        return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
     if changed := _changed_by_calls(audit):
-        return Verdict(False, None, None, changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
+        return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
     for _ in range(2):

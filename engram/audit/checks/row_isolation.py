@@ -5,7 +5,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.context import AuditContext
@@ -37,7 +37,12 @@ def memory_used(audit: AuditContext) -> Verdict:
             "Acting remembers and learning does not: in a learning call, run the LSTM over the T steps of each row "
             "([T, B, features], time first), not over single steps."
         )
-    return Verdict(passed, min(acting, learning), EXACT, finding, at_least=True, fix=fix)
+    cause = ""
+    if not passed and acting > EXACT:
+        cause = "learning does not remember: every step of a segment is computed without the steps before it"
+    elif not passed and learning > EXACT:
+        cause = "acting does not remember: memory is not stored after a step, or not read at the next"
+    return Verdict(passed, min(acting, learning), EXACT, finding, at_least=True, cause=cause, fix=fix)
 
 
 @torch.no_grad()
@@ -90,11 +95,13 @@ def row_isolation(audit: AuditContext) -> Verdict:
     found = [float(by_slices.max()), float(leaks.masked_fill(own, 0).max()), float(learning.masked_fill(own, 0).max())]
     finding = f"largest change of a row by others: {found[1]:.2g} in acting, {found[2]:.2g} in learning; "
     finding += f"by the order and size of batches: {found[0]:.2g}"
-    fix = ""
+    fix, cause = "", ""
     if found[1] > bound:
         finding = _leak(leaks, "acting") + "; " + finding
+        cause = _acting_cause(audit, scenario, leaks > bound)
     elif found[2] > bound:
         finding = _leak(learning, "learning") + "; " + finding
+        cause = _learning_cause(audit, learning > bound)
         fix = (
             "Rows and steps are mixed up: an LSTM takes [T, B, features]. From [B * T, features]: "
             "x.view(B, T, -1).transpose(0, 1), and back: y.transpose(0, 1).reshape(B * T, -1)."
@@ -102,9 +109,50 @@ def row_isolation(audit: AuditContext) -> Verdict:
     elif found[0] > bound:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
-    return Verdict(
-        max(found) <= bound, max(found), bound, finding, fix=fix, evidence={"leaks": leaks, "learning": learning}
-    )
+        cause = BY_BATCH
+    evidence = {"leaks": leaks, "learning": learning}
+    return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
+
+
+def _acting_cause(audit: AuditContext, scenario: Scenario, leaks: Tensor) -> str:
+    """How rows reach one another in acting: only when batches are cut, all of them, or some."""
+    whole, others = [], ~torch.eye(audit.rows, dtype=torch.bool)
+    first = scenario.part(0, LEAKS)
+    base = play(audit.adapter(), first).numbers
+    for row in range(audit.rows):
+        other = first.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
+        whole.append(abs_difference(play(audit.adapter(), other).numbers, base).amax((1, 2)) > tolerance(base))
+    whole_leaks = torch.stack(whole) & others
+    if not bool(whole_leaks.any()):
+        return BY_BATCH
+    return _pattern(audit, whole_leaks, others)
+
+
+def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
+    others = ~torch.eye(audit.rows, dtype=torch.bool)
+    segment, adapter = audit.segment(17, steps=1), audit.adapter()
+    observations = segment.observations.clone()
+    observations[0] = random_observations(audit.spec, (1, 1), audit.generator(18))[0]
+    changed = adapter.learn(replace(segment, observations=observations)).numbers()
+    base = adapter.learn(segment).numbers()
+    if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
+        return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
+    return f"in learning, {_pattern(audit, leaks & others, others, own=leaks.diagonal())}"
+
+
+def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, own: Tensor | None = None) -> str:
+    """From row, to row."""
+    source, target = leaks.nonzero()[0].tolist()
+    if own is not None and not bool(own.all()):
+        return f"rows are permuted: row {target} gets what belongs to row {source}"
+    if int(leaks.sum()) <= int(others.sum()) // 2:
+        return f"row {target} reads the memory of row {source}"
+    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
+    return f"rows are mixed by {by}"
+
+
+BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def _leaks_in_learning(audit: AuditContext, lived: PlayedRollout, scenario: Scenario) -> Tensor:

@@ -1,0 +1,69 @@
+"""Why a gradient through time is wrong: which part of the memory is cut, and at which steps."""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.row_state import map_state
+from engram.audit.context import AuditContext
+from engram.audit.finite_difference import LearningCall, learning_call, step_derivatives
+from engram.audit.memory_parts import MemoryPart, listed, memory_parts
+
+FEW = 3  # steps of a segment in which the memory at its start matters
+
+
+def cut_parts(audit: AuditContext) -> str:
+    """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
+    call = learning_call(audit, FEW)
+    parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
+    cut, whole = [], []
+    for number, part in enumerate(parts):
+        given, true = _derivatives(call, part, number)
+        if abs(true) > 1e-6:
+            (cut if given == 0 else whole).append(part.name)
+    if not cut or not whole:
+        return ""
+    return f"the gradient through {listed(cut)} is cut between steps (detached); through {listed(whole)} it is not"
+
+
+def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[float, float]:
+    """By autograd and by finite differences, along a random change of one part of the memory."""
+    generator = call.audit.generator(220 + number)
+    noise: list[Tensor] = []
+
+    def draw(tensor: Tensor) -> Tensor:
+        noise.append(torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype))
+        return noise[0]
+
+    zeros = map_state(torch.zeros_like, call.memory)
+    direction = part.changed(zeros, draw)
+    length, loss = call.precision.step, call.loss()
+
+    def along(size: Any) -> Tensor:
+        moved = copy(call)
+        moved.memory = map_state(lambda value, way: value + (size * way).to(value.dtype), call.memory, direction)
+        return loss(moved.run()).double()
+
+    with torch.no_grad():
+        true = float(along(length) - along(-length)) / (2 * length)
+    size = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    total = along(size)
+    given = torch.autograd.grad(total, [size], allow_unused=True)[0] if total.requires_grad else None
+    return 0.0 if given is None else float(given), true
+
+
+def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
+    """A cut before this step of a segment: at every step, every few steps, or there."""
+    reach = steps - 1 - cut
+    if reach == 0:
+        if parts := cut_parts(audit):
+            return parts
+        return "memory is detached at every step of a segment: no gradient goes through time"
+    for period in (p for p in range(1, cut // 2 + 1) if cut % p == 0):
+        call = learning_call(audit, period + 1)
+        found = step_derivatives(call, [period - 1], only_missing=True)
+        if found and found[0].given == 0 and abs(found[0].true) > call.precision.visible:
+            return f"the gradient is cut every {period} steps of a segment (truncated backpropagation through time)"
+    return f"the gradient is cut before step {cut} of {steps}: memory is detached there"

@@ -1,0 +1,113 @@
+"""The parts of a policy's memory by name (h, c, one layer of several), to say which of them a fault concerns."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engram.agent.policies.base import Policy
+from engram.audit.adapters.base import PolicyAdapter
+from engram.audit.adapters.row_state import map_state
+
+Change = Callable[[Tensor], Tensor]
+
+MOST = 12  # parts that are looked at
+
+
+class MemoryPart(NamedTuple):
+    """One part: the number of its tensor in the memory, and what of it."""
+
+    name: str
+    leaf: int
+    index: tuple[Any, ...] = (...,)
+
+    def changed(self, memory: Any, change: Change) -> Any:
+        """The memory with a function applied to this part."""
+        return map_state(self._only(change), memory)
+
+    def change_in(self, adapter: PolicyAdapter, ids: list[int], change: Change) -> None:
+        """Apply a function to this part of these rows' memory, for acting."""
+        adapter.change_memory(ids, self._only(change))
+
+    def _only(self, change: Change) -> Change:
+        """A function for all tensors of a memory, one after the other, that changes this part."""
+        numbers = count()
+
+        def one(tensor: Tensor) -> Tensor:
+            if next(numbers) != self.leaf:
+                return tensor
+            whole = tensor.clone()
+            whole[self.index] = change(tensor[self.index])
+            return whole
+
+        return one
+
+
+def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
+    """The floating parts of what `memory_of` returned; none where they cannot be told apart."""
+    policy = adapter.policy
+    if isinstance(policy, Policy):
+        found = list(_of_policy(policy)) if type(policy).memory_of is Policy.memory_of else []
+    else:
+        has_cell = any(isinstance(module, nn.LSTM | nn.LSTMCell) for module in policy.modules())
+        found = [
+            MemoryPart(name, leaf)
+            for leaf, (name, tensor) in enumerate(_named("", memory, has_cell))
+            if tensor.is_floating_point()
+        ]
+    return found if len(found) <= MOST else []
+
+
+def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
+    """Of Engram's stores, [rows, layers, h beside c]."""
+    for leaf, (name, (layers, size)) in enumerate(policy.memory_shapes().items()):
+        hidden = getattr(getattr(policy, "core", None), "hidden_size", size)
+        halves = {"h": slice(0, hidden), "c": slice(hidden, size)} if size == 2 * hidden else {"memory": slice(None)}
+        store = "" if len(policy.memory_shapes()) == 1 else f" of {name}"
+        for layer in range(layers):
+            which = f" of layer {layer + 1}" if layers > 1 else ""
+            for half, columns in halves.items():
+                yield MemoryPart(f"{half}{which}{store}", leaf, (slice(None), layer, columns))
+
+
+def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a state outside the policy, in the order of `map_state`."""
+    if isinstance(state, Tensor):
+        yield path or "memory", state
+    elif isinstance(state, Mapping):
+        for key, part in state.items():
+            yield from _named(f"{path or 'state'}['{key}']", part, has_cell)
+    elif isinstance(state, list | tuple):
+        layers = has_cell and len(state) > 1 and all(_is_pair(part) for part in state)
+        for number, part in enumerate(state):
+            if has_cell and _is_pair(state):
+                name = "hc"[number] + path
+            elif layers:
+                name = f" of layer {number + 1}"
+            else:
+                name = path if len(state) == 1 else f"{path or 'state'}[{number}]"
+            yield from _named(name, part, has_cell)
+
+
+def _is_pair(state: Any) -> bool:
+    """(h, c), as torch's LSTMs have it."""
+    return (
+        isinstance(state, list | tuple)
+        and len(state) == 2
+        and all(isinstance(part, Tensor) and part.is_floating_point() for part in state)
+        and state[0].shape == state[1].shape
+        and state[0].dim() > 1
+    )
+
+
+def noise_like(seed: int) -> Change:
+    """Adds random numbers to a part of the memory."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda part: part + torch.randn(part.shape, generator=generator).to(part.dtype)
+
+
+def listed(names: list[str]) -> str:
+    """`h`, or `h and c`, or `h, c and d`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
