@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.adapters.row_state import map_state
+from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
@@ -17,15 +17,20 @@ MOST = 12  # parts that are looked at
 
 
 class MemoryPart(NamedTuple):
-    """One part: the number of its tensor in the memory, and what of it."""
+    """One part: the number of its first tensor in the memory, how many there are, and what of each."""
 
     name: str
     leaf: int
     index: tuple[Any, ...] = (...,)
+    count: int = 1
 
     def changed(self, memory: Any, change: Change) -> Any:
         """The memory with a function applied to this part."""
         return map_state(self._only(change), memory)
+
+    def value(self, memory: Any) -> Tensor:
+        """The numbers of this part, of one tensor."""
+        return leaves(memory)[self.leaf][self.index]
 
     def change_in(self, adapter: PolicyAdapter, ids: list[int], change: Change) -> None:
         """Apply a function to this part of these rows' memory, for acting."""
@@ -36,7 +41,7 @@ class MemoryPart(NamedTuple):
         numbers = count()
 
         def one(tensor: Tensor) -> Tensor:
-            if next(numbers) != self.leaf:
+            if not self.leaf <= next(numbers) < self.leaf + self.count:
                 return tensor
             whole = tensor.clone()
             whole[self.index] = change(tensor[self.index])
@@ -52,11 +57,11 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
         found = list(_of_policy(policy)) if type(policy).memory_of is Policy.memory_of else []
     else:
         has_cell = any(isinstance(module, nn.LSTM | nn.LSTMCell) for module in policy.modules())
-        found = [
-            MemoryPart(name, leaf)
-            for leaf, (name, tensor) in enumerate(_named("", memory, has_cell))
-            if tensor.is_floating_point()
-        ]
+        found, leaf = [], 0
+        for name, tensors in _named("", memory, has_cell):
+            if all(tensor.is_floating_point() for tensor in tensors):
+                found.append(MemoryPart(name, leaf, count=len(tensors)))
+            leaf += len(tensors)
     return found if len(found) <= MOST else []
 
 
@@ -72,10 +77,12 @@ def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
                 yield MemoryPart(f"{half}{which}{store}", leaf, (slice(None), layer, columns))
 
 
-def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a state outside the policy, in the order of `map_state`."""
+def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, list[Tensor]]]:
+    """The tensors of a state outside the policy, in the order of `map_state`; those of a dict by row together."""
     if isinstance(state, Tensor):
-        yield path or "memory", state
+        yield path or "memory", [state]
+    elif _is_by_row(state):
+        yield path or "memory", list(state.values())
     elif isinstance(state, Mapping):
         for key, part in state.items():
             yield from _named(f"{path or 'state'}['{key}']", part, has_cell)
@@ -87,19 +94,24 @@ def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, Tensor]
             elif layers:
                 name = f" of layer {number + 1}"
             else:
-                name = path if len(state) == 1 else f"{path or 'state'}[{number}]"
+                name = path if len(state) == 1 else f"{path or 'memory'}[{number}]"
             yield from _named(name, part, has_cell)
+
+
+def _is_by_row(state: Any) -> bool:
+    """A dict from environment ids to tensors."""
+    return isinstance(state, Mapping) and all(
+        isinstance(key, int) and isinstance(value, Tensor) for key, value in state.items()
+    )
 
 
 def _is_pair(state: Any) -> bool:
     """(h, c), as torch's LSTMs have it."""
-    return (
-        isinstance(state, list | tuple)
-        and len(state) == 2
-        and all(isinstance(part, Tensor) and part.is_floating_point() for part in state)
-        and state[0].shape == state[1].shape
-        and state[0].dim() > 1
-    )
+    if not isinstance(state, list | tuple) or len(state) != 2:
+        return False
+    if all(_is_by_row(part) and part for part in state):
+        return True
+    return all(isinstance(part, Tensor) for part in state) and state[0].shape == state[1].shape and state[0].dim() > 1
 
 
 def noise_like(seed: int) -> Change:

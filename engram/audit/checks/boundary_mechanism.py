@@ -80,18 +80,19 @@ def explain_learning(
     row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
     first = f"first off in row {row} at step {step}, by {float(difference[row, step]):.2g}"
     if difference[before].max() > bound:
-        cause = "clears memory one step too early, or at other steps" if early else "clears the memory of other rows"
+        by_one = all(
+            max_difference(seen[i, i - 1 :], tails[i - 1][i, : steps - i + 1]) <= bound for i in range(1, steps)
+        )
+        cause = "memory is cleared one step too early" if by_one else "memory is cleared where no episode starts"
         return Explanation(
             f"a start also changes outputs before it, or in other rows; {first}",
-            f"in learning, an episode start {cause}",
+            f"in learning, {cause if early else 'an episode start clears the memory of another row'}",
         )
     wrong = [i for i in range(steps) if difference[i].max() > bound]
     ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
     if ignored == wrong and len(wrong) < steps - 1:
         at = f"starts at step {', '.join(map(str, wrong))} of {steps}"
-        return Explanation(
-            f"memory is not cleared where an episode {at}; {first}", f"in learning, {IGNORED[:-7]} {at}"
-        )
+        return Explanation(f"memory is not cleared where an episode {at}; {first}", f"in learning, {IGNORED[:-7]} {at}")
     if ignored == wrong:
         return Explanation(
             f"memory is not cleared inside a segment, only at its first step if at all; {first}",

@@ -46,7 +46,7 @@ def _changed_by_calls(audit: AuditContext) -> str:
     """Why a repeated learning call gives different outputs, if it does."""
     if audit.learning_error:
         return ""
-    adapter, segment = audit.adapter(own_mode=True), audit.segment(85)
+    adapter, segment = audit.adapter(own_mode=True), audit.segment(85, end_chance=0.2)
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
     memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)

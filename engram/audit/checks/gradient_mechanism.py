@@ -16,7 +16,13 @@ FEW = 3  # steps of a segment in which the memory at its start matters
 
 def cut_parts(audit: AuditContext) -> str:
     """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
-    call = learning_call(audit, FEW)
+    try:
+        return _cut_parts(learning_call(audit, FEW))
+    except Exception:  # it does not take a memory with a gradient
+        return ""
+
+
+def _cut_parts(call: LearningCall) -> str:
     parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
     cut, whole = [], []
     for number, part in enumerate(parts):

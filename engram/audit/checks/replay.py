@@ -141,7 +141,7 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
         return Fault(kind, least, rehearse(audit, least), cause=acting_cause(audit, least))
     stored = _stored(audit)
     seen = "; ".join(text for text in (_where_off(audit), stored) if text)
-    cause = learning_cause(audit, least, stored.rpartition(": ")[2])
+    cause = learning_cause(audit, least, stored)
     return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
 
 
@@ -178,8 +178,7 @@ def _stored(audit: AuditContext) -> str:
         return ""
     for dtype in (torch.int64, torch.bfloat16, torch.float16):
         if torch.equal(numbers.to(dtype).float(), numbers):
-            name = str(dtype).removeprefix("torch.")
-            return f"every stored number is one of {name}: memory is rounded to {name} when stored"
+            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
     limit = numbers.abs().max()
     if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY and limit != 1:  # gates saturate at 1
         return f"many stored numbers are exactly {float(limit):.3g}: memory is clamped when stored"

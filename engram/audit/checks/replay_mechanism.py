@@ -3,6 +3,7 @@
 # B rows, T steps, K numbers
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from engram.audit.checks.rehearsal import Rehearsal
 from engram.audit.checks.smallest_rehearsal import SHORT
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import memory_parts, noise_like
+from engram.audit.memory_parts import MemoryPart, memory_parts, noise_like
 from engram.audit.scenario import PlayedRollout, play
 
 STEPS = 6
@@ -57,7 +58,7 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     if way.updates:
         return STALE
     if stored and not way.ends:
-        return stored
+        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.warmup > SHORT:
         return f"after {way.warmup} acting steps, acting and learning differ: outputs change with the number of calls"
     if way.ends:
@@ -68,7 +69,7 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return "memory that has grown large is clamped or scaled in acting or learning alone"
     if way.repeats > 1:
         return "a learning call changes what the next one computes"
-    if way.minibatches == "one" or way.rows == 1:
+    if way.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
     if way.horizon > 3:
         return _from_a_step(audit, way.horizon)
@@ -155,7 +156,44 @@ def _simple_segment(audit: AuditContext) -> str:
         return "the value in learning is not computed as in acting; log-probabilities are"
     if bool((value | log_prob)[:, 0].any()):
         return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
-    return STORED + ": one of the two skips, scales, clamps, swaps or resets it"
+    return _swapped(audit) or f"{STORED}: one of the two skips, scales, clamps or resets it"
+
+
+def _swapped(audit: AuditContext) -> str:
+    """Whether acting stores h as c, or one layer as another: put back, learning continues as it does in one call."""
+    scenario, adapter = audit.scenario(76, steps=2), audit.adapter()
+    played = play(adapter, scenario.part(0, 1))
+    memory = adapter.memory_of(list(range(audit.rows)))
+    parts = memory_parts(adapter, memory) if memory is not None else []
+    actions = played.actions.repeat_interleave(2, 1)
+    segment = scenario.segment(actions)
+    expected = adapter.learn(segment).numbers()[:, 1:]
+    count = len(parts)
+    if not parts or count % 2 or any(part.count > 1 for part in parts):
+        return ""
+    pair = "h and c" if parts[0].name.startswith("h") else f"{parts[0].name} and {parts[1].name}"
+    orders = {f"{pair} are swapped": [i ^ 1 for i in range(count)]}
+    if count > 2:
+        orders["layers are swapped"] = [count - 2 - 2 * (i // 2) + i % 2 for i in range(count)]
+    for what, order in orders.items():
+        if _same_shapes(parts, memory, order):
+            restored = _reordered(parts, memory, order)
+            if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
+                return f"{what} when acting stores its memory"
+    return ""
+
+
+def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:
+    shapes = [part.value(memory).shape for part in parts]
+    return all(shapes[i] == shapes[other] for i, other in enumerate(order))
+
+
+def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
+    """Memory in which each part has the numbers of another."""
+    values, changed = [part.value(memory) for part in parts], memory
+    for part, other in zip(parts, order, strict=True):
+        changed = part.changed(changed, lambda _, value=values[other]: value)
+    return changed
 
 
 def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
