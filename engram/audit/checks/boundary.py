@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.checks.boundary_mechanism import (
+    FADED,
     FLAGS,
     IGNORED,
     IN_PART,
@@ -55,8 +56,8 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
     cause = cause_of(found) or short.partition(";")[0]
-    if cause in (IGNORED, IN_PART):
-        cause = surviving_parts(audit) or cause
+    if cause in (IGNORED, IN_PART) and (parts := surviving_parts(audit)):
+        cause = parts if parts != FADED or cause == IN_PART else cause
     return Verdict(
         off <= bound and not short, off, bound, text, cause=cause, fix=fix_for(found), notes=_initial_state(audit)
     )

@@ -16,6 +16,7 @@ from engram.audit.scenario import play
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
 DONES, TRUNCATEDS, BOTH = FLAGS
 IGNORED = "memory is not cleared where an episode starts"
+FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
 IN_PART = "memory is cleared only in part where an episode starts"
 
 
@@ -43,8 +44,16 @@ def explain_acting(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tenso
             f"memory is cleared for the first step, but the steps after it are off by {later:.2g}",
             "memory is cleared for the first step of an episode only: the old memory returns after it",
         )
+    value, distribution = (
+        max_difference(seen[starting, 0][..., columns], fresh[starting, 0][..., columns]) <= bound
+        for columns in (slice(0, 1), slice(1, None))
+    )
+    cause = IN_PART
+    if value != distribution:
+        off, right = ("the action distribution", "the value") if value else ("the value", "the action distribution")
+        cause = f"{off} still reads memory from before an episode start; {right} does not"
     return Explanation(
-        f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}", IN_PART
+        f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}", cause
     )
 
 
@@ -170,4 +179,4 @@ def surviving_parts(audit: AuditContext) -> str:
         )
     if len(survive) < len(parts):
         return f"{listed(survive)} {'is' if len(survive) == 1 else 'are'} not cleared where an episode starts"
-    return ""
+    return FADED

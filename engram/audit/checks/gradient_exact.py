@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engram.audit.checks.gradient_mechanism import cut_parts
+from engram.audit.checks.gradient_mechanism import batch_dependence, cut_parts
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
@@ -70,6 +70,10 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     if drift > FLOAT32_GRADIENT:
         text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
         return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
+    if (apart := batch_dependence(audit)) > FLOAT32_GRADIENT:
+        text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
+        cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
+        return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause, notes=tuple(notes))
     text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
     return Verdict(True, error, bound, text, notes=tuple(notes))
 

@@ -6,11 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engram.audit.adapters.base import Segment
 from engram.audit.adapters.row_state import map_state
+from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
-from engram.audit.finite_difference import LearningCall, learning_call, step_derivatives
+from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 
+SHORT = 8  # steps of a segment with many rows
 FEW = 3  # steps of a segment in which the memory at its start matters
 
 
@@ -60,6 +63,29 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
     return 0.0 if given is None else float(given), true
 
 
+def batch_dependence(audit: AuditContext) -> float:
+    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
+    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
+    if rows <= ROWS or not adapter.learns_row_subsets:
+        return 0.0
+    chosen = [0, 1, rows - 2, rows - 1]
+    segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
+    weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
+    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
+
+    def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
+        output = adapter.learn(some, start)
+        total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(p) if g is None else g
+            for (name, p), g in zip(parameters.items(), found, strict=True)
+        }
+
+    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
+    return gradient_difference(alone, gradients(segment, memory, chosen))
+
+
 def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
     """A cut before this step of a segment: at every step, every few steps, or there."""
     reach = steps - 1 - cut
@@ -67,6 +93,8 @@ def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
         if parts := cut_parts(audit):
             return parts
         return "memory is detached at every step of a segment: no gradient goes through time"
+    if cut == 1:
+        return "the first step of a segment gets no gradient: it is cut between the first step and the second"
     for period in (p for p in range(1, cut // 2 + 1) if cut % p == 0):
         call = learning_call(audit, period + 1)
         found = step_derivatives(call, [period - 1], only_missing=True)

@@ -3,21 +3,23 @@
 # B rows, T steps, K numbers
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engram.audit.adapters.base import PolicyOutput
+from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.checks.boundary import some_memory
 from engram.audit.checks.rehearsal import Rehearsal
 from engram.audit.checks.smallest_rehearsal import SHORT
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import MemoryPart, memory_parts, noise_like
-from engram.audit.scenario import PlayedRollout, play
+from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
+LOOKED_AT = 24  # the longest segment in which every step is looked at
 STORED = "acting stores something else than the memory that learning carries from step to step"
 STALE = "calls use a copy of the weights that was made before an update"
 
@@ -132,6 +134,8 @@ def _from_a_step(audit: AuditContext, horizon: int) -> str:
     if not len(off):
         return f"in segments of {horizon} steps or more, learning computes something else than acting"
     step = int(off[0])
+    if horizon <= LOOKED_AT and (cause := _looks_back(audit, horizon + 2) or _ignores_steps(audit)):
+        return cause
     tail = adapter.learn(segment.steps(step))
     if step and max_difference(tail.value, learned.value[:, step:]) <= tolerance(tail.value):
         return f"learning loses memory at step {step} of a segment, though no episode starts there"
@@ -156,7 +160,58 @@ def _simple_segment(audit: AuditContext) -> str:
         return "the value in learning is not computed as in acting; log-probabilities are"
     if bool((value | log_prob)[:, 0].any()):
         return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
-    return _swapped(audit) or f"{STORED}: one of the two skips, scales, clamps or resets it"
+    if cause := _by_position(audit) or _ignores_steps(audit) or _swapped(audit):
+        return cause
+    return f"{STORED}: one of the two skips, scales, clamps or resets it"
+
+
+def _by_position(audit: AuditContext) -> str:
+    """Whether the same step, at the start of an episode, gives other outputs at another place of a segment."""
+    segment, adapter = audit.segment(89, steps=4), audit.adapter()
+    started = replace(segment, dones=torch.ones_like(segment.dones))
+    whole = adapter.learn(started).numbers()
+    alone = torch.cat([adapter.learn(started.steps(step, step + 1)).numbers() for step in range(4)], 1)
+    if max_difference(whole, alone) <= tolerance(whole):
+        return ""
+    return "in learning, outputs depend on the position in the segment, which acting does not know"
+
+
+def _ignores_steps(audit: AuditContext) -> str:
+    """Steps of a segment whose own observation does not matter in learning."""
+    segment, adapter = audit.segment(89, steps=STEPS), audit.adapter()
+    base, ignored = adapter.learn(segment).numbers(), []
+    for step in range(STEPS):
+        other = _with_other_step(audit, segment, step)
+        if max_difference(adapter.learn(other).numbers()[:, step], base[:, step]) <= tolerance(base):
+            ignored.append(str(step))
+    if not ignored or len(ignored) == STEPS:
+        return ""
+    return f"learning skips steps: the observations at steps {', '.join(ignored)} of {STEPS} do not reach their outputs"
+
+
+def _looks_back(audit: AuditContext, steps: int) -> str:
+    """How many steps back the last output depends on an observation, in acting and in learning."""
+    scenario, adapter = audit.scenario(88, rows=2, steps=steps), audit.adapter()
+    played = play(audit.adapter(), scenario)
+    segment = scenario.segment(played.actions)
+    learned, reach = adapter.learn(segment).value[:, -1], {"acting": 0, "learning": 0}
+    for step in range(steps):
+        other = _with_other_step(audit, segment, step)
+        acted = play(audit.adapter(), replace(scenario, observations=other.observations)).value[:, -1]
+        if max_difference(acted, played.value[:, -1]) > EXACT:
+            reach["acting"] = max(reach["acting"], steps - 1 - step)
+        if max_difference(adapter.learn(other).value[:, -1], learned) > EXACT:
+            reach["learning"] = max(reach["learning"], steps - 1 - step)
+    if abs(reach["acting"] - reach["learning"]) < 2:
+        return ""
+    short, long = sorted(reach, key=lambda kind: reach[kind])
+    return f"{short} remembers only {reach[short]} steps back, {long} {reach[long]} and more"
+
+
+def _with_other_step(audit: AuditContext, segment: Segment, step: int) -> Segment:
+    observations = segment.observations.clone()
+    observations[:, step] = random_observations(audit.spec, segment.shape, audit.generator(90 + step))[:, step]
+    return replace(segment, observations=observations)
 
 
 def _swapped(audit: AuditContext) -> str:

@@ -14,6 +14,7 @@ from engram.audit.memory_effect import PASTS
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
+FAR = 900  # ids of environments that are not in the scenario
 LEAKS = 4  # steps in which what one row sees could reach another
 
 
@@ -98,7 +99,7 @@ def row_isolation(audit: AuditContext) -> Verdict:
     fix, cause = "", ""
     if found[1] > bound:
         finding = _leak(leaks, "acting") + "; " + finding
-        cause = _acting_cause(audit, scenario, leaks > bound)
+        cause = _acting_cause(audit, scenario)
     elif found[2] > bound:
         finding = _leak(learning, "learning") + "; " + finding
         cause = _learning_cause(audit, learning > bound)
@@ -109,23 +110,46 @@ def row_isolation(audit: AuditContext) -> Verdict:
     elif found[0] > bound:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
-        cause = BY_BATCH
+        cause = _acting_cause(audit, scenario)
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
 
 
-def _acting_cause(audit: AuditContext, scenario: Scenario, leaks: Tensor) -> str:
-    """How rows reach one another in acting: only when batches are cut, all of them, or some."""
-    whole, others = [], ~torch.eye(audit.rows, dtype=torch.bool)
-    first = scenario.part(0, LEAKS)
-    base = play(audit.adapter(), first).numbers
+def _acting_cause(audit: AuditContext, scenario: Scenario) -> str:
+    """How rows reach one another in acting: not at all in whole batches, all of them, or some."""
+    leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAKS).with_starts())
+    own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
+    if 0 < int(own.sum()) < audit.rows:
+        lost = (~own).nonzero().flatten().tolist()
+        last = ", the last of the batch," if lost == [audit.rows - 1] else ""
+        return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
+    if not bool((leaks > bound)[others].any()):
+        return CALLS if _counts_calls(audit) else BY_BATCH
+    return _pattern(audit, (leaks > bound) & others, others)
+
+
+def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Tensor, float]:
+    """From row, to row: how far another past of one changes the last outputs of the other."""
+    base, leaks = play(audit.adapter(), scenario).numbers[:, -1], torch.zeros(audit.rows, audit.rows)
     for row in range(audit.rows):
-        other = first.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
-        whole.append(abs_difference(play(audit.adapter(), other).numbers, base).amax((1, 2)) > tolerance(base))
-    whole_leaks = torch.stack(whole) & others
-    if not bool(whole_leaks.any()):
-        return BY_BATCH
-    return _pattern(audit, whole_leaks, others)
+        other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
+        leaks[row] = abs_difference(play(audit.adapter(), other).numbers[:, -1], base).amax(1)
+    return leaks, tolerance(base)
+
+
+def _counts_calls(audit: AuditContext) -> bool:
+    """Whether calls for other environments change outputs, whatever these environments show."""
+    scenario, outputs = audit.scenario(19, steps=3), []
+    for salt in (None, 20, 21):
+        adapter, seen = audit.adapter(), []
+        for step in range(scenario.steps):
+            if salt is not None:
+                play(adapter, audit.scenario(salt + 100 * step, rows=2, steps=1), ids=range(FAR, FAR + 2))
+            seen.append(adapter.act(scenario.batch(slice(0, audit.rows), step)).numbers())
+        outputs.append(torch.stack(seen, 1))
+    alone, one, other = outputs
+    bound = tolerance(alone)
+    return max_difference(alone, one) > bound and max_difference(one, other) <= bound
 
 
 def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
@@ -152,6 +176,7 @@ def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, own: Tensor | N
     return f"rows are mixed by {by}"
 
 
+CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
 BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
