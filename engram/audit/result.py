@@ -143,6 +143,14 @@ class AuditReport:
         }
 
 
+def attempt(experiment: Callable[..., str], *arguments: Any) -> str:
+    """The cause of a failure that an experiment finds; none if the policy raises an error in it."""
+    try:
+        return experiment(*arguments)
+    except Exception:
+        return ""
+
+
 class CannotAuditError(UserError):
     """The target is no policy, or cannot be built or called: exit code 2."""
 

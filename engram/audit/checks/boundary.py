@@ -24,7 +24,7 @@ from engram.audit.checks.boundary_mechanism import (
 )
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
 
 BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
@@ -56,7 +56,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
     cause = cause_of(found) or short.partition(";")[0]
-    if cause in (IGNORED, IN_PART) and (parts := surviving_parts(audit)):
+    if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
         cause = parts if parts != FADED or cause == IN_PART else cause
     return Verdict(
         off <= bound and not short, off, bound, text, cause=cause, fix=fix_for(found), notes=_initial_state(audit)

@@ -10,13 +10,12 @@ from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
     SINGLE,
     LearningCall,
-    Loss,
     declared_truncation,
     gradient_difference,
     learning_call,
     step_derivatives,
 )
-from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
 SAME_RATIO = 0.05  # relative difference between what two steps do to a gradient
@@ -64,7 +63,7 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {pattern}"
         wrong = _wrong_parameters(call, kinds)
         text += f"; wrong for {wrong}" if wrong else ""
-        cause = _cause(audit, call, pattern, loss=call.loss(kinds), gradients=gradients)
+        cause = _cause(audit, call, pattern, gradients)
         return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
     drift = _float32_error(audit, steps, gradients) if exactness == "float64" else 0.0
     if drift > FLOAT32_GRADIENT:
@@ -78,9 +77,9 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     return Verdict(True, error, bound, text, notes=tuple(notes))
 
 
-def _cause(audit: AuditContext, call: LearningCall, pattern: str, loss: Loss, gradients: dict[str, Tensor]) -> str:
+def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dict[str, Tensor]) -> str:
     """The mechanism: a part of the memory that is detached, a gradient that is clipped or scaled, or a cut."""
-    if parts := cut_parts(audit):
+    if parts := attempt(cut_parts, audit):
         return parts
     if call.disproportion(call.loss(), gradients) > call.precision.error:
         return CLIPPED_CAUSE

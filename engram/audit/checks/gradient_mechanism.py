@@ -12,6 +12,7 @@ from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
+from engram.audit.result import attempt
 
 SHORT = 8  # steps of a segment with many rows
 FEW = 3  # steps of a segment in which the memory at its start matters
@@ -19,13 +20,7 @@ FEW = 3  # steps of a segment in which the memory at its start matters
 
 def cut_parts(audit: AuditContext) -> str:
     """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
-    try:
-        return _cut_parts(learning_call(audit, FEW))
-    except Exception:  # it does not take a memory with a gradient
-        return ""
-
-
-def _cut_parts(call: LearningCall) -> str:
+    call = learning_call(audit, FEW)
     parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
     cut, whole = [], []
     for number, part in enumerate(parts):
@@ -90,7 +85,7 @@ def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
     """A cut before this step of a segment: at every step, every few steps, or there."""
     reach = steps - 1 - cut
     if reach == 0:
-        if parts := cut_parts(audit):
+        if parts := attempt(cut_parts, audit):
             return parts
         return "memory is detached at every step of a segment: no gradient goes through time"
     if cut == 1:

@@ -13,7 +13,7 @@ from engram.audit.finite_difference import (
     learning_call,
     step_derivatives,
 )
-from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
 NO_GRADIENT = (
     "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
@@ -63,7 +63,7 @@ def horizon(audit: AuditContext) -> Verdict:
         others = "" if declared else _other_rows(call, found, visible)
         finding += others
         if not declared:
-            cause = OTHER_ROWS if others else where_cut(audit, exact, steps)
+            cause = OTHER_ROWS if others else attempt(where_cut, audit, exact, steps)
     wanted = getattr(audit.policy, "memory_horizon", 0)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 < wanted <= steps - 1 and memory_reach < wanted:
         passed, fix = False, "Remember for as long as memory_horizon declares, or declare less."

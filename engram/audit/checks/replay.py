@@ -10,7 +10,7 @@ from engram.audit.checks.replay_mechanism import acting_cause, learning_cause
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.root_cause import EXPLAINS
 from engram.audit.scenario import play
 
@@ -138,10 +138,10 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
 
     least = smallest(way, fails)
     if kind == "acting":
-        return Fault(kind, least, rehearse(audit, least), cause=acting_cause(audit, least))
+        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least))
     stored = _stored(audit)
     seen = "; ".join(text for text in (_where_off(audit), stored) if text)
-    cause = learning_cause(audit, least, stored)
+    cause = attempt(learning_cause, audit, least, stored)
     return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
 
 

@@ -11,7 +11,7 @@ from engram.audit.adapters.td import TdAdapter
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
 
 FAR = 900  # ids of environments that are not in the scenario
@@ -99,10 +99,10 @@ def row_isolation(audit: AuditContext) -> Verdict:
     fix, cause = "", ""
     if found[1] > bound:
         finding = _leak(leaks, "acting") + "; " + finding
-        cause = _acting_cause(audit, scenario)
+        cause = attempt(_acting_cause, audit, scenario)
     elif found[2] > bound:
         finding = _leak(learning, "learning") + "; " + finding
-        cause = _learning_cause(audit, learning > bound)
+        cause = attempt(_learning_cause, audit, learning > bound)
         fix = (
             "Rows and steps are mixed up: an LSTM takes [T, B, features]. From [B * T, features]: "
             "x.view(B, T, -1).transpose(0, 1), and back: y.transpose(0, 1).reshape(B * T, -1)."
@@ -110,7 +110,7 @@ def row_isolation(audit: AuditContext) -> Verdict:
     elif found[0] > bound:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
-        cause = _acting_cause(audit, scenario)
+        cause = attempt(_acting_cause, audit, scenario)
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
 
@@ -161,16 +161,17 @@ def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     base = adapter.learn(segment).numbers()
     if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
         return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
-    return f"in learning, {_pattern(audit, leaks & others, others, own=leaks.diagonal())}"
+    if not bool(leaks.diagonal().all()):
+        source, target = (leaks & others).nonzero()[0].tolist()
+        return f"in learning, rows are permuted: row {target} gets what belongs to row {source}"
+    return f"in learning, {_pattern(audit, leaks & others, others, 'gets outputs that are computed from')}"
 
 
-def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, own: Tensor | None = None) -> str:
+def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
     """From row, to row."""
     source, target = leaks.nonzero()[0].tolist()
-    if own is not None and not bool(own.all()):
-        return f"rows are permuted: row {target} gets what belongs to row {source}"
     if int(leaks.sum()) <= int(others.sum()) // 2:
-        return f"row {target} reads the memory of row {source}"
+        return f"row {target} {reads} row {source}"
     norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
     return f"rows are mixed by {by}"
