@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from audit.designs import wrong_episodes as episodes
 from audit.designs import wrong_learning as learning
+from audit.designs import wrong_mechanisms as mechanisms
 from audit.designs import wrong_memory as memory
 from audit.designs import wrong_storage as storage
 from audit.test_designs import SMALL, audit
@@ -23,6 +24,17 @@ CAUSES: list[tuple[Any, str, str]] = [
     (learning.RowsAndStepsSwapped, "row_isolation", "rows and steps are mixed up"),
     (learning.Tempered, "replay", "a temperature in one of the two"),
     (storage.HalfPrecisionStore, "replay", "memory is rounded when stored"),
+    (mechanisms.HiddenAndCellStoredSwapped, "replay", "h and c are swapped when acting stores its memory"),
+    (mechanisms.CellNeverCleared, "boundary_acting", "c is not cleared where an episode starts"),
+    (mechanisms.FadesAtAStart, "boundary_acting", "memory is scaled down or mixed with the old one"),
+    (mechanisms.CriticReadsBeforeTheStart, "boundary_acting", "the value still reads memory from before"),
+    (mechanisms.HiddenDetachedBetweenSteps, "gradient_exact", "the gradient through h is cut between steps"),
+    (mechanisms.HalvesTheGradient, "gradient_exact", "the recurrent gradient is scaled: 0.5 of the true one"),
+    (mechanisms.DetachedInLargeBatches, "gradient_exact", "the gradient depends on the number of rows"),
+    (mechanisms.CountsCalls, "row_isolation", "outputs depend on the number of calls"),
+    (mechanisms.CountsStepsOfTheSegment, "replay", "outputs depend on the position in the segment"),
+    (mechanisms.SkipsEverySecondStep, "replay", "learning skips steps"),
+    (mechanisms.ClearsTheGivenState, "determinism", "writes into the state that it is given"),
     (storage.GivesItsOwnTensors, "memory_interface", "it is no copy"),
 ]
 
@@ -32,6 +44,12 @@ def test_a_cause_names_the_mechanism(policy: Any, check: str, cause: str) -> Non
     report = audit(policy, SMALL, only=[check])
     assert cause in report.causes[0].sentence
     assert cause in report.to_json()["causes"][0]["cause"]
+
+
+def test_a_nan_that_leaves_a_masked_window_is_a_note() -> None:
+    (result,) = audit(mechanisms.MaskedWindow, TINY, only=["nan_at_start"]).results
+    assert result.passed
+    assert "until it leaves the window" in result.notes[0]
 
 
 def test_every_check_has_a_sentence_for_its_fault() -> None:

@@ -87,7 +87,7 @@ def modes(audit: AuditContext) -> Verdict:
     """The same numbers in training and evaluation mode, and with and without gradients."""
     if audit.learning_error:
         text = f"the simplest learning call raises {audit.learning_error}"
-        return Verdict(False, None, None, text, fix=LEARNING_CALL)
+        return Verdict(False, None, None, text, cause="a learning call raises an error", fix=LEARNING_CALL)
     audit.needs_repeatable_outputs()
     scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -106,9 +106,11 @@ def modes(audit: AuditContext) -> Verdict:
     measured = max(found.values())
     off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
     text = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    cause = ""
     if off and (causes := _layers_with_modes(audit)):
         text += f", because of {', '.join(causes)}"
-    return Verdict(measured <= bound, measured, bound, text)
+        cause = f"train() and eval() differ because of {causes[0]}"
+    return Verdict(measured <= bound, measured, bound, text, cause=cause)
 
 
 def _layers_with_modes(audit: AuditContext) -> list[str]:
