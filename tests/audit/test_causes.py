@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from audit.broken.case import TINY
 from audit.designs import wrong_episodes as episodes
 from audit.designs import wrong_learning as learning
 from audit.designs import wrong_mechanisms as mechanisms
