@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from engram.stored.columns import Column, Columns
+from engram.stored.metrics import Column, Columns
 
 FIRST, LAST = 0.1, 0.2  # parts of a run that count as its beginning and its end
 CERTAIN = 5.0  # standard errors between two means that differ

@@ -9,7 +9,7 @@ from engram.diagnosis.diagnose import BROKEN, CAUSES, Diagnosis, diagnose, has_l
 from engram.diagnosis.finding import Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 INTERVAL = 0.05  # of a run, between two checks
 # The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.

@@ -17,9 +17,8 @@ from engram.display.plain import epoch_line
 from engram.display.progress import RunProgress
 from engram.display.terminal import can_draw
 from engram.settings import UserError
-from engram.stored.columns import is_number
 from engram.stored.files import UnreadableError
-from engram.stored.metrics import MetricsReader
+from engram.stored.metrics import MetricsReader, is_number
 from engram.stored.plan import StoredPlan, read_plan
 
 COUNTS, LARGEST_COUNT = ("steps", "epoch", "time/"), 1e15

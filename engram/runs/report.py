@@ -15,8 +15,8 @@ from engram.display.report_charts import Chart, charts
 from engram.display.report_page import ReportFacts, RunRow, report_page
 from engram.runs.state import read_run
 from engram.settings import UserError
-from engram.stored.columns import BUCKETS, Columns, read_columns
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
+from engram.stored.metrics import BUCKETS, Columns, read_columns
 from engram.stored.plan import StoredPlan, read_plan
 
 MOST_RUNS = 64

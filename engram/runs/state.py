@@ -12,9 +12,8 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import flatten, is_locked
 from engram.settings import UserError
-from engram.stored.columns import is_number
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
-from engram.stored.metrics import read_metrics
+from engram.stored.metrics import is_number, read_metrics
 from engram.training.checkpoint import list_checkpoints
 
 STATE_LIMIT = 64 * MEGABYTE

@@ -22,8 +22,8 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
-from engram.stored.columns import Columns, read_columns
 from engram.stored.files import UnreadableError
+from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import stored_plan, write_plan
 from engram.training.build import build, make_agent
 from engram.training.checkpoint.checkpoints import Checkpoints
