@@ -2,19 +2,28 @@
 
 # T steps, R rows, N agent-episodes, F features, U numbers of memory per row
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.facts import AgentEpisodes, agent_episodes, facts, observation_features
-from engram.analysis.horizon import Horizon, memory_horizon
-from engram.analysis.influence import episode_step
-from engram.analysis.interventions import interventions, returns
-from engram.analysis.probe import ProbeScore, explained, scores
-from engram.analysis.recording import Recording, record
+from engram.analysis.influence import Horizon, episode_step, memory_horizon
+from engram.analysis.probe import (
+    AgentEpisodes,
+    ProbeScore,
+    agent_episodes,
+    explained,
+    facts,
+    observation_features,
+    scores,
+)
+from engram.analysis.recording import Change, Recording, record
 from engram.env.settings import EnvSettings
-from engram.training.estimate import Estimate
+from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
 
 MOST_ROWS = 256  # that play at the same time
@@ -103,8 +112,8 @@ def memory_report(
         episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
         length=float(lengths.mean()),
         returns={
-            "normal": returns(normal, agents, per_env),
-            **{name: returns(play(make()), agents, per_env) for name, make in changes.items()},
+            "normal": mean_return(normal, agents, per_env),
+            **{name: mean_return(play(make()), agents, per_env) for name, make in changes.items()},
         },
         swap_step=swap_step,
         horizon=memory_horizon(agent, normal),
@@ -114,6 +123,59 @@ def memory_report(
         past=_past(normal, found),
         notes=[] if normal.complete else [f"Recording stopped after {normal.steps} steps, before all episodes ended."],
     )
+
+
+def interventions(recording: Recording, swap_step: int, seed: int = 0) -> dict[str, Callable[[], Change]]:
+    """Changes of memory before each step, by name. Each call of a value makes a fresh one."""
+    bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
+    swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed)
+    return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
+
+
+def erased(memory: Tensor, episode_step: Tensor) -> Tensor:
+    """Memory is empty at every step."""
+    return torch.zeros_like(memory)
+
+
+class Frozen:
+    """Memory stays what it was after the first observation of the episode."""
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None
+
+    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+        if self._first is None:
+            self._first = torch.zeros_like(memory)
+        first = (episode_step == 1).unsqueeze(1)
+        self._first = torch.where(first, memory, self._first)
+        return self._first
+
+
+class Swapped:
+    """At one step of each episode, memory is replaced by that of another episode at the same step."""
+
+    def __init__(self, bank: Tensor, step: int, seed: int) -> None:
+        self._bank, self._step = bank, step
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+        others = self._bank[torch.randint(len(self._bank), (len(memory),), generator=self._generator)]
+        return torch.where((episode_step == self._step).unsqueeze(1), others, memory)
+
+
+def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:
+    """The mean return over the first episodes of each environment; agents are averaged within an episode."""
+    ended = recording.episodes
+    number = np.zeros(len(ended.rows), int)  # of the episode of its row
+    for row in np.unique(ended.rows):
+        own = np.flatnonzero(ended.rows == row)
+        number[own] = np.arange(len(own))
+    used = number < episodes_per_env
+    episode = (ended.rows // agents) * episodes_per_env + number
+    _, index = np.unique(episode[used], return_inverse=True)
+    if not len(index):
+        return None
+    return estimate(np.bincount(index, ended.returns[used]) / np.bincount(index))
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.distributions import entropy
-from engram.analysis.memory_step import MemoryStep, Seen, store_memory, stored_memory
+from engram.analysis.memory_step import MemoryStep, Seen, entropy, store_memory, stored_memory
 from engram.env.block import Episodes
 from engram.env.scene import Scene, drawable
 from engram.env.settings import EnvSettings

@@ -58,7 +58,7 @@ def memory_evidence(run: "ReportRun", trust: bool) -> list[str]:
 
 
 def measured_horizon(directory: Path, trust: bool) -> list[str]:
-    from engram.analysis.horizon import memory_horizon
+    from engram.analysis.influence import memory_horizon
     from engram.analysis.recording import record
     from engram.cli.run_arguments import agent_of_run
     from engram.config.evaluation import MemorySettings, load_request
