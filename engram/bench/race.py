@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import NamedTuple
 
+import psutil
 import torch
-
-from engram.bench.machine import OtherLoad, measure_other_load
 
 
 class Slice(NamedTuple):
@@ -142,6 +141,23 @@ def in_process(
     return open_it
 
 
+@dataclass
+class OtherLoad:
+    cpu_seconds: float = 0.0  # CPU time of all programs but this one and its children
+    seconds: float = 0.0  # wall-clock time
+
+
+@contextmanager
+def measure_other_load() -> Iterator[OtherLoad]:
+    """Measures the CPU time that other programs use, or that the host takes away, while the block runs."""
+    load, start, total, own = OtherLoad(), time.perf_counter(), _total_cpu_seconds(), _own_cpu_seconds()
+    try:
+        yield load
+    finally:
+        load.cpu_seconds = max(0.0, (_total_cpu_seconds() - total) - (_own_cpu_seconds() - own))
+        load.seconds = time.perf_counter() - start
+
+
 class _record_failure:  # noqa: N801 (reads as a verb)
     """Puts an exception into the entry, so that the race continues without this contestant."""
 
@@ -191,3 +207,21 @@ def _compare(race: Race, slices: list[dict[int, Slice]]) -> None:
         ]
         if len(rounds) > 1:
             entry.low, _, entry.high = quantiles(rounds, n=4, method="inclusive")
+
+
+def _total_cpu_seconds() -> float:
+    """CPU time that all programs have used or that the host took away."""
+    times = psutil.cpu_times()
+    excluded = ("idle", "iowait", "guest", "guest_nice")  # user time already includes guests
+    return sum(seconds for name, seconds in times._asdict().items() if name not in excluded)
+
+
+def _own_cpu_seconds() -> float:
+    total = 0.0
+    for member in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = member.cpu_times()
+        except psutil.Error:  # it has ended
+            continue
+        total += times.user + times.system
+    return total

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from engram.bench.learning.jobs import is_finished, read_scores
 from engram.bench.learning.suite import Job
-from engram.bench.machine import describe
+from engram.bench.result import describe_machine
 from engram.stored.metrics import read_metrics
 from engram.training.estimate import Estimate, estimate
 
@@ -98,7 +98,7 @@ def collect(jobs: Sequence[Job]) -> list[Row]:
 
 def result_to_json(rows: Sequence[Row], failures: dict[str, str]) -> dict[str, Any]:
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    content = {"schema": 1, "verb": "learn", "date": date, "machine": describe()}
+    content = {"schema": 1, "verb": "learn", "date": date, "machine": describe_machine()}
     return {**content, "rows": [row.to_json() for row in rows], "failures": failures}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.config.run_group import expand, split_values
+from engram.runs.group import expand, split_values
 from engram.settings import SettingsError, UserError
 
 
