@@ -1,12 +1,12 @@
-"""Groups of runs, their list and their comparison, with real runs."""
+"""Groups of runs: settings with several values, and training, listing and comparing real runs."""
 
 import json
+
 import pytest
+
 from engram.cli.main import main
-import pytest
 from engram.runs.group import expand, split_values
 from engram.settings import SettingsError, UserError
-
 
 SMALL = [
     "env=recall",
