@@ -124,7 +124,7 @@ class Horizon(NamedTuple):
         }
 
 
-def memory_horizon(agent: MettaAgent, recording: Recording, seed: int = 0) -> Horizon | None:
+def memory_horizon(agent: MettaAgent, recording: Recording) -> Horizon | None:
     """Erase the memory at random steps and follow the agent from there; None if no episode has two steps."""
     step_TR, alive_TR = episode_step(recording).numpy(), recording.alive
     steps_M, rows_M = np.nonzero((step_TR > 0) & alive_TR)
@@ -132,7 +132,7 @@ def memory_horizon(agent: MettaAgent, recording: Recording, seed: int = 0) -> Ho
         return None
     longest = int(step_TR.max())
     count = min(len(steps_M), HORIZON_BRANCHES, max(1, HORIZON_BUDGET // longest))
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(steps_M))[:count])
+    chosen = np.sort(np.random.default_rng(0).permutation(len(steps_M))[:count])
     changes_KM = _follow(agent, recording, steps_M[chosen], rows_M[chosen], longest)
     episodes = episode_ids(recording)[steps_M[chosen], rows_M[chosen]]
     lags, change, strong = [], [], []

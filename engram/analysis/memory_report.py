@@ -125,10 +125,10 @@ def memory_report(
     )
 
 
-def interventions(recording: Recording, swap_step: int, seed: int = 0) -> dict[str, Callable[[], Change]]:
+def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], Change]]:
     """Changes of memory before each step, by name. Each call of a value makes a fresh one."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
-    swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed)
+    swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
 
 

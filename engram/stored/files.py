@@ -139,9 +139,9 @@ _YamlLoader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path, limit: int = MAX_YAML_BYTES, inside: Path | None = None) -> Any:
+def read_yaml(path: Path, inside: Path | None = None) -> Any:
     """The plain data in a YAML file: no tags that make objects. Raises `UnreadableError`."""
-    return parse_yaml(read_text(path, limit, inside), str(path))
+    return parse_yaml(read_text(path, MAX_YAML_BYTES, inside), str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:

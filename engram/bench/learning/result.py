@@ -123,8 +123,8 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def show(rows: Sequence[Row], failures: dict[str, str], console: Console | None = None) -> None:
-    console = console or Console()
+def show(rows: Sequence[Row], failures: dict[str, str]) -> None:
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     columns = [name for name in COLUMNS if name != "variant" or any(row.variant for row in rows)]
