@@ -23,6 +23,7 @@ ALONE, ERASED = 0, 1  # the kinds of branches
 
 HORIZON_BRANCHES = 512
 HORIZON_BUDGET = 200_000  # steps of the policy, over all branches
+FEW_LAGS = 16
 SHOWN_LAGS = 32
 FEWEST_STEPS = 20  # that a lag is measured at
 STRONG = 0.9  # the quantile of the actions that depend on memory most
@@ -63,14 +64,14 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
     step = MemoryStep(agent)
     memory = torch.from_numpy(recording.memory)
     expected, alive = torch.from_numpy(recording.distributions), torch.from_numpy(recording.alive)
-    nobody = torch.zeros(0, dtype=torch.long)
-    branches = _Branches(nobody, nobody, nobody, torch.zeros(0, memory.shape[-1]))
+    none = torch.zeros(0, dtype=torch.long)
+    branches = _Branches(none, none, none, torch.zeros(0, memory.shape[-1]))
     for t, starts_R in enumerate(torch.from_numpy(recording.starts)):
         branches = branches.where(~starts_R[branches.rows])
         active = branches.where(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory
         if len(active.rows):
-            seen, goes_on = recording.seen(t, active.rows.numpy()), torch.zeros_like(active.rows, dtype=torch.bool)
-            after = step(seen, active.memory, goes_on)
+            no_starts = torch.zeros_like(active.rows, dtype=torch.bool)
+            after = step(recording.seen(t, active.rows.numpy()), active.memory, no_starts)
             changed = difference(step.action_space, after.distributions, expected[t, active.rows])
             changes[active.kinds, t, active.rows, active.groups] = changed
             branches = branches.where(~alive[t][branches.rows]).plus(active._replace(memory=after.memory))
@@ -177,11 +178,9 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
 
 def _lags(longest: int) -> list[int]:
     """All lags if there are few, else spaced geometrically."""
-    return (
-        np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()
-        if longest > 16
-        else [*range(1, longest + 1)]
-    )
+    if longest <= FEW_LAGS:
+        return [*range(1, longest + 1)]
+    return np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()
 
 
 def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -29,12 +29,16 @@ from engram.training.settings import EVALUATION_SEED
 MOST_ROWS = 256  # that play at the same time
 MOST_ROW_STEPS = 100_000  # recorded; longer episodes are cut
 SHOWN_STEPS = 48  # of an episode
+FEWEST_EPISODES = 20  # that reach a step at which facts are probed
 PAST_SAMPLES = 600
+FEWEST_PAST_SAMPLES = 40
 PAST_FEATURES = 32
 PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class FactScores(NamedTuple):
+    """How well one fact can be read from memory, at each probed step."""
+
     name: str
     measure: str  # accuracy (balanced: 0.5 is chance) or explained variance (0 is chance)
     scores: list[ProbeScore | None]  # by step
@@ -88,7 +92,7 @@ def memory_report(
     per_env = -(-episodes // num_envs)
     max_steps = max(2, MOST_ROW_STEPS // (num_envs * agents))
 
-    def play(change: Any = None) -> Recording:
+    def play(change: Change | None = None) -> Recording:
         return record(
             agent,
             env_settings,
@@ -120,7 +124,7 @@ def memory_report(
         steps=steps,
         samples=samples,
         facts=fact_scores,
-        past=_past(normal, found),
+        past=_past(normal),
         notes=[] if normal.complete else [f"Recording stopped after {normal.steps} steps, before all episodes ended."],
     )
 
@@ -166,7 +170,7 @@ class Swapped:
 def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:
     """The mean return over the first episodes of each environment; agents are averaged within an episode."""
     ended = recording.episodes
-    number = np.zeros(len(ended.rows), int)  # of the episode of its row
+    number = np.zeros(len(ended.rows), int)  # of each episode within its row
     for row in np.unique(ended.rows):
         own = np.flatnonzero(ended.rows == row)
         number[own] = np.arange(len(own))
@@ -179,8 +183,8 @@ def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Est
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:
-    """Steps that at least half of the episodes reach, and as many beyond as have enough samples."""
-    last = int(np.sort(lengths)[-min(len(lengths), 20)]) - 1
+    """At most SHOWN_STEPS steps, evenly spaced, that FEWEST_EPISODES episodes reach (or all, if there are fewer)."""
+    last = int(np.sort(lengths)[-min(len(lengths), FEWEST_EPISODES)]) - 1
     return np.unique(np.linspace(0, last, SHOWN_STEPS).round().astype(int)).tolist()
 
 
@@ -205,14 +209,14 @@ def _facts_by_step(
     return samples, [fact for fact in found if any(fact.scores)]
 
 
-def _past(recording: Recording, episodes: AgentEpisodes) -> list[PastScore]:
+def _past(recording: Recording) -> list[PastScore]:
     """How well memory still predicts the observation some steps ago."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []
     for lag in PAST_LAGS:
         steps, rows = np.nonzero((since_TR >= lag) & recording.alive)
-        if lag > since_TR.max() or len(steps) < 40:
+        if lag > since_TR.max() or len(steps) < FEWEST_PAST_SAMPLES:
             break
         chosen = rng.permutation(len(steps))[:PAST_SAMPLES]
         now, then = (steps[chosen], rows[chosen]), (steps[chosen] - lag, rows[chosen])

@@ -13,12 +13,12 @@ from engram.analysis.recording import Recording
 from engram.env.spec import EMPTY_LOCATION, EnvSpec
 
 MOST_FACTS = 12
-RARE = 0.1  # a fact must differ in at least this fraction of the episodes
+RARE = 0.1  # in at least this fraction of the episodes, a fact must differ from its most common value
 IMAGE_CELLS = 4  # an image is described by the mean brightness of as many cells a side
 FOLDS = 5
 SHUFFLES = 5
 RIDGE = 0.1  # relative to the mean square of a standardised input
-FEWEST = 4 * FOLDS  # samples
+FEWEST_SAMPLES = 4 * FOLDS
 FEWEST_OF_A_KIND = FOLDS
 
 
@@ -120,15 +120,16 @@ def _differs(fact: Fact) -> bool:
 
 
 def _distinct(found: list[Fact]) -> list[Fact]:
-    """Without facts that follow from a different one, such as the second of two cues."""
+    """The facts, without those that follow from an earlier one, such as the second of two cues."""
     kept: list[Fact] = []
     for fact in found:
-        if not any(_tells(other.values, fact.values) for other in kept):
+        if not any(_determines(other.values, fact.values) for other in kept):
             kept.append(fact)
     return kept
 
 
-def _tells(first: np.ndarray, second: np.ndarray) -> bool:
+def _determines(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two facts are the same up to a linear map, and known for equally many episodes."""
     known = ~np.isnan(first) & ~np.isnan(second)
     if known.sum() < 2 or np.isnan(first).sum() != np.isnan(second).sum():
         return False
@@ -177,7 +178,7 @@ def explained(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> fl
 
 
 def _enough(y: np.ndarray, groups: np.ndarray) -> bool:
-    if len(y) < FEWEST or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
+    if len(y) < FEWEST_SAMPLES or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
         return False
     values, counts = np.unique(y, return_counts=True)
     return len(values) > 2 or counts.min() >= FEWEST_OF_A_KIND

@@ -124,7 +124,7 @@ def _display(settings: RunSettings, stream: TextIO | None) -> Any:
 
 
 def _explain(error: Exception, settings: RunSettings) -> str | None:
-    """The message of an error that the user can mend; None if it is ours."""
+    """The message of an error that the user can fix; None for an error of Engram's."""
     if isinstance(error, OSError) and _is_about(error, settings.directory):
         return not_writable(settings.directory, error)
     if _is_out_of_memory(error):
