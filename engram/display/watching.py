@@ -69,7 +69,7 @@ def last_checkpoint(directory: Path) -> int:
 class TerminalWatcher:
     """Redraws the panel in place. Waits for runs that were stopped."""
 
-    stays = True
+    waits_for_resume = True
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -98,7 +98,7 @@ class TerminalWatcher:
 class PlainWatcher:
     """Prints a line for the latest epoch, and ends when the run is not running."""
 
-    stays = False
+    waits_for_resume = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._shown = stream, -1
