@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.faults import FAULTS
-from engram.bench.learning.jobs import is_finished, run_jobs
 from engram.bench.learning.result import WIDTH, collect
-from engram.bench.learning.suite import Job, plan
+from engram.bench.learning.suite import Job, is_finished, plan, run_jobs
 from engram.bench.result import describe_machine, write
 from engram.cli.bench import learn_options, learning_parser
 from engram.cli.main import main as engram

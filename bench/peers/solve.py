@@ -17,8 +17,8 @@ from rich.table import Table
 from bench.peers.catalogue import PEERS
 from bench.peers.install import python_of
 from bench.peers.race import DEFAULT_VENVS, RUNNERS
-from engram.bench.learning.jobs import commit
 from engram.bench.learning.result import WIDTH
+from engram.bench.learning.suite import commit
 from engram.bench.process import ProgramError, start_program, thread_variables
 from engram.bench.result import describe_machine, write
 from engram.bench.train import CARTPOLE, command

@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from engram.bench.meter import Meter
-from engram.bench.options import Options
 from engram.bench.process import TURN_TIMEOUT, start_program
-from engram.bench.race import Contestant, Measure, Slice, run_race
+from engram.bench.race import Contestant, Measure, Options, Slice, run_race
 from engram.bench.result import BenchResult, Threshold
 from engram.env.settings import Arena, EnvSettings, Gym, MettagridWorld, Navigation, Recall, Small, TMaze
 from engram.env.vector import VectorEnv

@@ -8,12 +8,35 @@ contestant's total rate divided by another's; its quartiles come from the single
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
-import torch
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of all benchmarks; each uses some of them. Checked before torch is imported."""
+
+    rounds: int = 15
+    seconds: float = 0.2  # per turn
+    threads: list[int] = field(default_factory=lambda: [1, 2])  # torch threads; the fastest counts
+    rows: list[int] = field(default_factory=lambda: [256, 1024])
+    steps: int = 64
+    hidden: int = 128
+    layers: int = 2
+    resets: float = 0.02  # probability of an episode start, per row and step
+    tasks: list[str] = field(default_factory=list)  # empty: all
+    policies: list[str] = field(default_factory=list)  # empty: all
+    epochs: int = 200  # length of the run whose memory must not grow
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+    def includes(self, task: str) -> bool:
+        return not self.tasks or task in self.tasks
 
 
 class Slice(NamedTuple):
@@ -121,6 +144,7 @@ def in_process(
     make: Callable[[], AbstractContextManager[Step]], threads: int
 ) -> Callable[[], AbstractContextManager[Measure]]:
     """`Contestant.open` for a function that is called repeatedly in this process, with this many torch threads."""
+    import torch  # here: options are checked before torch is loaded
 
     @contextmanager
     def open_it() -> Iterator[Measure]:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engram.bench.meter import Meter
-from engram.bench.options import Options
 from engram.bench.process import in_own_process
-from engram.bench.race import Contestant, run_race
+from engram.bench.race import Contestant, Options, run_race
 from engram.bench.result import BenchResult
 from engram.config.load import load
 from engram.config.run_directory import prepare_directory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engram.agent.settings import POLICIES
 from engram.bench.learning.suite import SUITES, Job, LearnOptions, plan
-from engram.bench.options import Options
+from engram.bench.race import Options
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
 from engram.config.groups import choices
 from engram.cores import available_cores
@@ -218,9 +218,9 @@ def run_and_report(jobs: Sequence[Job], at_once: int, options: LearnOptions, *, 
     if dry:
         print("\n".join(command for job in jobs for command in job.commands))
         return 0
-    from engram.bench.learning.jobs import run_jobs
     from engram.bench.learning.page import write_page
     from engram.bench.learning.result import collect, result_to_json, show
+    from engram.bench.learning.suite import run_jobs
     from engram.bench.result import write
 
     failures = {} if only_report else run_jobs(jobs, at_once, lambda line: print(line, file=sys.stderr, flush=True))

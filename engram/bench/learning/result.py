@@ -11,8 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from engram.bench.learning.jobs import is_finished, read_scores
-from engram.bench.learning.suite import Job
+from engram.bench.learning.suite import Job, is_finished, read_scores
 from engram.bench.result import describe_machine
 from engram.stored.metrics import read_metrics
 from engram.training.estimate import Estimate, estimate
