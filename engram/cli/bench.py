@@ -20,7 +20,6 @@ from engram.settings import UserError
 if TYPE_CHECKING:
     from engram.bench.result import BenchResult
 
-
 OptionsType = TypeVar("OptionsType", bound=Options)
 VERBS = {
     "core": "the LSTM core against torch.nn.LSTM: forward and backward, and one step of acting",
@@ -120,45 +119,6 @@ def report(
         print(f"wrote {path}")
 
 
-def _help() -> str:
-    lines = ["Usage: engram bench VERB [OPTION …]", "", "Verbs:", *(f"  {verb:<8} {VERBS[verb]}" for verb in VERBS)]
-    return "\n".join([*lines, "", "`engram bench VERB --help` lists the options of a verb."])
-
-
-def _parser(verb: str) -> ArgumentParser:
-    parser = benchmark_parser(f"engram bench {verb}", VERBS[verb])
-    parser.set_defaults(**DEFAULTS.get(verb, {}))
-    if verb in ("core", "policy", "scale"):
-        parser.add_argument("--rows", type=_positive_ints, metavar="N,…")
-        parser.add_argument("--steps", type=positive_int)
-        parser.add_argument("--resets", type=_nonnegative, help="probability of an episode start, per row and step")
-    if verb in ("core", "scale"):
-        parser.add_argument("--hidden", type=positive_int)
-    if verb == "core":
-        parser.add_argument("--layers", type=positive_int)
-    if verb in TASKS:
-        parser.add_argument("--tasks", type=names_from(TASKS[verb]), metavar="NAME,…", help=", ".join(TASKS[verb]))
-    if verb == "policy":
-        parser.add_argument("--policies", type=names_from(tuple(POLICIES)), metavar="NAME,…")
-    if verb == "scale":
-        parser.add_argument("--epochs", type=positive_int, help="length of the run whose memory is watched")
-    return parser
-
-
-def _nonnegative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more")
-    return value
-
-
-def _positive_ints(text: str) -> list[int]:
-    return [positive_int(word) for word in text.split(",")]
-
-
 def learn(words: Sequence[str]) -> int:
     """`engram bench learn`: train recipes over several seeds and compare what they reach."""
     parser = learning_parser("engram bench learn", LEARN)
@@ -231,6 +191,45 @@ def run_and_report(jobs: Sequence[Job], at_once: int, options: LearnOptions, *, 
     show(rows, failures)
     print(f"wrote {options.out / 'results.json'} and {options.out / 'page.html'}")
     return 1 if failures else 0
+
+
+def _help() -> str:
+    lines = ["Usage: engram bench VERB [OPTION …]", "", "Verbs:", *(f"  {verb:<8} {VERBS[verb]}" for verb in VERBS)]
+    return "\n".join([*lines, "", "`engram bench VERB --help` lists the options of a verb."])
+
+
+def _parser(verb: str) -> ArgumentParser:
+    parser = benchmark_parser(f"engram bench {verb}", VERBS[verb])
+    parser.set_defaults(**DEFAULTS.get(verb, {}))
+    if verb in ("core", "policy", "scale"):
+        parser.add_argument("--rows", type=_positive_ints, metavar="N,…")
+        parser.add_argument("--steps", type=positive_int)
+        parser.add_argument("--resets", type=_nonnegative, help="probability of an episode start, per row and step")
+    if verb in ("core", "scale"):
+        parser.add_argument("--hidden", type=positive_int)
+    if verb == "core":
+        parser.add_argument("--layers", type=positive_int)
+    if verb in TASKS:
+        parser.add_argument("--tasks", type=names_from(TASKS[verb]), metavar="NAME,…", help=", ".join(TASKS[verb]))
+    if verb == "policy":
+        parser.add_argument("--policies", type=names_from(tuple(POLICIES)), metavar="NAME,…")
+    if verb == "scale":
+        parser.add_argument("--epochs", type=positive_int, help="length of the run whose memory is watched")
+    return parser
+
+
+def _nonnegative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more")
+    return value
+
+
+def _positive_ints(text: str) -> list[int]:
+    return [positive_int(word) for word in text.split(",")]
 
 
 def _names(text: str) -> list[str]:
