@@ -18,7 +18,7 @@ from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.run_directory import differences, prepare_directory, restore_directory
 from engram.env.registry import make_spec
-from engram.runs.group import expand, train_members
+from engram.runs.group import expand, train_group
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint import list_checkpoints
 from engram.training.launch import RankInfo, rank_info
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     members = expand(words, options.trust)
     if members is not None:
-        return train_members(members, partial(train_one, options.trust))
+        return train_group(members, partial(train_one, options.trust))
     with ExitStack() as stack:  # holds the lock of the run's directory
         return _run(words, stack, options.trust)
 

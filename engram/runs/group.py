@@ -1,7 +1,7 @@
 """A group of runs: settings with several values, `engram train seed=1,2,3`. Each combination of values is one run."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -31,11 +31,6 @@ class Member(NamedTuple):
     settings: RunSettings
     words: list[str]  # its command line
     values: dict[str, str]  # its values of the settings that have several
-
-
-class Failure(NamedTuple):
-    run: str
-    output: str
 
 
 class GroupRow(NamedTuple):
@@ -88,30 +83,19 @@ def split_values(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts))
 
 
-def train_group(members: Sequence[Member], train: Train, parallel: int, say: Callable[[str], None]) -> list[Failure]:
-    """Train what is not finished, `parallel` runs at a time. Returns those that failed."""
-    waiting = [member for member in members if not is_finished(member.settings)]
-    if skipped := len(members) - len(waiting):
-        say(f"{skipped} of {len(members)} runs are finished already")
-    failures: list[Failure] = []
-    done, preload = skipped, sorted({adapter_path(member.settings.env.kind) for member in waiting})
-    with RunPool(train, parallel, preload) as pool:
-        while waiting or pool.running:
-            while waiting and pool.free:
-                member = waiting.pop(0)
-                say(f"{member.settings.run}: started")
-                pool.start(member.settings.run, with_no_workers(member.words))
-            for ended in pool.finished(timeout=1.0):
-                done += 1
-                directory = next(m.settings.directory for m in members if m.settings.run == ended.name)
-                if ended.code:
-                    failures.append(Failure(ended.name, ended.output))
-                    say(f"{ended.name}: failed after {ended.seconds:.0f} s ({done} of {len(members)})\n{ended.output}")
-                    continue
-                mean = read_run(directory).mean_return
-                shown = "" if mean is None else f", return {mean:.4g}"
-                say(f"{ended.name}: finished in {ended.seconds:.0f} s{shown} ({done} of {len(members)})")
-    return failures
+def train_group(members: Sequence[Member], train: Train) -> int:
+    """Train the runs of a group, as many at a time as there are cores, and print their table. Returns the exit code."""
+    if rank_info().size > 1:
+        raise UserError("train: several values cannot be trained under torchrun: give one value of each setting")
+    for env in {repr(member.settings.env): member.settings.env for member in members}.values():
+        make_spec(env)  # an environment that cannot be made leaves no directory behind
+    parallel = min(len(members), available_cores())
+    say(f"{plural(len(members), 'run')}, {parallel} at a time, one thread each")
+    failed = _train_unfinished(members, train, parallel)
+    Console().print(group_table(summarise(members)))
+    if failed:
+        say(f"{plural(failed, 'run')} failed; the same command tries again and resumes what is unfinished")
+    return 1 if failed else 0
 
 
 def with_no_workers(words: Sequence[str]) -> list[str]:
@@ -134,21 +118,6 @@ def summarise(members: Sequence[Member]) -> list[GroupRow]:
     return rows
 
 
-def train_members(members: Sequence[Member], train: Train) -> int:
-    """Train the runs of a group, as many at a time as there are cores, and print their table. Returns the exit code."""
-    if rank_info().size > 1:
-        raise UserError("train: several values cannot be trained under torchrun: give one value of each setting")
-    for env in {repr(member.settings.env): member.settings.env for member in members}.values():
-        make_spec(env)  # an environment that cannot be made leaves no directory behind
-    parallel = min(len(members), available_cores())
-    say(f"{plural(len(members), 'run')}, {parallel} at a time, one thread each")
-    failures = train_group(members, train, parallel, say)
-    Console().print(group_table(summarise(members)))
-    if failures:
-        say(f"{plural(len(failures), 'run')} failed; the same command tries again and resumes what is unfinished")
-    return 1 if failures else 0
-
-
 def group_table(rows: Sequence[GroupRow]) -> Table:
     names = [*dict.fromkeys(name for row in rows for name in row.values)]
     grid = Table(box=None, pad_edge=False)
@@ -161,6 +130,31 @@ def group_table(rows: Sequence[GroupRow]) -> Table:
 
 def say(text: str) -> None:
     print(text, flush=True)
+
+
+def _train_unfinished(members: Sequence[Member], train: Train, parallel: int) -> int:
+    """Train what is not finished, `parallel` runs at a time. Returns how many failed."""
+    waiting = [member for member in members if not is_finished(member.settings)]
+    if skipped := len(members) - len(waiting):
+        say(f"{skipped} of {len(members)} runs are finished already")
+    done, failed, preload = skipped, 0, sorted({adapter_path(member.settings.env.kind) for member in waiting})
+    with RunPool(train, parallel, preload) as pool:
+        while waiting or pool.running:
+            while waiting and pool.free:
+                member = waiting.pop(0)
+                say(f"{member.settings.run}: started")
+                pool.start(member.settings.run, with_no_workers(member.words))
+            for ended in pool.finished(timeout=1.0):
+                done += 1
+                directory = next(m.settings.directory for m in members if m.settings.run == ended.name)
+                if ended.code:
+                    failed += 1
+                    say(f"{ended.name}: failed after {ended.seconds:.0f} s ({done} of {len(members)})\n{ended.output}")
+                    continue
+                mean = read_run(directory).mean_return
+                shown = "" if mean is None else f", return {mean:.4g}"
+                say(f"{ended.name}: finished in {ended.seconds:.0f} s{shown} ({done} of {len(members)})")
+    return failed
 
 
 def _members(fixed: list[str], combinations: list[dict[str, str]], trust: bool) -> list[Member]:
