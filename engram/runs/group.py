@@ -12,7 +12,7 @@ from rich.table import Table
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.cores import available_cores
-from engram.display.formatting import MISSING, count, number, plural
+from engram.display.formatting import MISSING, count, interval, number, plural
 from engram.env.registry import adapter_path, make_spec
 from engram.runs.pool import RunPool, Train
 from engram.runs.state import is_finished, read_run
@@ -193,5 +193,4 @@ def _cells(row: GroupRow) -> list[str]:
     value = row.returns
     if value is None:
         return [MISSING] * 3
-    interval = MISSING if value.low is None else f"{number(value.low)} to {number(value.high)}"
-    return [number(value.mean), interval, number(value.std)]
+    return [number(value.mean), interval(value.low, value.high), number(value.std)]
