@@ -140,7 +140,7 @@ def memory_horizon(agent: MettaAgent, recording: Recording) -> Horizon | None:
     for lag in _lags(longest):
         found = changes_KM[lag - 1]
         known = ~np.isnan(found)
-        mean = estimate(_means(found[known], episodes[known]))
+        mean = estimate(group_means(found[known], episodes[known]))
         if mean is not None and (lag == 1 or known.sum() >= FEWEST_STEPS):
             lags.append(lag)
             change.append(mean)
@@ -152,6 +152,12 @@ def episode_ids(recording: Recording) -> np.ndarray:
     """A number for each episode of each row, [T, R]."""
     rows = recording.starts.shape[1]
     return np.cumsum(recording.starts, axis=0) * rows + np.arange(rows)
+
+
+def group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The mean of the values of each group."""
+    _, index = np.unique(groups, return_inverse=True)
+    return np.bincount(index, values) / np.bincount(index) if len(values) else values
 
 
 def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np.ndarray, longest: int) -> np.ndarray:
@@ -181,9 +187,3 @@ def _lags(longest: int) -> list[int]:
     if longest <= FEW_LAGS:
         return [*range(1, longest + 1)]
     return np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()
-
-
-def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """The mean of the values of each group."""
-    _, index = np.unique(groups, return_inverse=True)
-    return np.bincount(index, values) / np.bincount(index) if len(values) else values

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.influence import Horizon, episode_step, memory_horizon
+from engram.analysis.influence import Horizon, episode_step, group_means, memory_horizon
 from engram.analysis.probe import (
     AgentEpisodes,
     ProbeScore,
@@ -176,10 +176,7 @@ def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Est
         number[own] = np.arange(len(own))
     used = number < episodes_per_env
     episode = (ended.rows // agents) * episodes_per_env + number
-    _, index = np.unique(episode[used], return_inverse=True)
-    if not len(index):
-        return None
-    return estimate(np.bincount(index, ended.returns[used]) / np.bincount(index))
+    return estimate(group_means(ended.returns[used], episode[used]))
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:
