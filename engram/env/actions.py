@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -82,20 +82,34 @@ def _read_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
     return list(np.clip(values, space.low, space.high).astype(space.dtype))
 
 
-def random_observations(env: gymnasium.Env, steps: int) -> Iterator[Any]:
-    """Observations of whole episodes with random actions that the masks allow; episodes have the seeds 0, 1, 2, …"""
-    draw = np.random.default_rng(0)
+class Shown(NamedTuple):
+    """What an environment returned: by `reset` at step 0 of an episode, else by `step`."""
+
+    seed: int
+    step: int
+    observation: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    info: Any
+
+
+def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[Shown]:
+    """Plays whole episodes with seeds from `seed` on, for `steps` observations. Respects action masks."""
+    draw = np.random.default_rng(seed)
     actions, read = policy_action_space(env.action_space, "random play"), reader(env.action_space)
-    episodes, ended = 0, True
+    episode, step, ended = seed, 0, True
     for _ in range(steps):
         if ended:
-            observation, info = env.reset(seed=episodes)
-            episodes, ended = episodes + 1, False
+            observation, info = env.reset(seed=episode)
+            episode, step, ended = episode + 1, 0, False
+            yield (shown := Shown(episode - 1, 0, observation, 0.0, False, False, info))
         else:
-            action = read(random_action(actions, mask_of(observation, info), draw)[None])[0]
-            observation, _, terminated, truncated, info = env.step(action)
-            ended = bool(terminated or truncated)
-        yield observation
+            mask = mask_of(shown.observation, shown.info) if masks else None
+            action = read(random_action(actions, mask, draw)[None])[0]
+            step += 1
+            yield (shown := Shown(episode - 1, step, *env.step(action)))
+            ended = bool(shown.terminated or shown.truncated)
 
 
 def random_action(space: gymnasium.Space, mask: Any, draw: np.random.Generator) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.actions import action_names, policy_action_space, random_observations, reader
+from engram.env.actions import action_names, policy_action_space, random_play, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -39,8 +40,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     board_game, env = only_symbols(env.observation_space), with_previous_action(env)
-    observations = partial(random_observations, env, PROBE_STEPS)
-    parts = describe_parts(env.observation_space, name, settings.symbols, observations)
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
@@ -52,6 +52,10 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
     spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
+
+
+def _random_observations(env: gymnasium.Env) -> Iterator[Any]:
+    return (shown.observation for shown in random_play(env, PROBE_STEPS))
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
