@@ -107,8 +107,8 @@ def row_isolation(audit: AuditContext) -> Verdict:
     )
 
 
-def _leaks_in_learning(audit: AuditContext, lived: PlayedRollout, scenario: Scenario) -> Tensor:
-    adapter, segment = audit.adapter(), scenario.segment(lived.actions)
+def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:
+    adapter, segment = audit.adapter(), scenario.segment(played.actions)
     base = adapter.learn(segment).numbers()
     leaks = torch.zeros(audit.rows, audit.rows)
     for row in range(audit.rows):
