@@ -38,7 +38,7 @@ def action_log_prob(audit: AuditContext) -> Verdict:
         "; ".join(problems)
         or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
     )
-    return Verdict(not problems, measured, bound, finding)
+    return Verdict(not problems, measured, bound, finding, cause=problems[0] if problems else "")
 
 
 def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:

@@ -33,7 +33,7 @@ def memory_interface(audit: AuditContext) -> Verdict:
         except Exception as error:
             problems.append(f"{(question.__doc__ or '').rstrip('.').lower()}: it raised {describe(error)}")
     finding = "; ".join(problems) or f"get, set, reset and saving hold in all {cases} cases"
-    return Verdict(not problems, len(problems), 0, finding)
+    return Verdict(not problems, len(problems), 0, finding, cause=problems[0] if problems else "")
 
 
 def _after_acting(audit: AuditContext) -> tuple[PolicyAdapter, Any]:
