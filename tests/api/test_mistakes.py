@@ -178,7 +178,11 @@ class Frozen(Small):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (WrongLayer, r"WrongLayer failed: RuntimeError: mat1 .*\n  .*tiny.py:\d+ in encode_observations: return self"),
+        (
+            WrongLayer,
+            r"WrongLayer failed \(observations: \['bit'\] \[N\] int32, \['clock'\] \[N, 1\] float32\): RuntimeError: mat1 "
+            r".*\n  .*tiny.py:\d+ in encode_observations: return self",
+        ),
         (Mistyped, r"Mistyped failed: AttributeError: .* no attribute 'acter'\n  .*test_mistakes.py:\d+ in decode"),
         (Frozen, "Frozen: the loss has no gradient: its weights do not require gradients"),
     ],
