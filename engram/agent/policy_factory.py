@@ -27,6 +27,8 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     policy_class = find_class(settings.name)
     with explained(f"py_agent: {settings.name} could not be made"):
         policy = _construct(policy_class, spec, settings)
+        if "_modules" not in vars(policy):
+            raise UserError(f"py_agent: {settings.name}: __init__ must call super().__init__(env, **kwargs) first")
     with explained(f"py_agent: {settings.name} failed ({describe_observations(spec)})"):
         _initialize_lazy_layers(policy)
     for option, handed_on in {"previous": "previous_inputs", "critic_only": "critic_only"}.items():

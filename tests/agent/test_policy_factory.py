@@ -144,7 +144,9 @@ def test_an_agent_is_made_from_the_same_settings(tmp_path: Path) -> None:
 
 
 def test_lazy_layers_read_their_sizes_off_the_environment(tmp_path: Path) -> None:
-    lazy = ENCODES_AND_DECODES.replace("nn.Linear(env.single_observation_space.shape[0], width)", "nn.LazyLinear(width)")
+    lazy = ENCODES_AND_DECODES.replace(
+        "nn.Linear(env.single_observation_space.shape[0], width)", "nn.LazyLinear(width)"
+    )
     policy = made(f"{written(tmp_path, lazy)}:Mine")
     assert policy.encoder.in_features == EnvSpec.of(vector_env()).single_observation_space.shape[0]
     assert not policy.get_memory()[0]
