@@ -137,7 +137,10 @@ def _explain(error: Exception, settings: RunSettings) -> str | None:
         return f"py_agent: {settings.py_agent.name}: the loss has no gradient: {why}"
     failed_in = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if failed_in & {"encode_observations", "decode_actions", "forward"}:
-        return f"py_agent: {settings.py_agent.name} failed: {describe_exception(error)}"
+        from engram.agent.observations import describe_observations
+
+        seen = f" ({describe_observations(make_spec(settings.env))})" if "encode_observations" in failed_in else ""
+        return f"py_agent: {settings.py_agent.name} failed{seen}: {describe_exception(error)}"
     return None
 
 

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from engram.env.errors import WRONG_STEP
 from engram.env.row_writer import flat_mask, mask_of
 from engram.settings import UserError
 
@@ -126,7 +127,10 @@ def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = Tru
             mask = mask_of(shown.observation, shown.info) if masks else None
             action = read(random_action(actions, mask, draw)[None])[0]
             step += 1
-            yield (shown := Shown(episode - 1, step, *env.step(action)))
+            returned = env.step(action)
+            if not isinstance(returned, tuple) or len(returned) != 5:
+                raise UserError(f"{type(env.unwrapped).__name__}: {WRONG_STEP}, got {str(returned)[:60]}")
+            yield (shown := Shown(episode - 1, step, *returned))
             ended = bool(shown.terminated or shown.truncated)
 
 
