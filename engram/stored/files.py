@@ -5,10 +5,11 @@ import io
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engram.settings import UserError
+from engram.settings import CONTROL, UserError
 
 MEGABYTE = 2**20
 
@@ -75,11 +76,14 @@ def check_writable(path: Path, option: str) -> None:
 
 def read_bytes(path: Path, limit: int, inside: Path | None = None) -> bytes:
     with open_file(path, limit, inside) as file:
+        size = os.fstat(file.fileno()).st_size
         try:
-            content = file.read(limit + 1)
+            content = file.read(size + 1)  # not `limit`, which would be allocated
+            if len(content) > size:  # it grew
+                content += file.read(limit + 1 - len(content))
         except OSError as error:
             raise UnreadableError(f"{path}: {error.strerror or error}") from error
-    if len(content) > limit:  # it grew
+    if len(content) > limit:
         raise UnreadableError(f"{path}: more than {limit:,} bytes")
     return content
 
@@ -93,6 +97,23 @@ def read_text(path: Path, limit: int, inside: Path | None = None) -> str:
 
 def read_json(path: Path, limit: int, inside: Path | None = None) -> Any:
     return parse_json(read_bytes(path, limit, inside), str(path))
+
+
+def has_control_characters(value: Any) -> bool:
+    """Whether any text in plain data could command the terminal that shows it."""
+    return any(CONTROL.search(text) for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
 
 
 def parse_json(content: str | bytes, where: str) -> Any:

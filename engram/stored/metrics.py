@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engram.settings import CONTROL
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, parse_json
 
 METRICS_FILE = "metrics.jsonl"
@@ -45,7 +46,8 @@ class MetricsReader:
                         return
                     line = b""  # skip it piece by piece
                 self._offset, self._last_line = file.tell(), line
-                if isinstance(record := _parse(line, self._path), dict):
+                record = _parse(line, self._path)
+                if isinstance(record, dict) and not CONTROL.search("".join(record)):
                     yield record
 
     def _still_there(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from engram.settings import CONTROL
 from engram.stored.files import MEGABYTE, UnreadableError, read_text
 
 MAX_BYTES = MEGABYTE
@@ -89,12 +90,15 @@ def _require_plain(value: Any, where: str) -> None:
         for key, part in value.items():
             if not isinstance(key, str | int | float):
                 raise UnreadableError(f"{where}: {key!r} is not the name of a value")
+            _require_plain(key, where)
             _require_plain(part, where)
     elif isinstance(value, list):
         for part in value:
             _require_plain(part, where)
     elif isinstance(value, str) and not _is_unicode(value):
         raise UnreadableError(f"{where}: {value[:50]!a} is not Unicode")
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise UnreadableError(f"{where}: {value[:50]!a} holds control characters")
     elif not isinstance(value, str | int | float | None):
         raise UnreadableError(f"{where}: a {type(value).__name__} is not plain data")
 
