@@ -6,12 +6,13 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from engram.settings import UserError
+from engram.settings import CONTROL, UserError
 
 MEGABYTE = 2**20
 MAX_YAML_BYTES = MEGABYTE
@@ -83,11 +84,14 @@ def check_writable(path: Path, option: str) -> None:
 
 def read_bytes(path: Path, limit: int, inside: Path | None = None) -> bytes:
     with open_file(path, limit, inside) as file:
+        size = os.fstat(file.fileno()).st_size
         try:
-            content = file.read(limit + 1)
+            content = file.read(size + 1)  # not `limit`, which would be allocated
+            if len(content) > size:  # it grew
+                content += file.read(limit + 1 - len(content))
         except OSError as error:
             raise UnreadableError(f"{path}: {error.strerror or error}") from error
-    if len(content) > limit:  # it grew
+    if len(content) > limit:
         raise UnreadableError(f"{path}: more than {limit:,} bytes")
     return content
 
@@ -101,6 +105,23 @@ def read_text(path: Path, limit: int, inside: Path | None = None) -> str:
 
 def read_json(path: Path, limit: int, inside: Path | None = None) -> Any:
     return parse_json(read_bytes(path, limit, inside), str(path))
+
+
+def has_control_characters(value: Any) -> bool:
+    """Whether any text in plain data could command the terminal that shows it."""
+    return any(CONTROL.search(text) for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
 
 
 def parse_json(content: str | bytes, where: str) -> Any:
@@ -187,12 +208,15 @@ def _require_plain(value: Any, where: str) -> None:
         for key, part in value.items():
             if not isinstance(key, str | int | float):
                 raise UnreadableError(f"{where}: {key!r} is not the name of a value")
+            _require_plain(key, where)
             _require_plain(part, where)
     elif isinstance(value, list):
         for part in value:
             _require_plain(part, where)
     elif isinstance(value, str) and not _is_unicode(value):
         raise UnreadableError(f"{where}: {value[:50]!a} is not Unicode")
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise UnreadableError(f"{where}: {value[:50]!a} holds control characters")
     elif not isinstance(value, str | int | float | None):
         raise UnreadableError(f"{where}: a {type(value).__name__} is not plain data")
 

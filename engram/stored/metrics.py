@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from engram.settings import CONTROL
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, parse_json
 
 METRICS_FILE = "metrics.jsonl"
@@ -53,7 +54,8 @@ class MetricsReader:
                         return
                     line = b""  # skip it piece by piece
                 self._offset, self._last_line = file.tell(), line
-                if isinstance(record := _parse(line, self._path), dict):
+                record = _parse(line, self._path)
+                if isinstance(record, dict) and not CONTROL.search("".join(record)):
                     yield record
 
     def _still_there(self) -> bool:
