@@ -142,7 +142,7 @@ class RootCause(NamedTuple):
 
 
 def _learning_differs_without_starts(replay: FailedCheck | None) -> bool:
-    """Then a comparison of learning calls that begin at other steps fails too, and starts are not to blame."""
+    """Whether learning differs from acting also within episodes. Episode starts are then not the cause."""
     if replay is None or LEARNING_DIFFERS not in replay.finding:
         return False
     return "where an episode starts" not in replay.finding.partition(LEARNING_DIFFERS)[2]
@@ -157,7 +157,7 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         order.insert(0, "boundary_acting")
     explains = dict(EXPLAINS)
     if _learning_differs_without_starts(failed.get("replay")):
-        # Both make learning differ, and memory that differs in learning alone makes neither fail.
+        # Each of these two makes learning differ. A memory that is wrong in learning alone fails neither.
         others = () if ACTING_DIFFERS in failed["replay"].finding else ("action_log_prob", "memory_interface")
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)

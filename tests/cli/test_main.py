@@ -1,5 +1,6 @@
 """The `engram` command."""
 
+import io
 import os
 import signal
 import subprocess
@@ -21,6 +22,30 @@ def test_help_lists_every_verb(words, capsys):
     assert main(words) == 0
     output = capsys.readouterr().out
     assert all(f"  {verb} " in output for verb in VERBS)
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_the_frame_of_the_panel_before_anything_heavy_is_imported(monkeypatch):
+    shown_before: dict[str, str] = {}
+    screen = Terminal(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def record(name):
+        shown_before[name] = screen.buffer.getvalue().decode()
+        raise UserError("stop here")
+
+    monkeypatch.setattr("engram.cli.main.import_module", record)
+    assert main(["train"]) == 2
+    lines = shown_before["engram.cli.train"].splitlines()
+    assert lines[0].startswith("╭─ engram ─")
+    assert lines[0].endswith("╮")
+    assert len({len(line) for line in lines}) == 1
+    assert screen.buffer.getvalue().decode().endswith("╯\n\x1b[3A\r\x1b[J")  # removed again
 
 
 def test_version(capsys):
@@ -200,3 +225,11 @@ def test_a_wait_policy_set_by_the_user_stays(environment, name, value):
     choose_wait_policy()
     assert os.environ[name] == value
     assert os.environ.get("OMP_WAIT_POLICY") == (value if name == "OMP_WAIT_POLICY" else None)
+
+
+def test_a_current_folder_that_was_removed_gets_a_message(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["runs"]) == 2
+    assert capsys.readouterr().err == "the current folder was removed: change to one that exists (cd)\n"

@@ -181,8 +181,8 @@ CALLS = "outputs depend on the number of calls: something is counted by calls, n
 BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
-def _leaks_in_learning(audit: AuditContext, lived: PlayedRollout, scenario: Scenario) -> Tensor:
-    adapter, segment = audit.adapter(), scenario.segment(lived.actions)
+def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:
+    adapter, segment = audit.adapter(), scenario.segment(played.actions)
     base = adapter.learn(segment).numbers()
     leaks = torch.zeros(audit.rows, audit.rows)
     for row in range(audit.rows):
