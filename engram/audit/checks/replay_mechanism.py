@@ -62,7 +62,8 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     if stored and not way.ends:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.warmup > SHORT:
-        return f"after {way.warmup} acting steps, acting and learning differ: outputs change with the number of calls"
+        looked = _looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
+        return looked or f"learning differs from acting once a row has played {way.warmup} steps"
     if way.ends:
         return _at_starts(audit)
     if before:
@@ -189,6 +190,7 @@ def _ignores_steps(audit: AuditContext) -> str:
     return f"learning skips steps: the observations at steps {', '.join(ignored)} of {STEPS} do not reach their outputs"
 
 
+@torch.no_grad()
 def _looks_back(audit: AuditContext, steps: int) -> str:
     """How many steps back the last output depends on an observation, in acting and in learning."""
     scenario, adapter = audit.scenario(88, rows=2, steps=steps), audit.adapter()
