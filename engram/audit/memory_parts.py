@@ -21,8 +21,8 @@ class MemoryPart(NamedTuple):
 
     name: str
     leaf: int
-    index: tuple[Any, ...] = (...,)
-    count: int = 1
+    inside: tuple[Any, ...] = (...,)
+    tensors: int = 1
 
     def changed(self, memory: Any, change: Change) -> Any:
         """The memory with a function applied to this part."""
@@ -30,7 +30,7 @@ class MemoryPart(NamedTuple):
 
     def value(self, memory: Any) -> Tensor:
         """The numbers of this part, of one tensor."""
-        return leaves(memory)[self.leaf][self.index]
+        return leaves(memory)[self.leaf][self.inside]
 
     def change_in(self, adapter: PolicyAdapter, ids: list[int], change: Change) -> None:
         """Apply a function to this part of these rows' memory, for acting."""
@@ -41,10 +41,10 @@ class MemoryPart(NamedTuple):
         numbers = count()
 
         def one(tensor: Tensor) -> Tensor:
-            if not self.leaf <= next(numbers) < self.leaf + self.count:
+            if not self.leaf <= next(numbers) < self.leaf + self.tensors:
                 return tensor
             whole = tensor.clone()
-            whole[self.index] = change(tensor[self.index])
+            whole[self.inside] = change(tensor[self.inside])
             return whole
 
         return one
@@ -60,7 +60,7 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
         found, leaf = [], 0
         for name, tensors in _named("", memory, has_cell):
             if all(tensor.is_floating_point() for tensor in tensors):
-                found.append(MemoryPart(name, leaf, count=len(tensors)))
+                found.append(MemoryPart(name, leaf, tensors=len(tensors)))
             leaf += len(tensors)
     return found if len(found) <= MOST else []
 

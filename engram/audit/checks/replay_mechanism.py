@@ -226,7 +226,7 @@ def _swapped(audit: AuditContext) -> str:
     segment = scenario.segment(actions)
     expected = adapter.learn(segment).numbers()[:, 1:]
     count = len(parts)
-    if not parts or count % 2 or any(part.count > 1 for part in parts):
+    if not parts or count % 2 or any(part.tensors > 1 for part in parts):
         return ""
     pair = "h and c" if parts[0].name.startswith("h") else f"{parts[0].name} and {parts[1].name}"
     orders = {f"{pair} are swapped": [i ^ 1 for i in range(count)]}
