@@ -40,10 +40,27 @@ def memory_used(audit: AuditContext) -> Verdict:
         )
     cause = ""
     if not passed and acting > EXACT:
-        cause = "learning does not remember: every step of a segment is computed without the steps before it"
+        cause = attempt(_inverted_in_learning, audit) or (
+            "learning does not remember: every step of a segment is computed without the steps before it"
+        )
     elif not passed and learning > EXACT:
         cause = "acting does not remember: memory is not stored after a step, or not read at the next"
     return Verdict(passed, min(acting, learning), EXACT, finding, at_least=True, cause=cause, fix=fix)
+
+
+@torch.no_grad()
+def _inverted_in_learning(audit: AuditContext) -> str:
+    """Whether learning remembers where every step is the first of an episode, though nowhere else."""
+    segment, adapter = audit.segment(10, steps=4), audit.adapter()
+    segment = replace(segment, dones=torch.ones_like(segment.dones))
+    other = random_observations(audit.spec, segment.shape, audit.generator(12))
+    other[:, -1] = segment.observations[:, -1]
+    one, two = (adapter.learn(past).numbers()[:, -1] for past in (segment, replace(segment, observations=other)))
+    if max_difference(one, two) <= EXACT:
+        return ""
+    return (
+        "in learning, the mask of episode starts is inverted: memory is cleared at every step, except where one starts"
+    )
 
 
 @torch.no_grad()
