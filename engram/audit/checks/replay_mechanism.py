@@ -118,17 +118,19 @@ def _segment_memory(audit: AuditContext) -> str:
 @torch.no_grad()
 def _from_a_step(audit: AuditContext, horizon: int) -> str:
     """Whether a long segment loses its memory at a certain step."""
-    scenario = audit.scenario(88, rows=2, steps=horizon + 2)
+    scenario = audit.scenario(88, rows=8, steps=horizon + 2)
     played = play(audit.adapter(), scenario)
     segment, adapter = scenario.segment(played.actions), audit.adapter()
     learned = adapter.learn(segment)
-    off = (abs_difference(learned.value, played.value) > tolerance(played.value)).any(0).nonzero()
-    if not len(off):
+    off = abs_difference(learned.value, played.value) > tolerance(played.value)
+    if not bool(off.any()):
         return f"in segments of {horizon} steps or more, learning computes something else than acting"
-    step = int(off[0])
+    step = int(off.any(0).nonzero()[0])
+    rows = off[:, step].nonzero().flatten().tolist()
+    tail = adapter.learn(segment[rows].steps(step))
+    if step and max_difference(tail.value, learned.value[rows, step:]) <= tolerance(tail.value):
+        which = "of a segment" if len(rows) == len(off) else f"of row {rows[0]} and at others, as some observations say"
+        return f"learning clears memory at step {step} {which}, though no episode starts there"
     if horizon <= LOOKED_AT and (cause := looks_back(audit, horizon + 2) or ignores_steps(audit)):
         return cause
-    tail = adapter.learn(segment.steps(step))
-    if step and max_difference(tail.value, learned.value[:, step:]) <= tolerance(tail.value):
-        return f"learning loses memory at step {step} of a segment, though no episode starts there"
     return f"in segments of {horizon} steps or more, learning differs from acting from step {step} on"

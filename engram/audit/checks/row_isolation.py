@@ -141,7 +141,7 @@ def _acting_cause(audit: AuditContext, scenario: Scenario) -> str:
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
     if not bool((leaks > bound)[others].any()):
-        return CALLS if _counts_calls(audit) else BY_BATCH
+        return STARTS if _starts_leak(audit) else CALLS if _counts_calls(audit) else BY_BATCH
     return _pattern(audit, (leaks > bound) & others, others)
 
 
@@ -152,6 +152,15 @@ def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Te
         other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
         leaks[row] = abs_difference(play(audit.adapter(), other).numbers[:, -1], base).amax(1)
     return leaks, tolerance(base)
+
+
+def _starts_leak(audit: AuditContext) -> bool:
+    """Whether an episode start in one row changes the outputs of others, in whole batches."""
+    scenario = audit.scenario(19, steps=3)
+    flags = torch.zeros_like(scenario.dones)
+    flags[0, 1] = True
+    one, other = (play(audit.adapter(), each).numbers[1:] for each in (scenario, scenario.with_starts(dones=flags)))
+    return max_difference(one, other) > tolerance(one)
 
 
 def _counts_calls(audit: AuditContext) -> bool:
@@ -194,6 +203,7 @@ def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "r
     return f"rows are mixed by {by}"
 
 
+STARTS = "an episode start in one row changes the outputs of other rows"
 CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
 BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
