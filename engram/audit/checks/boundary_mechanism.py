@@ -134,8 +134,8 @@ def cause_of(found: Mapping[str, Explanation]) -> str:
         frozenset({TRUNCATEDS}): "at truncation (truncateds)",
         frozenset({BOTH}): "where dones and truncateds are both set",
         frozenset({DONES, TRUNCATEDS}): "unless dones and truncateds are both set",
-        frozenset({DONES, BOTH}): "at termination (dones), only at truncation",
-        frozenset({TRUNCATEDS, BOTH}): "at truncation (truncateds), only at termination",
+        frozenset({DONES, BOTH}): "at termination (dones)",
+        frozenset({TRUNCATEDS, BOTH}): "at truncation (truncateds)",
     }.get(frozenset(found), "")
     cause = next(iter(found.values())).cause
     if not where:
