@@ -39,7 +39,7 @@ def simple_segment(audit: AuditContext) -> str:
         return cause
     if bool((value | log_prob)[:, 0].any()):
         return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
-    if cause := _by_position(audit) or ignores_steps(audit) or _swapped(audit):
+    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit):
         return cause
     return f"{STORED}: one of the two skips, scales, clamps or resets it"
 
