@@ -13,11 +13,11 @@ from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
-MOST = 12  # parts that are looked at
+MAX_PARTS = 12  # a memory with more is not examined part by part
 
 
 class MemoryPart(NamedTuple):
-    """One part: the number of its first tensor in the memory, how many there are, and what of each."""
+    """One part: `count` tensors of the memory from number `leaf` on, and in each of them the numbers at `index`."""
 
     name: str
     leaf: int
@@ -62,11 +62,11 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
             if all(tensor.is_floating_point() for tensor in tensors):
                 found.append(MemoryPart(name, leaf, count=len(tensors)))
             leaf += len(tensors)
-    return found if len(found) <= MOST else []
+    return found if len(found) <= MAX_PARTS else []
 
 
 def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
-    """Of Engram's stores, [rows, layers, h beside c]."""
+    """The parts of Engram's own memory, whose tensors are [rows, layers, h and c side by side]."""
     for leaf, (name, (layers, size)) in enumerate(policy.memory_shapes().items()):
         hidden = getattr(getattr(policy, "core", None), "hidden_size", size)
         halves = {"h": slice(0, hidden), "c": slice(hidden, size)} if size == 2 * hidden else {"memory": slice(None)}
@@ -78,7 +78,7 @@ def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
 
 
 def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, list[Tensor]]]:
-    """The tensors of a state outside the policy, in the order of `map_state`; those of a dict by row together."""
+    """Names and tensors of a memory, in the order of `map_state`. A dict with one tensor per row counts as one part."""
     if isinstance(state, Tensor):
         yield path or "memory", [state]
     elif _is_by_row(state):
@@ -114,8 +114,8 @@ def _is_pair(state: Any) -> bool:
     return all(isinstance(part, Tensor) for part in state) and state[0].shape == state[1].shape and state[0].dim() > 1
 
 
-def noise_like(seed: int) -> Change:
-    """Adds random numbers to a part of the memory."""
+def add_noise(seed: int) -> Change:
+    """A function that adds random numbers to a part of the memory."""
     generator = torch.Generator().manual_seed(seed)
     return lambda part: part + torch.randn(part.shape, generator=generator).to(part.dtype)
 

@@ -15,7 +15,7 @@ from engram.audit.checks.rehearsal import Rehearsal
 from engram.audit.checks.smallest_rehearsal import SHORT
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import MemoryPart, memory_parts, noise_like
+from engram.audit.memory_parts import MemoryPart, add_noise, memory_parts
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
@@ -24,20 +24,20 @@ STORED = "acting stores something else than the memory that learning carries fro
 STALE = "calls use a copy of the weights that was made before an update"
 
 
-def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
+def acting_cause(audit: AuditContext, rehearsal: Rehearsal) -> str:
     """Why a row in this rehearsal acts differently from one that plays alone."""
-    if way.updates:
+    if rehearsal.updates:
         return STALE
-    if way.far_ids:
-        return f"environment ids collide: rows with ids of {way.far_ids[0]} and more share the memory of others"
-    if way.slices:
+    if rehearsal.far_ids:
+        return f"environment ids collide: rows with ids of {rehearsal.far_ids[0]} and more share the memory of others"
+    if rehearsal.slices:
         return "memory is kept by a row's position in the batch, not by its environment id"
-    if way.warmup > SHORT:
-        return _after_many_steps(audit, way.warmup)
-    if way.ends:
+    if rehearsal.warmup > SHORT:
+        return _after_many_steps(audit, rehearsal.warmup)
+    if rehearsal.ends:
         return "memory is not cleared exactly where an episode starts"
-    if way.rows > 2:
-        return f"with {way.rows} rows or more, rows lose their memory or share that of others"
+    if rehearsal.rows > 2:
+        return f"with {rehearsal.rows} rows or more, rows lose their memory or share that of others"
     return "a row's outputs depend on more than its own observations since its episode began"
 
 
@@ -54,29 +54,30 @@ def _after_many_steps(audit: AuditContext, steps: int) -> str:
     return f"from {steps} calls on, outputs change with the number of calls"
 
 
-def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
+def learning_cause(audit: AuditContext, rehearsal: Rehearsal, stored: str) -> str:
     """Why learning in this rehearsal differs from acting that is right."""
-    before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
-    if way.updates:
+    before = bool(rehearsal.warmup or rehearsal.segments > 1 or rehearsal.rollouts > 1)
+    if rehearsal.updates:
         return STALE
-    if stored and not way.ends:
+    if stored and not rehearsal.ends:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
-    if way.warmup > SHORT:
-        return f"after {way.warmup} acting steps, acting and learning differ: outputs change with the number of calls"
-    if way.ends:
+    if rehearsal.warmup > SHORT:
+        steps = rehearsal.warmup
+        return f"after {steps} acting steps, acting and learning differ: outputs change with the number of calls"
+    if rehearsal.ends:
         return _at_starts(audit)
     if before:
         return _segment_memory(audit)
-    if way.memory != 1.0:
+    if rehearsal.memory != 1.0:
         return "memory that has grown large is clamped or scaled in acting or learning alone"
-    if way.repeats > 1:
+    if rehearsal.repeats > 1:
         return "a learning call changes what the next one computes"
-    if way.minibatches == "one":
+    if rehearsal.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
-    if way.horizon > 3:
-        return _from_a_step(audit, way.horizon)
-    if way.rows > 3:
-        return f"learning computes something else with {way.rows} rows or more"
+    if rehearsal.horizon > 3:
+        return _from_a_step(audit, rehearsal.horizon)
+    if rehearsal.rows > 3:
+        return f"learning computes something else with {rehearsal.rows} rows or more"
     return _simple_segment(audit)
 
 
@@ -110,7 +111,7 @@ def _segment_memory(audit: AuditContext) -> str:
     bound = tolerance(given)
     ignored = []
     for number, part in enumerate(parts := memory_parts(copy, memory)):
-        changed = copy.learn(segment, part.changed(memory, noise_like(number))).numbers()
+        changed = copy.learn(segment, part.changed(memory, add_noise(number))).numbers()
         if max_difference(changed, given) <= bound:
             ignored.append(part.name)
     if max_difference(given, empty) <= bound:

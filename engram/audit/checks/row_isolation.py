@@ -16,6 +16,8 @@ from engram.audit.scenario import PlayedRollout, Scenario, play, random_observat
 
 FAR = 900  # ids of environments that are not in the scenario
 LEAKS = 4  # steps in which what one row sees could reach another
+CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
+BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def memory_used(audit: AuditContext) -> Verdict:
@@ -168,17 +170,13 @@ def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
 
 
 def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
-    """From row, to row."""
+    """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
     source, target = leaks.nonzero()[0].tolist()
     if int(leaks.sum()) <= int(others.sum()) // 2:
         return f"row {target} {reads} row {source}"
     norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
     return f"rows are mixed by {by}"
-
-
-CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
-BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:
