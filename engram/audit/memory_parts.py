@@ -13,16 +13,16 @@ from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
-MAX_PARTS = 12  # a memory with more is not examined part by part
+MOST = 12  # a memory of more parts is not examined part by part
 
 
 class MemoryPart(NamedTuple):
-    """One part: `count` tensors of the memory from number `leaf` on, and in each of them the numbers at `index`."""
+    """One part: the number of its first tensor in the memory, how many there are, and what of each."""
 
     name: str
     leaf: int
-    index: tuple[Any, ...] = (...,)
-    count: int = 1
+    inside: tuple[Any, ...] = (...,)
+    tensors: int = 1
 
     def changed(self, memory: Any, change: Change) -> Any:
         """The memory with a function applied to this part."""
@@ -30,7 +30,7 @@ class MemoryPart(NamedTuple):
 
     def value(self, memory: Any) -> Tensor:
         """The numbers of this part, of one tensor."""
-        return leaves(memory)[self.leaf][self.index]
+        return leaves(memory)[self.leaf][self.inside]
 
     def change_in(self, adapter: PolicyAdapter, ids: list[int], change: Change) -> None:
         """Apply a function to this part of these rows' memory, for acting."""
@@ -41,10 +41,10 @@ class MemoryPart(NamedTuple):
         numbers = count()
 
         def one(tensor: Tensor) -> Tensor:
-            if not self.leaf <= next(numbers) < self.leaf + self.count:
+            if not self.leaf <= next(numbers) < self.leaf + self.tensors:
                 return tensor
             whole = tensor.clone()
-            whole[self.index] = change(tensor[self.index])
+            whole[self.inside] = change(tensor[self.inside])
             return whole
 
         return one
@@ -60,9 +60,9 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
         found, leaf = [], 0
         for name, tensors in _named("", memory, has_cell):
             if all(tensor.is_floating_point() for tensor in tensors):
-                found.append(MemoryPart(name, leaf, count=len(tensors)))
+                found.append(MemoryPart(name, leaf, tensors=len(tensors)))
             leaf += len(tensors)
-    return found if len(found) <= MAX_PARTS else []
+    return found if len(found) <= MOST else []
 
 
 def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
@@ -114,7 +114,7 @@ def _is_pair(state: Any) -> bool:
     return all(isinstance(part, Tensor) for part in state) and state[0].shape == state[1].shape and state[0].dim() > 1
 
 
-def add_noise(seed: int) -> Change:
+def noise_like(seed: int) -> Change:
     """A function that adds random numbers to a part of the memory."""
     generator = torch.Generator().manual_seed(seed)
     return lambda part: part + torch.randn(part.shape, generator=generator).to(part.dtype)

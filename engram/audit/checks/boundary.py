@@ -137,8 +137,8 @@ def boundary_learning(audit: AuditContext) -> Verdict:
         off = torch.maximum(off, difference)
         if difference.max() > bound:
             unflagged = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]
-            isolated = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
-            explained[name] = explain_learning(difference, seen, plain, unflagged, bound, isolated)
+            early = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
+            explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
     text, cause = joined(explained), cause_of(explained)
     measured = float(off.max())
     if not text:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
-from engram.audit.memory_parts import add_noise, listed, memory_parts
+from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import play
 
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
@@ -81,9 +81,9 @@ def _explain_others(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tens
 
 
 def explain_learning(
-    difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, isolated: bool
+    difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, early: bool
 ) -> Explanation:
-    """Which mistake it is, if row i starts an episode at step i. `isolated`: a start leaves other rows alone."""
+    """Which mistake it is, if row i starts an episode at step i. `early`: a start leaves other rows alone."""
     steps = len(difference)
     before = torch.ones(steps, steps).tril(-1).bool()
     row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
@@ -95,16 +95,13 @@ def explain_learning(
         cause = "memory is cleared one step too early" if by_one else "memory is cleared where no episode starts"
         return Explanation(
             f"a start also changes outputs before it, or in other rows; {first}",
-            f"in learning, {cause if isolated else 'an episode start clears the memory of another row'}",
+            f"in learning, {cause if early else 'an episode start clears the memory of another row'}",
         )
     wrong = [i for i in range(steps) if difference[i].max() > bound]
     ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
     if ignored == wrong and len(wrong) < steps - 1:
-        at = f"starts at step {', '.join(map(str, wrong))} of {steps}"
-        return Explanation(
-            f"memory is not cleared where an episode {at}; {first}",
-            f"in learning, memory is not cleared where an episode {at}",
-        )
+        where = f"{IGNORED} at step {', '.join(map(str, wrong))} of {steps}"
+        return Explanation(f"{where}; {first}", f"in learning, {where}")
     if ignored == wrong:
         return Explanation(
             f"memory is not cleared inside a segment, only at its first step if at all; {first}",
@@ -137,8 +134,8 @@ def cause_of(found: Mapping[str, Explanation]) -> str:
         frozenset({TRUNCATEDS}): "at truncation (truncateds)",
         frozenset({BOTH}): "where dones and truncateds are both set",
         frozenset({DONES, TRUNCATEDS}): "unless dones and truncateds are both set",
-        frozenset({DONES, BOTH}): "at termination (dones), only at truncation",
-        frozenset({TRUNCATEDS, BOTH}): "at truncation (truncateds), only at termination",
+        frozenset({DONES, BOTH}): "at termination (dones)",
+        frozenset({TRUNCATEDS, BOTH}): "at truncation (truncateds)",
     }.get(frozenset(found), "")
     cause = next(iter(found.values())).cause
     if not where:
@@ -172,7 +169,7 @@ def surviving_parts(audit: AuditContext) -> str:
     survive = []
     for number, part in enumerate(parts):
         other = adapter.copy()
-        part.change_in(other, ids, add_noise(number))
+        part.change_in(other, ids, noise_like(number))
         if max_difference(play(other, first).numbers, expected) > tolerance(expected):
             survive.append(part.name)
     if not survive:

@@ -53,8 +53,8 @@ def _gradient_change(
 ) -> tuple[float, float]:
     """The difference between the gradients of two segments' outputs at these steps, and their size."""
     gradients = [_gradient(adapter, segment, memory, where) for segment in (one, other)]
-    difference = torch.stack([(a - b).norm() for a, b in zip(*gradients, strict=True)]).norm()
-    return float(difference.nan_to_num(nan=torch.inf)), float(torch.stack([g.norm() for g in gradients[0]]).norm())
+    apart = torch.stack([(a - b).norm() for a, b in zip(*gradients, strict=True)]).norm()
+    return float(apart.nan_to_num(nan=torch.inf)), float(torch.stack([g.norm() for g in gradients[0]]).norm())
 
 
 def _gradient(adapter: PolicyAdapter, segment: Segment, memory: Any, where: Tensor) -> list[Tensor]:

@@ -48,8 +48,8 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     if error > bound:
         single = learning_call(audit, 1)
         kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
-        if len(kinds) < len(KINDS) and (difference := call.disproportion(call.loss(), gradients)) > bound:
-            return Verdict(False, difference, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
+        if len(kinds) < len(KINDS) and (apart := call.disproportion(call.loss(), gradients)) > bound:
+            return Verdict(False, apart, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
         for kind in {0, 1, 2} - {*kinds}:
             notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
         if not kinds:
@@ -69,12 +69,10 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     if drift > FLOAT32_GRADIENT:
         text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
         return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
-    if (difference := batch_dependence(audit)) > FLOAT32_GRADIENT:
-        text = (
-            f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {difference:.2g} of its size"
-        )
+    if (apart := batch_dependence(audit)) > FLOAT32_GRADIENT:
+        text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
         cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
-        return Verdict(False, difference, FLOAT32_GRADIENT, text, cause=cause, notes=tuple(notes))
+        return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause, notes=tuple(notes))
     text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
     return Verdict(True, error, bound, text, notes=tuple(notes))
 

@@ -57,105 +57,105 @@ class Outcome(NamedTuple):
 
 
 @torch.no_grad()
-def rehearse(audit: AuditContext, rehearsal: Rehearsal, kind: Kind = "") -> Outcome:
+def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
     """Play and learn, and compare. For one kind of fault alone, only what that needs."""
-    adapter = _prepared(audit, rehearsal)
-    learner, ids = adapter.copy(), _ids(rehearsal)
-    sampled = _sampled_rows(rehearsal) if not audit.mode_matters else []
+    adapter = _prepared(audit, way)
+    learner, ids = adapter.copy(), _ids(way)
+    sampled = _sampled_rows(way) if not audit.mode_matters else []
     references = {row: adapter.copy() for row in sampled}
-    if rehearsal.memory != 1.0:
-        play(adapter, audit.scenario(79, rows=rehearsal.rows, steps=4), ids=ids)
-        adapter.change_memory(ids, lambda part: part * rehearsal.memory if part.is_floating_point() else part)
+    if way.memory != 1.0:
+        play(adapter, audit.scenario(79, rows=way.rows, steps=4), ids=ids)
+        adapter.change_memory(ids, lambda part: part * way.memory if part.is_floating_point() else part)
         references = {}
     acting, learning, bound = [], [], 0.0
-    for rollout in range(rehearsal.rollouts):
+    for rollout in range(way.rollouts):
         adapter.begin_rollout()
         if adapter.resets_between_rollouts:
             for reference in references.values():
                 reference.reset()
-        scenario = _scenario(audit, rehearsal, rollout)
+        scenario = _scenario(audit, way, rollout)
         first = 0
         while first < scenario.steps:
-            steps = rehearsal.warmup if rehearsal.warmup and first == 0 and rollout == 0 else rehearsal.horizon
+            steps = way.warmup if way.warmup and first == 0 and rollout == 0 else way.horizon
             part = scenario.part(first, first + steps)
-            blank = first == 0 and rehearsal.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
+            blank = first == 0 and way.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
             memory = None if blank else adapter.memory_of(ids)
-            played = play(adapter, part, _order(audit, rehearsal, part, rollout), ids)
+            played = play(adapter, part, _order(audit, way, part, rollout), ids)
             bound = max(bound, tolerance(played.log_prob, played.value))
             expected = {row: _reference(reference, part, row) for row, reference in references.items()}
             acting.append(_acting_error(played, expected))
-            warming = rehearsal.warmup and first == 0 and rollout == 0
+            warming = way.warmup and first == 0 and rollout == 0
             learning.append(
                 torch.zeros_like(played.value)
                 if warming or kind == "acting"
-                else _learning_error(learner, played, memory, rehearsal)
+                else _learning_error(learner, played, memory, way)
             )
             first += steps
     outcome = Outcome(torch.cat(acting, 1), torch.cat(learning, 1), bound)
     if any(bound < outcome.measured(each) < AMPLIFIED * bound for each in ("acting", "learning")):
-        outcome = outcome._replace(bound=max(bound, _rounding(audit, rehearsal, learner)))
+        outcome = outcome._replace(bound=max(bound, _rounding(audit, way, learner)))
     return outcome
 
 
-def _rounding(audit: AuditContext, rehearsal: Rehearsal, prepared: PolicyAdapter) -> float:
+def _rounding(audit: AuditContext, way: Rehearsal, prepared: PolicyAdapter) -> float:
     """How far rounding alone may take outputs: what a change of the weights by about one rounding does to them.
 
     Large weights amplify it, and sums over batches of other sizes are rounded differently.
     """
-    scenario, outputs = _scenario(audit, rehearsal, 0), []
+    scenario, outputs = _scenario(audit, way, 0), []
     for jittered in (False, True):
         adapter = prepared.copy()
         adapter.reset()
         if jittered:
             jitter_weights(adapter.policy, audit.generator(181))
-        played = play(adapter, scenario, ids=_ids(rehearsal))
+        played = play(adapter, scenario, ids=_ids(way))
         outputs.append(torch.cat([played.value.flatten(), played.numbers.flatten()]))
     return ROUNDINGS * max_difference(*outputs)
 
 
-def _prepared(audit: AuditContext, rehearsal: Rehearsal) -> PolicyAdapter:
+def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
     adapter = audit.adapter(own_mode=True)
-    if rehearsal.updates or rehearsal.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
-        play(adapter, audit.scenario(78, rows=rehearsal.rows, steps=2), ids=_ids(rehearsal))
+    if way.updates or way.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
+        play(adapter, audit.scenario(78, rows=way.rows, steps=2), ids=_ids(way))
         adapter.reset()
-    if rehearsal.updates:
+    if way.updates:
         with torch.enable_grad():
-            train_briefly(audit, adapter, rehearsal.updates, 0.01, lambda _: None)
+            train_briefly(audit, adapter, way.updates, 0.01, lambda _: None)
         adapter = adapter.copy()
         adapter.reset()
-    if rehearsal.weights != 1.0:
-        scale_weights(adapter, rehearsal.weights)
+    if way.weights != 1.0:
+        scale_weights(adapter, way.weights)
         scale_outputs(adapter, LARGE_OUTPUTS)
     return adapter
 
 
-def _ids(rehearsal: Rehearsal) -> list[int]:
-    if not rehearsal.far_ids:
-        return list(range(rehearsal.rows))
-    blocks = (0, *rehearsal.far_ids)
-    size = max(rehearsal.rows // len(blocks), 1)
-    return [first + i for first in blocks for i in range(size)][: rehearsal.rows]
+def _ids(way: Rehearsal) -> list[int]:
+    if not way.far_ids:
+        return list(range(way.rows))
+    blocks = (0, *way.far_ids)
+    size = max(way.rows // len(blocks), 1)
+    return [first + i for first in blocks for i in range(size)][: way.rows]
 
 
-def _sampled_rows(rehearsal: Rehearsal) -> list[int]:
+def _sampled_rows(way: Rehearsal) -> list[int]:
     """First and last; of two rows only the last, since the others are compared when learning."""
-    return sorted({0, rehearsal.rows - 1}) if rehearsal.rows > 2 else [rehearsal.rows - 1]
+    return sorted({0, way.rows - 1}) if way.rows > 2 else [way.rows - 1]
 
 
-def _scenario(audit: AuditContext, rehearsal: Rehearsal, rollout: int) -> Scenario:
-    steps = rehearsal.horizon * rehearsal.segments + (rehearsal.warmup if rollout == 0 else 0)
-    scenario = audit.scenario(80 + rollout, rows=rehearsal.rows, steps=steps, end_chance=rehearsal.ends)
-    if not rehearsal.ends:
+def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
+    steps = way.horizon * way.segments + (way.warmup if rollout == 0 else 0)
+    scenario = audit.scenario(80 + rollout, rows=way.rows, steps=steps, end_chance=way.ends)
+    if not way.ends:
         return scenario
     generator = audit.generator(180 + rollout)
     dones, truncateds = scenario.dones.clone(), scenario.truncateds.clone()
-    for row in range(rehearsal.rows):  # every row has an end in what is learned, and some have two in a row
-        step = steps - 1 - int(torch.randint(max(min(rehearsal.horizon, steps) - 1, 1), (1,), generator=generator))
+    for row in range(way.rows):  # every row has an end in what is learned, and some have two in a row
+        step = steps - 1 - int(torch.randint(max(min(way.horizon, steps) - 1, 1), (1,), generator=generator))
         dones[row, step] |= row % 2 == 0
         truncateds[row, step] |= row % 2 == 1
         if row % 3 == 0 and step + 1 < steps:
             dones[row, step + 1] = True
-    if rehearsal.both_flags:
+    if way.both_flags:
         both = (dones | truncateds) & (torch.rand(dones.shape, generator=generator) < 0.4)
         dones, truncateds = dones | both, truncateds | both
     else:
@@ -163,10 +163,10 @@ def _scenario(audit: AuditContext, rehearsal: Rehearsal, rollout: int) -> Scenar
     return replace(scenario, dones=dones, truncateds=truncateds)
 
 
-def _order(audit: AuditContext, rehearsal: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
-    if rehearsal.slices:
-        return shuffled_slices(rehearsal.rows, range(part.steps), audit.generator(rollout))
-    return whole_batches(rehearsal.rows, range(part.steps))
+def _order(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
+    if way.slices:
+        return shuffled_slices(way.rows, range(part.steps), audit.generator(rollout))
+    return whole_batches(way.rows, range(part.steps))
 
 
 def _reference(adapter: PolicyAdapter, part: Scenario, row: int) -> Tensor:
@@ -189,15 +189,14 @@ def _acting_error(played: PlayedRollout, expected: dict[int, Tensor]) -> Tensor:
     return error
 
 
-def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, rehearsal: Rehearsal) -> Tensor:
+def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, way: Rehearsal) -> Tensor:
     """How far learning is from acting."""
     segment, error = played.scenario.segment(played.actions), torch.zeros_like(played.value)
-    for _ in range(rehearsal.repeats):
-        for rows in _minibatches(learner, rehearsal):
+    for _ in range(way.repeats):
+        for rows in _minibatches(learner, way):
             noted = error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps")
-            # With gradients as in training; elsewhere they take too much memory.
-            with noted, torch.set_grad_enabled(bool(rehearsal.updates)):
-                value, log_prob = _learn(learner, segment, memory, rows, rehearsal.rows)
+            with noted, torch.set_grad_enabled(bool(way.updates)):  # as in training; elsewhere it takes too much memory
+                value, log_prob = _learn(learner, segment, memory, rows, way.rows)
             differences = torch.maximum(
                 abs_difference(value, played.value[rows]), abs_difference(log_prob, played.log_prob[rows])
             )
@@ -216,13 +215,13 @@ def _learn(
     return output.value.detach(), output.log_prob.detach()
 
 
-def _minibatches(learner: PolicyAdapter, rehearsal: Rehearsal) -> Iterator[list[int]]:
-    every = list(range(rehearsal.rows))
-    if rehearsal.minibatches == "all" or not learner.learns_row_subsets:
+def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
+    every = list(range(way.rows))
+    if way.minibatches == "all" or not learner.learns_row_subsets:
         yield every
-    elif rehearsal.minibatches == "one":
+    elif way.minibatches == "one":
         yield from ([row] for row in every[:6])
     else:
         shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)
         yield shuffled
-        yield shuffled[rehearsal.rows // 2 :]
+        yield shuffled[way.rows // 2 :]

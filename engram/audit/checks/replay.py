@@ -44,7 +44,7 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
 
 class Fault(NamedTuple):
     kind: Kind
-    rehearsal: Rehearsal  # the smallest that fails
+    way: Rehearsal  # the smallest that fails
     outcome: Outcome | None
     error: str = ""
     seen: str = ""  # which outputs and steps are off, and what is seen of the memory that acting stores
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
     @property
     def text(self) -> str:
-        needed = ", ".join(conditions(self.rehearsal, self.kind)) or "even from an empty memory, without episode ends"
+        needed = ", ".join(conditions(self.way, self.kind)) or "even from an empty memory, without episode ends"
         if self.error:
             return f"{self.kind} raises {self.error} ({needed})"
         what = {
@@ -63,9 +63,9 @@ class Fault(NamedTuple):
         off = self.outcome.off(self.kind)
         step = int(off.any(0).nonzero()[0])
         row = int(off[:, step].nonzero()[0])
-        difference = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
+        apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
         seen = f"; {self.seen}" if self.seen else ""
-        return f"{what}: {needed}; first off in row {row} at step {step}, by {difference:.2g}{seen}"
+        return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}{seen}"
 
 
 def replay(audit: AuditContext) -> Verdict:
@@ -76,26 +76,26 @@ def replay(audit: AuditContext) -> Verdict:
     faults: dict[Kind, Fault] = {}
     failing: dict[Kind, Rehearsal] = {}
     notes: list[str] = []
-    for rehearsal in rehearsals(audit):
+    for way in rehearsals(audit):
         try:
-            outcome = rehearse(audit, rehearsal)
+            outcome = rehearse(audit, way)
         except Exception as error:
-            fault = _raised(audit, rehearsal, error, notes)
+            fault = _raised(audit, way, error, notes)
             if fault is not None:
                 faults.setdefault(fault.kind, fault)
             continue
         evidence = outcome if evidence is None else evidence
-        difference = max(outcome.measured("acting"), outcome.measured("learning"))
-        if difference * bound >= measured * outcome.bound:  # outputs of other sizes have other bounds
-            measured, bound = difference, outcome.bound
+        apart = max(outcome.measured("acting"), outcome.measured("learning"))
+        if apart * bound >= measured * outcome.bound:  # outputs of other sizes have other bounds
+            measured, bound = apart, outcome.bound
         for kind in ("acting", "learning"):
             if bool(outcome.off(kind).any()) and kind not in failing:
-                failing[kind] = rehearsal
+                failing[kind] = way
                 evidence = outcome
         if len(failing) == 2:
             break
-    for kind, rehearsal in failing.items():
-        faults.setdefault(kind, _found(audit, rehearsal, kind))
+    for kind, way in failing.items():
+        faults.setdefault(kind, _found(audit, way, kind))
     figure = {} if evidence is None else {"difference": torch.maximum(evidence.acting, evidence.learning)[:16, :64]}
     if not faults:
         text = f"acting, learning and a row-by-row reference agree, with {_sizes(audit)}"
@@ -122,7 +122,7 @@ def _sizes(audit: AuditContext) -> str:
     return f"{rows} rows, segments of {horizon}, {steps} acting steps, {tried}"
 
 
-def _found(audit: AuditContext, rehearsal: Rehearsal, kind: Kind) -> Fault:
+def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
     tries = 0
     explained = any("replay" in EXPLAINS.get(name, ()) for name in audit.failed)
 
@@ -136,7 +136,7 @@ def _found(audit: AuditContext, rehearsal: Rehearsal, kind: Kind) -> Fault:
         except Exception:
             return False
 
-    least = smallest(rehearsal, fails)
+    least = smallest(way, fails)
     if kind == "acting":
         return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least))
     stored = _stored(audit)
@@ -185,19 +185,19 @@ def _stored(audit: AuditContext) -> str:
     return ""
 
 
-def _raised(audit: AuditContext, rehearsal: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
+def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
     """An error is a fault, but not the refusal of an id beyond a table."""
-    if rehearsal.far_ids and rehearsal.far_ids[-1] >= TABLE_LIMIT:
-        within = tuple(first for first in rehearsal.far_ids if first < TABLE_LIMIT)
+    if way.far_ids and way.far_ids[-1] >= TABLE_LIMIT:
+        within = tuple(first for first in way.far_ids if first < TABLE_LIMIT)
         try:
-            outcome = rehearse(audit, rehearsal._replace(far_ids=within, rows=rehearsal.rows // 2))
+            outcome = rehearse(audit, way._replace(far_ids=within, rows=way.rows // 2))
         except Exception:
             pass
         else:
             notes.append(f"environment ids from {TABLE_LIMIT} on are refused: {describe(error)}")
             for kind in ("acting", "learning"):
                 if bool(outcome.off(kind).any()):
-                    return _found(audit, rehearsal._replace(far_ids=within, rows=rehearsal.rows // 2), kind)
+                    return _found(audit, way._replace(far_ids=within, rows=way.rows // 2), kind)
             return None
 
     def fails(candidate: Rehearsal) -> bool:
@@ -209,28 +209,28 @@ def _raised(audit: AuditContext, rehearsal: Rehearsal, error: Exception, notes: 
 
     text = describe(error)
     kind = "learning" if "while learning" in text else "acting"
-    return Fault(kind, smallest(rehearsal, fails), None, text)
+    return Fault(kind, smallest(way, fails), None, text)
 
 
 def _fix(fault: Fault) -> str:
-    rehearsal, acting = fault.rehearsal, fault.kind == "acting"
+    way, acting = fault.way, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
-    if rehearsal.updates:
+    if way.updates:
         return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
-    if rehearsal.minibatches == "one":
+    if way.minibatches == "one":
         return "Keep the row dimension when there is one row: no squeeze() without a dimension."
-    if rehearsal.ends and not acting:
+    if way.ends and not acting:
         return "Clear memory inside the segment wherever dones | truncateds, as acting does."
-    if rehearsal.ends:
+    if way.ends:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
-    if rehearsal.far_ids or rehearsal.slices or (acting and rehearsal.rows > 2):
+    if way.far_ids or way.slices or (acting and way.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if rehearsal.memory != 1.0 or "when stored" in fault.seen:
+    if way.memory != 1.0 or "when stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
-    if rehearsal.warmup > SHORT:
+    if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."
-    if rehearsal.warmup or rehearsal.segments > 1 or rehearsal.rollouts > 1:
+    if way.warmup or way.segments > 1 or way.rollouts > 1:
         return STORED_MEMORY
     if acting:
         return "What a row returns must depend on that row's observations since its episode began, and on nothing else."

@@ -16,8 +16,6 @@ from engram.audit.scenario import PlayedRollout, Scenario, play, random_observat
 
 FAR = 900  # ids of environments that are not in the scenario
 LEAKS = 4  # steps in which what one row sees could reach another
-CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
-BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def memory_used(audit: AuditContext) -> Verdict:
@@ -42,10 +40,27 @@ def memory_used(audit: AuditContext) -> Verdict:
         )
     cause = ""
     if not passed and acting > EXACT:
-        cause = "learning does not remember: every step of a segment is computed without the steps before it"
+        cause = attempt(_inverted_in_learning, audit) or (
+            "learning does not remember: every step of a segment is computed without the steps before it"
+        )
     elif not passed and learning > EXACT:
         cause = "acting does not remember: memory is not stored after a step, or not read at the next"
     return Verdict(passed, min(acting, learning), EXACT, finding, at_least=True, cause=cause, fix=fix)
+
+
+@torch.no_grad()
+def _inverted_in_learning(audit: AuditContext) -> str:
+    """Whether learning remembers where every step is the first of an episode, though nowhere else."""
+    segment, adapter = audit.segment(10, steps=4), audit.adapter()
+    segment = replace(segment, dones=torch.ones_like(segment.dones))
+    other = random_observations(audit.spec, segment.shape, audit.generator(12))
+    other[:, -1] = segment.observations[:, -1]
+    one, two = (adapter.learn(past).numbers()[:, -1] for past in (segment, replace(segment, observations=other)))
+    if max_difference(one, two) <= EXACT:
+        return ""
+    return (
+        "in learning, the mask of episode starts is inverted: memory is cleared at every step, except where one starts"
+    )
 
 
 @torch.no_grad()
@@ -126,7 +141,7 @@ def _acting_cause(audit: AuditContext, scenario: Scenario) -> str:
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
     if not bool((leaks > bound)[others].any()):
-        return CALLS if _counts_calls(audit) else BY_BATCH
+        return STARTS if _starts_leak(audit) else CALLS if _counts_calls(audit) else BY_BATCH
     return _pattern(audit, (leaks > bound) & others, others)
 
 
@@ -137,6 +152,15 @@ def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Te
         other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
         leaks[row] = abs_difference(play(audit.adapter(), other).numbers[:, -1], base).amax(1)
     return leaks, tolerance(base)
+
+
+def _starts_leak(audit: AuditContext) -> bool:
+    """Whether an episode start in one row changes the outputs of others, in whole batches."""
+    scenario = audit.scenario(19, steps=3)
+    flags = torch.zeros_like(scenario.dones)
+    flags[0, 1] = True
+    one, other = (play(audit.adapter(), each).numbers[1:] for each in (scenario, scenario.with_starts(dones=flags)))
+    return max_difference(one, other) > tolerance(one)
 
 
 def _counts_calls(audit: AuditContext) -> bool:
@@ -177,6 +201,11 @@ def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "r
     norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
     return f"rows are mixed by {by}"
+
+
+STARTS = "an episode start in one row changes the outputs of other rows"
+CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
+BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:
