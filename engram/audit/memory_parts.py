@@ -13,7 +13,7 @@ from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
-MOST = 12  # parts that are looked at
+MOST = 12  # a memory of more parts is not examined part by part
 
 
 class MemoryPart(NamedTuple):
@@ -66,7 +66,7 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
 
 
 def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
-    """Of Engram's stores, [rows, layers, h beside c]."""
+    """The parts of Engram's own memory, whose tensors are [rows, layers, h and c side by side]."""
     for leaf, (name, (layers, size)) in enumerate(policy.memory_shapes().items()):
         hidden = getattr(getattr(policy, "core", None), "hidden_size", size)
         halves = {"h": slice(0, hidden), "c": slice(hidden, size)} if size == 2 * hidden else {"memory": slice(None)}
@@ -78,7 +78,7 @@ def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
 
 
 def _named(path: str, state: Any, has_cell: bool) -> Iterator[tuple[str, list[Tensor]]]:
-    """The tensors of a state outside the policy, in the order of `map_state`; those of a dict by row together."""
+    """Names and tensors of a memory, in the order of `map_state`. A dict with one tensor per row counts as one part."""
     if isinstance(state, Tensor):
         yield path or "memory", [state]
     elif _is_by_row(state):
@@ -115,7 +115,7 @@ def _is_pair(state: Any) -> bool:
 
 
 def noise_like(seed: int) -> Change:
-    """Adds random numbers to a part of the memory."""
+    """A function that adds random numbers to a part of the memory."""
     generator = torch.Generator().manual_seed(seed)
     return lambda part: part + torch.randn(part.shape, generator=generator).to(part.dtype)
 

@@ -51,8 +51,8 @@ def joint_choices(space: spaces.Space) -> int | None:
 def encode_action(space: spaces.Space, action: Any, size: int) -> np.ndarray:
     """An action of the environment as numbers for a policy: one-hots for choices.
 
-    If `size` is the number of combinations, there is one one-hot of all of them. The cells that a policy has visited
-    are then a sum of inputs; from rows and columns apart, a sum could not tell which of them belong together.
+    If `size` is the number of combinations, there is one one-hot of all of them. A policy can then remember the cells
+    it chose by adding up its inputs; a sum of separate rows and columns would not say which row goes with which column.
     """
     if isinstance(space, spaces.MultiDiscrete) and size == joint_choices(space) != spaces.flatdim(space):
         encoded = np.zeros(size, np.float32)

@@ -60,7 +60,7 @@ class OneHot(ObservationNormalizer):
     """Symbols [N, *shape] to one-hots [N, cells * entries], or with `per_cell` [N * cells, entries], normalised.
 
     Rare symbols stand out: one object among many cells of wall would otherwise be a small part of the input. Before any
-    update one-hots are 0 and 1. Values out of range are no symbol.
+    update one-hots are 0 and 1. A value out of range sets no entry.
     """
 
     channel: Tensor

@@ -83,7 +83,7 @@ def _explain_others(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tens
 def explain_learning(
     difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, early: bool
 ) -> Explanation:
-    """Row i starts an episode at step i; `early`: a start of one row alone acts before it."""
+    """Which mistake it is, if row i starts an episode at step i. `early`: a start leaves other rows alone."""
     steps = len(difference)
     before = torch.ones(steps, steps).tril(-1).bool()
     row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
@@ -100,8 +100,8 @@ def explain_learning(
     wrong = [i for i in range(steps) if difference[i].max() > bound]
     ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
     if ignored == wrong and len(wrong) < steps - 1:
-        at = f"starts at step {', '.join(map(str, wrong))} of {steps}"
-        return Explanation(f"memory is not cleared where an episode {at}; {first}", f"in learning, {IGNORED[:-7]} {at}")
+        where = f"{IGNORED} at step {', '.join(map(str, wrong))} of {steps}"
+        return Explanation(f"{where}; {first}", f"in learning, {where}")
     if ignored == wrong:
         return Explanation(
             f"memory is not cleared inside a segment, only at its first step if at all; {first}",

@@ -194,7 +194,7 @@ def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
 
 
 def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
-    """From row, to row."""
+    """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
     source, target = leaks.nonzero()[0].tolist()
     if int(leaks.sum()) <= int(others.sum()) // 2:
         return f"row {target} {reads} row {source}"
