@@ -185,6 +185,13 @@ def test_a_return_that_still_rises_from_the_ceiling_gets_no_alarm():
     assert names(late, MEMORY_TASK) == []
 
 
+def test_a_return_below_that_of_agents_without_memory_is_not_blamed_on_memory():
+    setup = MEMORY_TASK._replace(ceiling=0.5)
+    diagnosis = diagnose(Columns(records(flat)), setup)
+    assert diagnosis.verdict == "unknown"
+    assert "0.5 is possible without memory: first of all it needs more steps" in diagnosis.summary
+
+
 def test_without_memory_nobody_expects_more_than_the_ceiling():
     columns = Columns(records(flat, **{"value/explained_variance": 0.0}))
     diagnosis = diagnose(columns, MEMORY_TASK._replace(memory="off"))
