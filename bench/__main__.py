@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import learning, plots, story
+from bench import learning, plots, story, worker_kills
 from bench.peers import solve
 from bench.peers.catalogue import PEERS
 from bench.peers.race import DEFAULT_VENVS, TASKS, PeerOptions, measure
@@ -20,6 +20,8 @@ Only here (make bench ARGS="VERB …"):
   solve     seconds until a task is solved, Engram and other systems
   story     what memory bugs do to learning, and what tells
   learning  collect runs into one result file
+  worker-kills
+            an hour of training with a worker killed each minute
   plot      plot results: races as bars, runs as learning curves"""
 
 
@@ -34,6 +36,8 @@ def main(words: Sequence[str]) -> int:
             return story.main(rest)
         if verb == "learning":
             return learning.main(rest)
+        if verb == "worker-kills":
+            return worker_kills.main(rest)
         if verb == "plot":
             return plots.main(rest)
     except UserError as error:

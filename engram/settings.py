@@ -1,6 +1,20 @@
 """The base of all settings models, and the errors for users' mistakes."""
 
+import re
+
 from pydantic import BaseModel, ConfigDict
+
+# Characters that command a terminal or reverse text: with them a stranger's file could hide what is shown.
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text without control characters, except for new lines and tabs.
+
+    >>> printable("fast\\x1b[2K")
+    'fast�[2K'
+    """
+    return CONTROL.sub("\ufffd", text)
 
 
 class Settings(BaseModel):
@@ -21,6 +35,9 @@ class UserError(Exception):
     """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class SettingsError(UserError):

@@ -148,7 +148,10 @@ def _import_from_current_folder() -> None:
 
     Not in the directory of a run, which may be a stranger's: packages that libraries look for could be there.
     """
-    folder = os.getcwd()
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed: change to one that exists (cd)") from None
     parents = [Path(folder), *Path(folder).parents[:2]]  # a run has checkpoints/epoch_N in it
     in_a_run = any((parent / "settings.yaml").exists() for parent in parents)
     if folder not in sys.path and not in_a_run:

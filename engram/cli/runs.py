@@ -12,7 +12,7 @@ from engram.cli.arguments import ArgumentParser
 from engram.cli.run_arguments import split_words
 from engram.display.formatting import count, number
 from engram.runs.state import RunState, differing_settings, list_runs
-from engram.settings import UserError
+from engram.settings import UserError, printable
 
 DESCRIPTION = """Lists the runs of a directory, the latest first: finished, running, stopped (the same command resumes
 them), empty (no checkpoint yet) or unreadable; their steps, their return over the most recent episodes, how long ago
@@ -48,7 +48,7 @@ def table(runs: Sequence[RunState], differing: dict[str, dict]) -> Table:
         steps = count(run.steps) if run.total_steps is None else f"{count(run.steps)} of {count(run.total_steps)}"
         differs = " ".join(f"{name}={_shown(value)}" for name, value in differing.get(run.name, {}).items())
         cells = (run.name, run.state, steps, number(run.mean_return), age(run.age), differs)
-        grid.add_row(*(Text(cell) for cell in cells))
+        grid.add_row(*(Text(printable(cell)) for cell in cells))
     return grid
 
 

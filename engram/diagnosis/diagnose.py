@@ -5,7 +5,7 @@ from engram.diagnosis.course import FEWEST_EPOCHS, FIRST, LAST, Course
 from engram.diagnosis.finding import Diagnosis, Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 # Faults of the environment, whatever the agent makes of it.
 BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging_observation)

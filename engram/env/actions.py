@@ -29,9 +29,8 @@ def policy_action_space(
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        if joint and (combinations := math.prod(map(int, space.nvec.ravel()))) <= MAX_JOINT:
-            return spaces.Discrete(combinations)
-        return spaces.MultiDiscrete(space.nvec.ravel())
+        combinations = joint_choices(space) if joint else None
+        return spaces.Discrete(combinations) if combinations else spaces.MultiDiscrete(space.nvec.ravel())
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiDiscrete(np.full(int(np.prod(space.shape)), 2))
     if isinstance(space, spaces.Box):
@@ -41,6 +40,25 @@ def policy_action_space(
         f"{where}: actions are {space}, expected Discrete, MultiDiscrete, MultiBinary or Box: "
         f"convert them with a wrapper"
     )
+
+
+def joint_choices(space: spaces.Space) -> int | None:
+    """The number of combinations of several choices, if they are few enough to be chosen as one."""
+    combinations = math.prod(map(int, space.nvec.ravel())) if isinstance(space, spaces.MultiDiscrete) else 0
+    return combinations if 0 < combinations <= MAX_JOINT else None
+
+
+def encode_action(space: spaces.Space, action: Any, size: int) -> np.ndarray:
+    """An action of the environment as numbers for a policy: one-hots for choices.
+
+    If `size` is the number of combinations, there is one one-hot of all of them. The cells that a policy has visited
+    are then a sum of inputs; from rows and columns apart, a sum could not tell which of them belong together.
+    """
+    if isinstance(space, spaces.MultiDiscrete) and size == joint_choices(space) != spaces.flatdim(space):
+        encoded = np.zeros(size, np.float32)
+        encoded[np.ravel_multi_index(np.ravel(action - space.start), tuple(space.nvec.ravel()))] = 1
+        return encoded
+    return np.asarray(spaces.flatten(space, action), np.float32)
 
 
 def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from engram.config.sweep import SearchRange, SweepSettings, command_line, trial_name
 from engram.env.registry import adapter_path
+from engram.runs.cma_sampler import SafeCmaEsSampler
 from engram.runs.group import with_no_workers
 from engram.runs.pool import Finished, RunPool, Train
 from engram.settings import UserError
@@ -212,7 +213,7 @@ def _sampler(settings: SweepSettings) -> optuna.samplers.BaseSampler:
     samplers: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
         "tpe": optuna.samplers.TPESampler,
         "random": optuna.samplers.RandomSampler,
-        "cmaes": optuna.samplers.CmaEsSampler,
+        "cmaes": SafeCmaEsSampler,
         "gp": optuna.samplers.GPSampler,
         "qmc": optuna.samplers.QMCSampler,
     }

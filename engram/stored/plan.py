@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from engram.settings import Settings
-from engram.stored.files import MEGABYTE, UnreadableError, read_json
+from engram.stored.files import MEGABYTE, UnreadableError, has_control_characters, read_json
 
 PLAN_FILE = "plan.json"
 
@@ -80,6 +80,7 @@ def write_plan(directory: Path, plan: StoredPlan) -> None:
 def read_plan(directory: Path) -> StoredPlan | None:
     """The plan stored with a run; None if there is none, or none that can be read."""
     try:
-        return StoredPlan.model_validate(read_json(directory / PLAN_FILE, MEGABYTE, inside=directory))
+        content = read_json(directory / PLAN_FILE, MEGABYTE, inside=directory)
+        return None if has_control_characters(content) else StoredPlan.model_validate(content)
     except (UnreadableError, ValidationError):
         return None

@@ -49,15 +49,17 @@ class Storage:
 
     def _return_to_folder(self) -> None:
         """Undo an environment's `os.chdir`, after which a relative path would mean a different directory."""
-        if not self.directory.is_absolute() and Path.cwd() != self._folder:
+        if self.directory.is_absolute() or _current_folder() == self._folder:
+            return
+        if (current := _current_folder()) is not None:
             log.warning(
                 "the environment changed the working directory to %s; it is %s again, so that %s stays the same "
                 "directory. An absolute runs_dir= lets the environment keep it",
-                Path.cwd(),
+                current,
                 self._folder,
                 self.directory,
             )
-            os.chdir(self._folder)
+        os.chdir(self._folder)
 
     def _failed(self, what: str, error: OSError) -> None:
         now = time.monotonic()
@@ -138,6 +140,14 @@ class LineFile:
             raise
         self._file.close()
         self._file = new
+
+
+def _current_folder() -> Path | None:
+    """None if it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _write_all(file: BinaryIO, content: bytes) -> None:

@@ -225,3 +225,11 @@ def test_a_wait_policy_set_by_the_user_stays(environment, name, value):
     choose_wait_policy()
     assert os.environ[name] == value
     assert os.environ.get("OMP_WAIT_POLICY") == (value if name == "OMP_WAIT_POLICY" else None)
+
+
+def test_a_current_folder_that_was_removed_gets_a_message(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["runs"]) == 2
+    assert capsys.readouterr().err == "the current folder was removed: change to one that exists (cd)\n"

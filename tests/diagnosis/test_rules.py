@@ -8,7 +8,7 @@ import pytest
 from engram.diagnosis.diagnose import diagnose
 from engram.diagnosis.live import LiveDiagnosis
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 EPOCHS = 40
 SETUP = Setup(

@@ -263,3 +263,15 @@ def test_an_environment_that_changes_the_working_directory_does_not_move_the_run
     assert storage.attempt("a file", lambda: Path("x/file").write_text("whole"))
     assert (tmp_path / "lines.txt").read_text() == "one\n"
     assert (tmp_path / "x" / "file").read_text() == "whole"
+
+
+def test_a_current_folder_that_was_removed_and_made_again_is_written_again(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    storage = Storage(Path("x"), timeout=10.0)
+    folder.rmdir()
+    assert not storage.attempt("a file", lambda: Path("x/file").write_text("whole"))
+    folder.mkdir()
+    assert storage.attempt("a file", lambda: Path("x/file").write_text("whole"))
+    assert (folder / "x" / "file").read_text() == "whole"

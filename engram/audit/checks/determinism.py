@@ -21,9 +21,12 @@ def determinism(audit: AuditContext) -> Verdict:
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
         text += "" if always else " in training mode, as with dropout"
-        return Verdict(False, None, None, text, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
+        dropout = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.Dropout)]
+        by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
+        cause = f"the policy draws random numbers in {drawn or always}{by}"
+        return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
     if changed := _changed_by_calls(audit):
-        return Verdict(False, None, None, changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
+        return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
     for _ in range(2):
@@ -43,7 +46,7 @@ def _changed_by_calls(audit: AuditContext) -> str:
     """Why a repeated learning call gives different outputs, if it does."""
     if audit.learning_error:
         return ""
-    adapter, segment = audit.adapter(own_mode=True), audit.segment(85)
+    adapter, segment = audit.adapter(own_mode=True), audit.segment(85, end_chance=0.2)
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
     memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engram.settings import printable
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, read_json, require_inside
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.state import problem_of
@@ -54,7 +55,7 @@ def mismatches(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], fi
     for name, tensor in tensors.items():
         own = expected.get(name)
         if own is None:
-            problems.append(f"{name} is unexpected")
+            problems.append(f"{printable(name[:100])} is unexpected")
         elif tensor.shape != own.shape:
             problems.append(f"{name} is {list(tensor.shape)}, expected {list(own.shape)}")
         elif tensor.dtype != own.dtype:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from engram.env.spec import EnvSpec
+from engram.stored.files import has_control_characters
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -67,6 +68,8 @@ class CheckpointState(_Part):
 
 def problem_of(state: Any) -> str | None:
     """What is wrong with the state of a checkpoint, if anything."""
+    if has_control_characters(state):
+        return "a name in it holds control characters"
     try:
         CheckpointState.model_validate(state)
     except ValidationError as error:
