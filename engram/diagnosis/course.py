@@ -50,10 +50,11 @@ class Course:
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of an epoch's mean return around its neighbours."""
+        """The standard deviation of an epoch's mean return around those of its neighbours, so that a trend is none."""
         if len(self.returns.mean) < 3:
             return 0.0
-        return float(np.median(np.abs(np.diff(self.returns.mean))) / (0.6745 * math.sqrt(2)))
+        around = np.diff(self.returns.mean, 2) / 2
+        return float(np.median(np.abs(around)) / (0.6745 * math.sqrt(1.5)))
 
     @cached_property
     def range(self) -> float:

@@ -101,6 +101,8 @@ def _shorter_episodes(course: Course) -> str:
 
 def _about_memory(course: Course, setup: Setup) -> str:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
+    if rules.below_ceiling(course, setup):
+        return f" {setup.ceiling:.3g} is possible without memory: first of all it needs more steps."
     if setup.memory == "off":
         return " Memory is off (trainer.memory): what must be remembered is not learned."
     if length <= setup.bptt_horizon:
