@@ -12,6 +12,9 @@ from engram.stored.files import MEGABYTE, UnreadableError, read_text
 MAX_BYTES = MEGABYTE
 MAX_DEPTH = 50
 MAX_VALUES = 20_000  # after aliases are expanded
+MAX_DIGITS = 1000  # of a number: hexadecimal ones cannot be shown, and those in base 60 (1:30:00) take quadratic time
+
+_NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fA-FxXo_:.+-]*")
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -73,6 +76,9 @@ def _check_bounds(text: str, where: str) -> None:
             open_nodes.append((event.anchor, values))
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
+            number = event.implicit[0] or event.tag  # not quoted
+            if number and len(event.value) > MAX_DIGITS and _NUMBER.fullmatch(event.value):
+                raise UnreadableError(f"{where}: {event.value[:20]}… is a number of more than {MAX_DIGITS} characters")
             if event.anchor:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionEndEvent):
