@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from engram.api.run import Run
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import MetricsReader, read_metrics
 
@@ -40,3 +41,9 @@ def test_a_reader_starts_over_when_a_resumed_run_has_dropped_records(tmp_path):
     file.write_text('{"epoch": 1}\n{"epoch": 2, "x": 2}\n{"epoch": 3}\n')  # as long as before, and longer
     assert reader.rewound()
     assert [record["epoch"] for record in reader.new_records()] == [1, 2, 3]
+
+
+def test_the_steps_of_a_run_are_those_of_its_last_record_that_has_them(tmp_path):
+    lines = ['{"steps": 96}', '{"steps": "x"}', '{"steps": NaN}', '{"epoch": 4}']
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert Run(tmp_path).steps == 96
