@@ -135,6 +135,6 @@ def directory_of(run: Any) -> Path:
     if run == "":
         raise UserError(NO_VALUE.format(name="run"))
     path = Path(run)
-    if (path / SETTINGS_FILE).is_file():
+    if os.path.isfile(path / SETTINGS_FILE):
         return path
     return find_run(path.name, Path("runs") if path.parent == Path() else path.parent)
