@@ -20,7 +20,6 @@ CAUSES: list[tuple[Any, str, str]] = [
     (episodes.ClearsTheNextRow, "boundary_acting", "an episode start clears the memory of another row, not its own"),
     (episodes.LearningClearsEarly, "boundary_learning", "in learning, memory is cleared one step too early"),
     (memory.CriticsMemoryNeverCleared, "boundary_acting", "the value still reads memory from before"),
-    (memory.ProjectedCellNotCleared, "boundary_acting", "is not cleared where an episode starts"),
     (storage.KeyedBySliceStart, "row_isolation", "position in the batch, not by its environment id"),
     (memory.StatisticsOfTheBatch, "row_isolation", "rows are mixed by statistics over the batch"),
     (learning.RowsAndStepsSwapped, "row_isolation", "rows and steps are mixed up"),

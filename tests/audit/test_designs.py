@@ -137,7 +137,7 @@ WRONG = [
     Wrong(episodes.ClearsEverAfter, "boundary_learning", ""),
     Wrong(episodes.ClearsHalfTheUnits, "boundary_acting", "only in part"),
     Wrong(episodes.FadesInsteadOfClearing, "boundary_acting", "only in part"),
-    Wrong(episodes.ClearsTheNextRow, "boundary_acting", "rows in the middle of their episode"),
+    Wrong(episodes.ClearsTheNextRow, "boundary_acting", "rows 2 and 5 are cleared"),
     Wrong(episodes.TakesItsNeighboursMemory, "row_isolation", "change the outputs of row"),
     Wrong(episodes.GreedyPreviousAction, "replay", "learning differs from acting"),
     Wrong(episodes.RemembersTheGreedyAction, "replay", "learning differs from acting"),

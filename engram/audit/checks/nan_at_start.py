@@ -27,15 +27,15 @@ def nan_at_start(audit: AuditContext) -> Verdict:
     spoiled = [name for name, spoils in kinds.items() if spoils(audit, AFTER)]
     if not spoiled:
         return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start")
-    lasting = [name for name in spoiled if kinds[name](audit, LONG)]
-    if not lasting:
+    # In learning, a segment's steps are computed together: only acting shows whether a NaN leaves.
+    if "acting" in spoiled and not _acting_spoiled(audit, LONG):
         note = (
             f"in {' and '.join(spoiled)}, it reaches outputs until it leaves the window: masked attention multiplies "
             "it by 0. torch.where(starts, 0, window) would replace it"
         )
         return Verdict(True, 0, 0, "a NaN in memory is gone some steps after an episode start", notes=(note,))
-    text = f"a NaN in memory survives an episode start in {' and '.join(lasting)}: memory is multiplied, not replaced"
-    return Verdict(False, len(lasting), 0, text)
+    text = f"a NaN in memory survives an episode start in {' and '.join(spoiled)}: memory is multiplied, not replaced"
+    return Verdict(False, len(spoiled), 0, text)
 
 
 def _acting_spoiled(audit: AuditContext, steps: int) -> bool:

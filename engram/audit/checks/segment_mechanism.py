@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,8 +161,12 @@ def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
     """Memory in which each part has the numbers of another."""
     values, changed = [part.value(memory) for part in parts], memory
     for part, other in zip(parts, order, strict=True):
-        changed = part.changed(changed, lambda _, value=values[other]: value)
+        changed = part.changed(changed, partial(_instead, values[other]))
     return changed
+
+
+def _instead(value: Tensor, _: Tensor) -> Tensor:
+    return value
 
 
 def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
