@@ -114,6 +114,11 @@ def _is_pair(state: Any) -> bool:
     return all(isinstance(part, Tensor) for part in state) and state[0].shape == state[1].shape and state[0].dim() > 1
 
 
+def replace_by(value: Tensor) -> Change:
+    """A function that puts these numbers in place of a part of the memory."""
+    return lambda _: value
+
+
 def noise_like(seed: int) -> Change:
     """A function that adds random numbers to a part of the memory."""
     generator = torch.Generator().manual_seed(seed)

@@ -22,7 +22,8 @@ def cut_parts(audit: AuditContext) -> str:
     """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
     call = learning_call(audit, FEW)
     parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
-    cut, whole = [], []
+    cut: list[str] = []
+    whole: list[str] = []
     for number, part in enumerate(parts):
         given, true = _derivatives(call, part, number)
         if abs(true) > 1e-6:

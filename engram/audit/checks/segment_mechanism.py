@@ -12,7 +12,7 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import MemoryPart, memory_parts
+from engram.audit.memory_parts import MemoryPart, memory_parts, replace_by
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
@@ -160,7 +160,7 @@ def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
     """Memory in which each part has the numbers of another."""
     values, changed = [part.value(memory) for part in parts], memory
     for part, other in zip(parts, order, strict=True):
-        changed = part.changed(changed, lambda _, value=values[other]: value)
+        changed = part.changed(changed, replace_by(values[other]))
     return changed
 
 
