@@ -1,5 +1,6 @@
 """Finds the policy to audit: by its name, a file, a run or a class."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,7 @@ def _from_code(reference: str, words: Sequence[str], given: Mapping[str, Any] | 
 
 def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
-    path = next((path for path in (Path(reference), Path("runs") / reference) if path.is_dir()), None)
+    path = next((path for path in (Path(reference), Path("runs") / reference) if os.path.isdir(path)), None)
     if path is None:
         known = [*dict.fromkeys([*POLICIES, *choices("agent"), "all"])]
         raise CannotAuditError(

@@ -1,5 +1,6 @@
 """Run: a run on disk, with its settings, metrics and checkpoints. `engram.open` opens one."""
 
+import math
 import os
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from engram.config.overrides import NO_VALUE
 from engram.config.run import RunSettings
 from engram.settings import UserError
 from engram.stored.files import check_writable, file_in_run
-from engram.stored.metrics import read_metrics
+from engram.stored.metrics import MetricsReader, is_number, read_metrics
 from engram.training.checkpoint import list_checkpoints
 
 if TYPE_CHECKING:
@@ -62,8 +63,12 @@ class Run:
     @property
     def steps(self) -> int:
         """Agent-steps so far."""
-        records = self.records
-        return records[-1]["steps"] if records else 0
+        last = 0
+        for record in MetricsReader(self.directory).new_records():
+            steps = record.get("steps")
+            if is_number(steps) and math.isfinite(steps):
+                last = int(steps)
+        return last
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -129,6 +134,6 @@ def directory_of(run: Any) -> Path:
     if run == "":
         raise UserError(NO_VALUE.format(name="run"))
     path = Path(run)
-    if (path / SETTINGS_FILE).is_file():
+    if os.path.isfile(path / SETTINGS_FILE):
         return path
     return find_run(path.name, Path("runs") if path.parent == Path() else path.parent)

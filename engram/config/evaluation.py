@@ -3,6 +3,7 @@
 They are checked before torch is imported.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -89,7 +90,7 @@ def load_request(
 def find_run(name: str, runs_dir: Path) -> Path:
     """The directory of a run, by its name or its path; raises with the nearest name."""
     for directory in (runs_dir / name, Path(name)):
-        if (directory / SETTINGS_FILE).is_file():
+        if os.path.isfile(directory / SETTINGS_FILE):
             return directory
     runs = sorted(file.parent.name for file in runs_dir.glob(f"*/{SETTINGS_FILE}"))
     if not runs:

@@ -15,6 +15,8 @@ from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
+SIZED = ("frame_stack", "resize", "AtariPreprocessing")  # wrappers whose arguments are sizes
+MAX_SIZE = 10_000  # of them: stored settings may be a stranger's
 OBSERVED = "observation"  # the environment's own observation, beside the previous action
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
@@ -122,6 +124,8 @@ def wrap(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> gym
     for given in wrappers:
         name, arguments, options = _read(given)
         wrapper = _imported(name) if ":" in name else _named(name)
+        if name in SIZED:
+            _check_sizes(name, [*arguments, *options.values()])
         called = ", ".join(["env", *map(repr, arguments), *(f"{key}={value!r}" for key, value in options.items())])
         with explained(f"env.wrappers: {name}({called}) does not fit around {env}"):
             env = wrapper(env, *arguments, **options)
@@ -138,6 +142,14 @@ def _read(given: str | Mapping[str, Any]) -> tuple[str, list[Any], dict[str, Any
     if value is None:
         return str(name), [], {}
     return (str(name), [], dict(value)) if isinstance(value, Mapping) else (str(name), [value], {})
+
+
+def _check_sizes(name: str, values: Sequence[Any]) -> None:
+    for value in values:
+        if isinstance(value, list | tuple):
+            _check_sizes(name, value)
+        elif isinstance(value, int | float) and value > MAX_SIZE:
+            raise UserError(f"env.wrappers: {name}: {value} is too large: at most {MAX_SIZE}")
 
 
 def unwrap_rows(env: gymnasium.Env) -> tuple[gymnasium.Env, list[Transform]]:

@@ -18,6 +18,8 @@ MEGABYTE = 2**20
 MAX_YAML_BYTES = MEGABYTE
 MAX_YAML_DEPTH = 50
 MAX_YAML_VALUES = 20_000  # after aliases are expanded
+MAX_YAML_DIGITS = 1000  # hexadecimal numbers cannot be shown, those in base 60 (1:30:00) take quadratic time
+_YAML_NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fA-FxXo_:.+-]*")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -191,6 +193,9 @@ def _check_yaml_bounds(text: str, where: str) -> None:
             open_nodes.append((event.anchor, values))
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
+            number = event.implicit[0] or event.tag  # not quoted
+            if number and len(event.value) > MAX_YAML_DIGITS and _YAML_NUMBER.fullmatch(event.value):
+                raise UnreadableError(f"{where}: {event.value[:20]}… is a number of over {MAX_YAML_DIGITS} characters")
             if event.anchor:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -30,7 +30,7 @@ class Storage:
     def __init__(self, directory: Path, timeout: float, restore: Callable[[], None] | None = None) -> None:
         self.directory, self.timeout = directory, timeout
         self._restore = restore or (lambda: directory.mkdir(parents=True, exist_ok=True))
-        self._folder = Path.cwd()
+        self._folder = _current_folder()
         self._failing: dict[str, float] = {}  # what cannot be written -> since when
         self._warned = -WARN_INTERVAL
 
@@ -49,9 +49,10 @@ class Storage:
 
     def _return_to_folder(self) -> None:
         """Undo an environment's `os.chdir`, after which a relative path would mean a different directory."""
-        if self.directory.is_absolute() or _current_folder() == self._folder:
+        current = _current_folder()
+        if self.directory.is_absolute() or self._folder in (None, current):
             return
-        if (current := _current_folder()) is not None:
+        if current is not None:
             log.warning(
                 "the environment changed the working directory to %s; it is %s again, so that %s stays the same "
                 "directory. An absolute runs_dir= lets the environment keep it",
@@ -59,7 +60,7 @@ class Storage:
                 self._folder,
                 self.directory,
             )
-        os.chdir(self._folder)
+        os.chdir(str(self._folder))
 
     def _failed(self, what: str, error: OSError) -> None:
         now = time.monotonic()

@@ -318,3 +318,10 @@ def test_a_page_that_cannot_be_written_is_one_message(path, message, run):
 def test_a_number_of_environments_is_a_number():
     with pytest.raises(engram.UserError, match="num_envs: 'four' is not a whole number"):
         engram.make_env("recall", num_envs="four")
+
+
+@pytest.mark.parametrize("use", [engram.open, engram.load, engram.evaluate])
+def test_a_name_too_long_for_a_file_gets_the_message_of_an_unknown_run(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(engram.UserError, match="there are no runs in"):
+        use("x" * 300)

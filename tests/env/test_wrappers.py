@@ -45,6 +45,14 @@ def test_masking_after_a_wrapper_that_changed_the_observation_is_refused():
         wrap(gymnasium.make("CartPole-v1"), ["TimeAwareObservation", "mask_velocity"])
 
 
+@pytest.mark.parametrize(
+    "wrapper", [{"frame_stack": 10**9}, {"resize": [10**6, 10**6]}, {"frame_stack": {"stack_size": 10**9}}]
+)
+def test_sizes_that_no_memory_holds_are_refused_at_once(wrapper):
+    with pytest.raises(UserError, match="is too large: at most 10000"):
+        wrap(gymnasium.make("CartPole-v1"), [wrapper])
+
+
 def test_wrappers_are_applied_innermost_first():
     env = wrap(gymnasium.make("CartPole-v1"), ["mask_velocity", "TimeAwareObservation"])
     observation, _ = env.reset(seed=1)

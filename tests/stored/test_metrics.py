@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from engram.api.run import Run
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, MetricsReader, read_columns, read_metrics
 
@@ -81,3 +82,9 @@ def test_hostile_records_are_bounded(tmp_path):
     assert len(columns.names) == 1000
     assert columns.epochs == 2
     assert columns.not_finite == {"m1": 2}
+
+
+def test_the_steps_of_a_run_are_those_of_its_last_record_that_has_them(tmp_path):
+    lines = ['{"steps": 96}', '{"steps": "x"}', '{"steps": NaN}', '{"epoch": 4}']
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert Run(tmp_path).steps == 96

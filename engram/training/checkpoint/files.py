@@ -32,7 +32,7 @@ from engram.training.checkpoint.state import problem_of
 BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
-MAX_HEADER = 8 * MEGABYTE  # of a file of tensors: their names, shapes and dtypes
+MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
 SHOWN = 6  # mismatched tensors to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 

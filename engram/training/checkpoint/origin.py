@@ -42,7 +42,7 @@ def checkpoint_of(directory: Path, which: str) -> Checkpoint:
         if not isinstance(which, str | os.PathLike) or not str(which):
             raise UserError(f"checkpoint: {which!r} is not a checkpoint: give latest, best or the path of one")
         hint = suggestion(str(which), CHOICES)
-        if hint and not Path(which).exists():
+        if hint and not os.path.exists(which):
             raise UserError(f"checkpoint: no checkpoint {str(which)!r}{hint}")
         return find_checkpoint(Path(which), "checkpoint")
     if which == BEST and not (directory / "checkpoints" / BEST).exists():
@@ -59,7 +59,7 @@ def checkpoint_of(directory: Path, which: str) -> Checkpoint:
 
 def find_checkpoint(path: Path, option: str) -> Checkpoint:
     """The checkpoint at a path, or the newest one of the run at that path."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UserError(f"{option}: no such directory: {path}. Give a run or one of its checkpoints")
     if (path / "manifest.json").exists() or (path / "state.json").exists():
         try:

@@ -288,6 +288,15 @@ def test_files_are_bounded_before_they_are_read(tmp_path) -> None:
             load_checkpoint(path)
 
 
+def test_a_file_of_100_000_empty_tensors_is_refused_before_they_are_made(tmp_path) -> None:
+    path = save(tmp_path)
+    header = json.dumps({f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(100_000)})
+    (path / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    seal(path)
+    with pytest.raises(BadCheckpointError, match=r"weights\.safetensors"):
+        load_checkpoint(path)
+
+
 def test_checkpoints_outside_of_the_run_are_skipped(tmp_path) -> None:
     save(tmp_path / "other" / "checkpoints", 9)
     save(tmp_path / "run" / "checkpoints", 1)
