@@ -15,6 +15,7 @@ CAUSES: tuple[Rule, ...] = (
     environment.large_observation,
     environment.tiny_observation,
     rules.rate_ends_early,
+    rules.small_target_kl,
     rules.still_policy,
     rules.exploding_kl,
     rules.clipped_updates,

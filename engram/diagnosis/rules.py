@@ -18,6 +18,7 @@ MEMORY_UNUSED = "Memory is not used"
 STILL = 1e-6  # KL divergence of a policy that does not move
 SMALL_RATE = 1e-6
 FAST_RATE = 3e-3  # three times the default
+SMALL_TARGET_KL = 1e-3
 LARGE_KL, LARGE_KL_AT_FAST_RATE = 1.0, 0.2  # in one epoch; 0.01 to 0.05 are usual
 MOST_CLIPPED = 0.5
 NARROW_CLIP = 0.01
@@ -68,6 +69,19 @@ def still_policy(course: Course, setup: Setup) -> Finding | None:
         "Updates are too small to change what the agent does, or have no gradient.",
         "a larger trainer.optimizer.learning_rate or trainer.optimizer.max_grad_norm "
         f"(now {setup.learning_rate:g} and {setup.max_grad_norm:g}). engram audit finds weights without a gradient.",
+    )
+
+
+def small_target_kl(course: Course, setup: Setup) -> Finding | None:
+    kl = course.mean("loss/kl")
+    if setup.target_kl is None or setup.target_kl >= SMALL_TARGET_KL or kl is None or abs(kl) >= SMALL_TARGET_KL:
+        return None
+    return Finding(
+        "target_kl ends the updates too early",
+        f"trainer.ppo.target_kl is {setup.target_kl:g}, and the KL divergence of an epoch is {abs(kl):.1e} on average "
+        "(0.01 to 0.05 are usual)",
+        "The updates of an epoch stop as soon as the policy has moved at all, so it hardly moves.",
+        "trainer.ppo.target_kl=0.03, or null.",
     )
 
 

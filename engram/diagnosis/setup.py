@@ -21,6 +21,7 @@ class Setup(NamedTuple):
     workers: int | None = None  # processes that step environments
     pays_at_once: bool = False  # every action is rewarded or not in its own step
     sees_previous: bool = False  # the policy reads the previous action or reward
+    target_kl: float | None = None  # ends the updates of an epoch
 
     @classmethod
     def of(cls, trainer: Any, env: Any, policy: Any, plan: StoredPlan | None) -> "Setup":
@@ -41,6 +42,7 @@ class Setup(NamedTuple):
             workers=plan.sizes.num_workers if plan else None,
             pays_at_once=env.kind == "recall",
             sees_previous=bool(getattr(policy, "previous", None)),
+            target_kl=trainer.ppo.target_kl,
         )
 
 

@@ -162,6 +162,7 @@ def test_shorter_episodes_with_negative_returns_are_mentioned():
         ("Observations never change", rising, SETUP, {"observation/changes": 0.0}),
         ("The return fell", lambda epoch: noisy(1.0 if epoch < 30 else 0.1, epoch), SETUP, {}),
         ("The return fell", lambda epoch: noisy(max(0.1, 1.0 - 0.04 * epoch), epoch), SETUP, {}),
+        ("target_kl ends the updates too early", flat, SETUP._replace(target_kl=1e-6), {"loss/kl": 5e-7}),
         ("Learned, then lost", lambda epoch: noisy(0.1 if epoch < 3 or epoch > 30 else 1.0, epoch), SETUP, {}),
         ("Learned, then lost", lambda epoch: rising(epoch) if epoch < 25 else noisy(0.1, epoch), SETUP, {}),
     ],
