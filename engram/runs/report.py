@@ -1,6 +1,7 @@
 """Collects what a report shows of runs: metrics, settings, groups of equal runs, diagnosis and pages."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from engram.display.report_charts import Chart, charts
 from engram.display.report_page import ReportFacts, RunRow, report_page
 from engram.runs.state import read_run
 from engram.settings import UserError
-from engram.stored.columns import BUCKETS, Columns, read_columns
+from engram.stored.columns import BUCKETS, Columns, is_number, read_columns
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
 from engram.stored.plan import StoredPlan, read_plan
 
@@ -185,4 +186,4 @@ def _env(run: ReportRun) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if is_number(value) and math.isfinite(value) else None
