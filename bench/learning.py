@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from engram.bench.machine import describe
-from engram.bench.result import fit_line, write
+from engram.bench.result import describe_machine, fit_line, write
 from engram.cli.arguments import ArgumentParser
 
 POINTS = 120  # per curve
@@ -26,7 +25,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     runs = sorted((summarize_run(directory) for directory in options.runs), key=lambda run: (run["task"], run["seed"]))
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    write({"schema": 1, "verb": "learning", "date": date, "machine": describe(), "runs": runs}, options.out)
+    write({"schema": 1, "verb": "learning", "date": date, "machine": describe_machine(), "runs": runs}, options.out)
     print(f"wrote {options.out}")
     return 0
 

@@ -16,12 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.faults import FAULTS
-from engram.bench.learning.jobs import is_finished, run_jobs
 from engram.bench.learning.result import WIDTH, collect
-from engram.bench.learning.suite import Job, plan
-from engram.bench.machine import describe
-from engram.bench.result import write
-from engram.cli.bench_learn import learning_parser, options_from
+from engram.bench.learning.suite import Job, is_finished, plan, run_jobs
+from engram.bench.result import describe_machine, write
+from engram.cli.bench import learn_options, learning_parser
 from engram.cli.main import main as engram
 
 TASKS = ["recall/delay10", "recall/delay40", "control/CartPole", "tmaze/corridor5", "popgym/RepeatPreviousEasy"]
@@ -50,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     parser.set_defaults(tasks=TASKS, out=OUT)
     parser.add_argument("--no-audit", action="store_true", help="do not audit the policies")
     arguments, settings = parser.parse_settings(words)
-    options = options_from(arguments, [])
+    options = learn_options(arguments, [])
     jobs = plan(options, [(*_words(fault), *settings) for fault in FAULTS])
     if arguments.dry_run:
         print("\n".join(command for job in jobs for command in job.commands))
@@ -58,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     failures = {} if arguments.report else run_jobs(jobs, arguments.jobs, lambda line: print(line, flush=True))
     outcomes = outcomes_of(jobs, failures)
     audits = {} if arguments.no_audit else {fault: failing_checks(fault) for fault in FAULTS}
-    content = {"schema": 1, "verb": "story", "machine": describe(), "audits": audits}
+    content = {"schema": 1, "verb": "story", "machine": describe_machine(), "audits": audits}
     write({**content, "outcomes": [vars(outcome) for outcome in outcomes]}, options.out / "story.json")
     show(outcomes, audits)
     print(f"wrote {options.out / 'story.json'}")

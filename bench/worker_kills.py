@@ -24,8 +24,7 @@ import psutil
 from torch import Tensor
 
 import engram
-from engram.bench.machine import describe
-from engram.bench.result import write
+from engram.bench.result import describe_machine, write
 from engram.cli.main import main as command
 from engram.soak.report import memory_slope
 from engram.soak.trial import Trial
@@ -87,7 +86,7 @@ def main(words: Sequence[str]) -> int:
         "what": f"recall with a worker killed every {options.every:g} s, beside undisturbed runs",
         "command": shlex.join(["python", "-m", "bench", "worker-kills", *words]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": describe(),
+        "machine": describe_machine(),
         "settings": TASK,
         "runs": runs,
     }

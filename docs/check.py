@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from engram.cli.main import VERBS
 from engram.config.load import load
-from engram.config.run_group import expand
+from engram.runs.group import expand
 from engram.settings import UserError
 
 ROOT = Path(__file__).resolve().parent.parent

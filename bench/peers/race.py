@@ -13,12 +13,10 @@ from typing import Any
 
 from bench.peers.catalogue import PEERS
 from bench.peers.install import install, python_of
-from engram.bench.options import Options
 from engram.bench.process import ProgramError, in_own_process, learn
-from engram.bench.race import Contestant, Entry, Measure, Race, run_race
+from engram.bench.race import Contestant, Entry, Measure, Options, Race, run_race
 from engram.bench.result import BenchResult, Threshold
-from engram.bench.tasks import ARENA, CARTPOLE, WORKERS, arena_settings, overrides_of, steps_per_update
-from engram.bench.train import command
+from engram.bench.train import ARENA, CARTPOLE, WORKERS, arena_settings, command, overrides_of, steps_per_update
 from engram.env.mettagrid.worlds import world
 from engram.env.registry import make_spec
 

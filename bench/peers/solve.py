@@ -17,13 +17,11 @@ from rich.table import Table
 from bench.peers.catalogue import PEERS
 from bench.peers.install import python_of
 from bench.peers.race import DEFAULT_VENVS, RUNNERS
-from engram.bench.learning.jobs import commit
 from engram.bench.learning.result import WIDTH
-from engram.bench.machine import describe
+from engram.bench.learning.suite import commit
 from engram.bench.process import ProgramError, start_program, thread_variables
-from engram.bench.result import write
-from engram.bench.tasks import CARTPOLE
-from engram.bench.train import command
+from engram.bench.result import describe_machine, write
+from engram.bench.train import CARTPOLE, command
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
 from engram.config.groups import Recipe, read_recipe
 
@@ -79,7 +77,7 @@ def main(words: Sequence[str]) -> int:
                     runs.append(_kept(options.out, task, system, seed, options.limit, options.venvs))
     rows = summarize(runs)
     write(
-        {"schema": 1, "verb": "solve", "machine": describe(), "commit": commit(), "rows": rows},
+        {"schema": 1, "verb": "solve", "machine": describe_machine(), "commit": commit(), "rows": rows},
         options.out / "solve.json",
     )
     show(rows)

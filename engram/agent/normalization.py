@@ -32,6 +32,10 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
         self.register_buffer("count", torch.zeros(()))
 
+    def encode(self, part_N: Tensor) -> Tensor:
+        """The numbers of a part [N, …] that are normalised: [N, S]."""
+        return part_N.flatten(1)
+
     def forward(self, x_NS: Tensor) -> Tensor:
         return ((x_NS - self.mean) * (self.variance + 1e-6).rsqrt()).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 

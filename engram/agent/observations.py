@@ -56,6 +56,13 @@ def example(spec: EnvSpec) -> Observations:
     return TensorDict(zeros, batch_size=[]) if spec.parts else zeros[OBSERVATION]
 
 
+def describe_observations(spec: EnvSpec) -> str:
+    """What `encode_observations` gets, for messages: the shape and dtype of each part."""
+    parts = {f"[{part.name!r}]" if spec.parts else "": part for part in spec.all_parts}
+    described = (f"{name} {['N', *part.shape]} {part.dtype}".replace("'N'", "N") for name, part in parts.items())
+    return f"observations: {', '.join(text.strip() for text in described)}"
+
+
 def first_tensor(observations: Observations) -> Tensor:
     """Any tensor of the observations, for its device and leading shape."""
     if isinstance(observations, Tensor):

@@ -2,8 +2,11 @@
 
 import inspect
 
+import torch
 from gymnasium import spaces
+from torch.nn.parameter import is_lazy
 
+from engram.agent.observations import describe_observations
 from engram.agent.policies.base import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, PyAgent, YamlAgent
 from engram.env import user_code
@@ -24,6 +27,10 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
     policy_class = find_class(settings.name)
     with explained(f"py_agent: {settings.name} could not be made"):
         policy = _construct(policy_class, spec, settings)
+        if "_modules" not in vars(policy):
+            raise UserError(f"py_agent: {settings.name}: __init__ must call super().__init__(env, **kwargs) first")
+    with explained(f"py_agent: {settings.name} failed ({describe_observations(spec)})"):
+        _initialize_lazy_layers(policy)
     for option, handed_on in {"previous": "previous_inputs", "critic_only": "critic_only"}.items():
         if getattr(settings, option) and not getattr(policy, handed_on, None):
             raise UserError(
@@ -78,3 +85,19 @@ def _construct(policy_class: type[Policy], spec: EnvSpec, settings: PyAgent) -> 
     }
     warn_of_unused(policy_class, policy.unused_arguments)
     return policy
+
+
+@torch.no_grad()
+def _initialize_lazy_layers(policy: Policy) -> None:
+    """Let layers such as `nn.LazyLinear` read their sizes off one observation of zeros."""
+    if not any(map(is_lazy, [*policy.parameters(), *policy.buffers()])):
+        return
+    flags = {name: torch.zeros(1, dtype=torch.bool) for name in ("dones", "truncateds")}
+    first_row = torch.zeros(1, dtype=torch.long)
+    training = policy.training
+    policy.eval()  # batch normalisation cannot learn from one row
+    policy(policy.get_agent_experience_spec().unsqueeze(0).update({**flags, "training_env_id_start": first_row}))
+    policy.train(training)
+    policy.reset_memory()
+    if lazy := [name for name, parameter in policy.named_parameters() if is_lazy(parameter)]:
+        raise UserError(f"{', '.join(lazy)}: lazy layers that forward does not call: give them sizes, or remove them")

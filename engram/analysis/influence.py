@@ -1,25 +1,32 @@
 """The influence of the past: how an agent would have acted had it not seen some earlier steps.
 
-A step is taken out by skipping it: memory stays as it was before, and all later observations are read as recorded.
+`influence` skips each step in turn: memory stays as it was before, and the agent reads all later observations as
+recorded. `memory_horizon` erases memory and measures how the actions differ k steps later.
 """
 
-# T steps, R rows (agents), G groups of steps in the longest episode, B branches, U numbers of memory per row
+# T steps, R rows (agents), G groups of steps in the longest episode, B or M branches, K lags, U numbers of memory a row
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.distributions import difference
-from engram.analysis.memory_step import MemoryStep
+from engram.analysis.memory_step import MemoryStep, difference
 from engram.analysis.recording import Recording
+from engram.training.estimate import Estimate, estimate
 
 BUDGET = 800_000  # steps of the policy, over all branches
-
 ALONE, ERASED = 0, 1  # the kinds of branches
+
+HORIZON_BRANCHES = 512
+HORIZON_BUDGET = 200_000  # steps of the policy, over all branches
+FEW_LAGS = 16
+SHOWN_LAGS = 32
+FEWEST_STEPS = 20  # that a lag is measured at
+STRONG = 0.9  # the quantile of the actions that depend on memory most
 
 
 class Influence(NamedTuple):
@@ -37,7 +44,7 @@ class _Branches(NamedTuple):
     """Runs of the agent with different pasts, side by side."""
 
     rows: Tensor  # [B] the agent
-    groups: Tensor  # [B] the group that was taken out
+    groups: Tensor  # [B] the group that was skipped
     kinds: Tensor  # [B]
     memory: Tensor  # [B, U]
 
@@ -49,7 +56,7 @@ class _Branches(NamedTuple):
 
 
 def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> Influence:
-    """Take out every step of every episode in turn, or groups of steps if single ones would exceed the budget."""
+    """Skip every step of every episode in turn, or groups of steps if single ones would exceed the budget."""
     step_TR = episode_step(recording)
     group = group_size(step_TR, budget)
     groups = int(step_TR.max()) // group + 1
@@ -57,14 +64,14 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
     step = MemoryStep(agent)
     memory = torch.from_numpy(recording.memory)
     expected, alive = torch.from_numpy(recording.distributions), torch.from_numpy(recording.alive)
-    nobody = torch.zeros(0, dtype=torch.long)
-    branches = _Branches(nobody, nobody, nobody, torch.zeros(0, memory.shape[-1]))
+    none = torch.zeros(0, dtype=torch.long)
+    branches = _Branches(none, none, none, torch.zeros(0, memory.shape[-1]))
     for t, starts_R in enumerate(torch.from_numpy(recording.starts)):
         branches = branches.where(~starts_R[branches.rows])
         active = branches.where(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory
         if len(active.rows):
-            seen, goes_on = recording.seen(t, active.rows.numpy()), torch.zeros_like(active.rows, dtype=torch.bool)
-            after = step(seen, active.memory, goes_on)
+            no_starts = torch.zeros_like(active.rows, dtype=torch.bool)
+            after = step(recording.seen(t, active.rows.numpy()), active.memory, no_starts)
             changed = difference(step.action_space, after.distributions, expected[t, active.rows])
             changes[active.kinds, t, active.rows, active.groups] = changed
             branches = branches.where(~alive[t][branches.rows]).plus(active._replace(memory=after.memory))
@@ -99,3 +106,84 @@ def _new_branches(t: int, episode_step_TR: Tensor, group: int, memory_TRU: Tenso
     kinds = torch.full_like(rows, ALONE)
     alone = _Branches(rows, groups, kinds, before)
     return alone.plus(_Branches(rows, groups, torch.full_like(rows, ERASED), torch.zeros_like(before)))
+
+
+class Horizon(NamedTuple):
+    """Changes of the action distribution, as total variation distances from 0 to 1."""
+
+    lags: list[int]  # k: the agent has seen only the last k observations, the current one included
+    change: list[Estimate]  # the mean over steps; its interval is over episodes
+    strong: list[float]  # the 90% quantile over steps
+    largest: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lags": self.lags,
+            "change": [each._asdict() for each in self.change],
+            "strong": self.strong,
+            "largest": self.largest,
+        }
+
+
+def memory_horizon(agent: MettaAgent, recording: Recording) -> Horizon | None:
+    """Erase the memory at random steps and follow the agent from there; None if no episode has two steps."""
+    step_TR, alive_TR = episode_step(recording).numpy(), recording.alive
+    steps_M, rows_M = np.nonzero((step_TR > 0) & alive_TR)
+    if not len(steps_M):
+        return None
+    longest = int(step_TR.max())
+    count = min(len(steps_M), HORIZON_BRANCHES, max(1, HORIZON_BUDGET // longest))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(steps_M))[:count])
+    changes_KM = _follow(agent, recording, steps_M[chosen], rows_M[chosen], longest)
+    episodes = episode_ids(recording)[steps_M[chosen], rows_M[chosen]]
+    lags, change, strong = [], [], []
+    for lag in _lags(longest):
+        found = changes_KM[lag - 1]
+        known = ~np.isnan(found)
+        mean = estimate(group_means(found[known], episodes[known]))
+        if mean is not None and (lag == 1 or known.sum() >= FEWEST_STEPS):
+            lags.append(lag)
+            change.append(mean)
+            strong.append(float(np.quantile(found[known], STRONG)))
+    return Horizon(lags, change, strong, float(np.nanmax(changes_KM)))
+
+
+def episode_ids(recording: Recording) -> np.ndarray:
+    """A number for each episode of each row, [T, R]."""
+    rows = recording.starts.shape[1]
+    return np.cumsum(recording.starts, axis=0) * rows + np.arange(rows)
+
+
+def group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The mean of the values of each group."""
+    _, index = np.unique(groups, return_inverse=True)
+    return np.bincount(index, values) / np.bincount(index) if len(values) else values
+
+
+def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np.ndarray, longest: int) -> np.ndarray:
+    """The changes [K, M] of branches that begin with empty memory at these steps; NaN after their episode's end."""
+    step = MemoryStep(agent)
+    changes = np.full((longest, len(steps)), np.nan, np.float32)
+    memory = torch.zeros(len(steps), step.units)
+    active = np.arange(len(steps))
+    for lag in range(longest):
+        now = steps[active] + lag
+        inside = now < recording.steps
+        active, now = active[inside], now[inside]
+        if lag:
+            running = ~recording.starts[now, rows[active]] & recording.alive[now, rows[active]]
+            active, now = active[running], now[running]
+        if not len(active):
+            break
+        after = step(recording.seen(now, rows[active]), memory[active], torch.zeros(len(active), dtype=torch.bool))
+        memory[active] = after.memory
+        expected = torch.from_numpy(recording.distributions[now, rows[active]])
+        changes[lag, active] = difference(step.action_space, after.distributions, expected)
+    return changes
+
+
+def _lags(longest: int) -> list[int]:
+    """All lags if there are few, else spaced geometrically."""
+    if longest <= FEW_LAGS:
+        return [*range(1, longest + 1)]
+    return np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()

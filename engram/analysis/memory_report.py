@@ -2,30 +2,43 @@
 
 # T steps, R rows, N agent-episodes, F features, U numbers of memory per row
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.facts import AgentEpisodes, agent_episodes, facts, observation_features
-from engram.analysis.horizon import Horizon, memory_horizon
-from engram.analysis.influence import episode_step
-from engram.analysis.interventions import interventions, returns
-from engram.analysis.probe import ProbeScore, explained, scores
-from engram.analysis.recording import Recording, record
+from engram.analysis.influence import Horizon, episode_step, group_means, memory_horizon
+from engram.analysis.probe import (
+    AgentEpisodes,
+    ProbeScore,
+    agent_episodes,
+    explained,
+    facts,
+    observation_features,
+    scores,
+)
+from engram.analysis.recording import Change, Recording, record
 from engram.env.settings import EnvSettings
-from engram.training.estimate import Estimate
+from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
 
 MOST_ROWS = 256  # that play at the same time
 MOST_ROW_STEPS = 100_000  # recorded; longer episodes are cut
 SHOWN_STEPS = 48  # of an episode
+FEWEST_EPISODES = 20  # that reach a step at which facts are probed
 PAST_SAMPLES = 600
+FEWEST_PAST_SAMPLES = 40
 PAST_FEATURES = 32
 PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class FactScores(NamedTuple):
+    """How well one fact can be read from memory, at each probed step."""
+
     name: str
     measure: str  # accuracy (balanced: 0.5 is chance) or explained variance (0 is chance)
     scores: list[ProbeScore | None]  # by step
@@ -79,7 +92,7 @@ def memory_report(
     per_env = -(-episodes // num_envs)
     max_steps = max(2, MOST_ROW_STEPS // (num_envs * agents))
 
-    def play(change: Any = None) -> Recording:
+    def play(change: Change | None = None) -> Recording:
         return record(
             agent,
             env_settings,
@@ -103,22 +116,72 @@ def memory_report(
         episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
         length=float(lengths.mean()),
         returns={
-            "normal": returns(normal, agents, per_env),
-            **{name: returns(play(make()), agents, per_env) for name, make in changes.items()},
+            "normal": mean_return(normal, agents, per_env),
+            **{name: mean_return(play(make()), agents, per_env) for name, make in changes.items()},
         },
         swap_step=swap_step,
         horizon=memory_horizon(agent, normal),
         steps=steps,
         samples=samples,
         facts=fact_scores,
-        past=_past(normal, found),
+        past=_past(normal),
         notes=[] if normal.complete else [f"Recording stopped after {normal.steps} steps, before all episodes ended."],
     )
 
 
+def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], Change]]:
+    """Changes of memory before each step, by name. Each call of a value makes a fresh one."""
+    bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
+    swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
+    return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
+
+
+def erased(memory: Tensor, episode_step: Tensor) -> Tensor:
+    """Memory is empty at every step."""
+    return torch.zeros_like(memory)
+
+
+class Frozen:
+    """Memory stays what it was after the first observation of the episode."""
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None
+
+    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+        if self._first is None:
+            self._first = torch.zeros_like(memory)
+        first = (episode_step == 1).unsqueeze(1)
+        self._first = torch.where(first, memory, self._first)
+        return self._first
+
+
+class Swapped:
+    """At one step of each episode, memory is replaced by that of another episode at the same step."""
+
+    def __init__(self, bank: Tensor, step: int, seed: int) -> None:
+        self._bank, self._step = bank, step
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+        others = self._bank[torch.randint(len(self._bank), (len(memory),), generator=self._generator)]
+        return torch.where((episode_step == self._step).unsqueeze(1), others, memory)
+
+
+def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:
+    """The mean return over the first episodes of each environment; agents are averaged within an episode."""
+    ended = recording.episodes
+    number = np.zeros(len(ended.rows), int)  # of each episode within its row
+    for row in np.unique(ended.rows):
+        own = np.flatnonzero(ended.rows == row)
+        number[own] = np.arange(len(own))
+    used = number < episodes_per_env
+    episode = (ended.rows // agents) * episodes_per_env + number
+    return estimate(group_means(ended.returns[used], episode[used]))
+
+
 def _probed_steps(lengths: np.ndarray) -> list[int]:
-    """Steps that at least half of the episodes reach, and as many beyond as have enough samples."""
-    last = int(np.sort(lengths)[-min(len(lengths), 20)]) - 1
+    """At most SHOWN_STEPS steps, evenly spaced, that FEWEST_EPISODES episodes reach (or all, if there are fewer)."""
+    last = int(np.sort(lengths)[-min(len(lengths), FEWEST_EPISODES)]) - 1
     return np.unique(np.linspace(0, last, SHOWN_STEPS).round().astype(int)).tolist()
 
 
@@ -143,14 +206,14 @@ def _facts_by_step(
     return samples, [fact for fact in found if any(fact.scores)]
 
 
-def _past(recording: Recording, episodes: AgentEpisodes) -> list[PastScore]:
+def _past(recording: Recording) -> list[PastScore]:
     """How well memory still predicts the observation some steps ago."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []
     for lag in PAST_LAGS:
         steps, rows = np.nonzero((since_TR >= lag) & recording.alive)
-        if lag > since_TR.max() or len(steps) < 40:
+        if lag > since_TR.max() or len(steps) < FEWEST_PAST_SAMPLES:
             break
         chosen = rng.permutation(len(steps))[:PAST_SAMPLES]
         now, then = (steps[chosen], rows[chosen]), (steps[chosen] - lag, rows[chosen])

@@ -1,16 +1,139 @@
-"""Linear probes: how well facts can be read from memory, on held-out episodes, against a shuffled control."""
+"""Linear probes: facts about episodes, and how well they can be read from memory.
 
-# N samples, D inputs, Y targets
+A probe is tested on held-out episodes and compared with a shuffled control.
+"""
+
+# T steps, R rows, F features, N agent-episodes or samples, D inputs, Y targets
 
 from typing import NamedTuple
 
 import numpy as np
 
+from engram.analysis.recording import Recording
+from engram.env.spec import EMPTY_LOCATION, EnvSpec
+
+MOST_FACTS = 12
+RARE = 0.1  # in at least this fraction of the episodes, a fact must differ from its most common value
+IMAGE_CELLS = 4  # an image is described by the mean brightness of as many cells a side
 FOLDS = 5
 SHUFFLES = 5
 RIDGE = 0.1  # relative to the mean square of a standardised input
-FEWEST = 4 * FOLDS  # samples
+FEWEST_SAMPLES = 4 * FOLDS
 FEWEST_OF_A_KIND = FOLDS
+
+
+class Fact(NamedTuple):
+    name: str
+    values: np.ndarray  # [N], NaN where unknown
+
+    @property
+    def binary(self) -> bool:
+        return len(np.unique(self.values[~np.isnan(self.values)])) == 2
+
+
+class AgentEpisodes(NamedTuple):
+    """The agent-episodes of a recording, each a row from its first step to its end."""
+
+    rows: np.ndarray  # [N]
+    starts: np.ndarray  # [N] its first step
+    stops: np.ndarray  # [N] the step after its last one
+    complete: np.ndarray  # [N] whether it ended within the recording
+
+
+def agent_episodes(recording: Recording, episode_starts_TR: np.ndarray) -> AgentEpisodes:
+    found = []
+    for row in range(episode_starts_TR.shape[1]):
+        starts = np.flatnonzero(episode_starts_TR[:, row])
+        stops = [*starts[1:], recording.steps]
+        found += [
+            (row, start, stop, stop < recording.steps)
+            for start, stop in zip(starts, stops, strict=True)
+            if recording.alive[start, row]
+        ]
+    return AgentEpisodes(*(np.array(column) for column in zip(*found, strict=True)))
+
+
+def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Observations [..., *shape] as features [..., F], with names that a person understands."""
+    if spec.observation_kind == "tokens":
+        return _token_features(spec, observations)
+    parts = {"": observations} if spec.packing is None else spec.packing.views(np.ascontiguousarray(observations))
+    kinds = {part.name: part.kind for part in spec.all_parts}
+    columns, names = [], []
+    for name, part in parts.items():
+        lead = observations.ndim - len(spec.row[0])
+        if kinds.get(name) == "image":
+            part = _cells(part, lead)
+        flat = part.reshape(*part.shape[:lead], -1).astype(np.float32)
+        columns.append(flat)
+        names += [f"{name or 'observation'}[{index}]" for index in range(flat.shape[-1])]
+    return np.concatenate(columns, axis=-1), names
+
+
+def _token_features(spec: EnvSpec, tokens: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The largest value of each feature in view; 0 if it is not."""
+    present = tokens[..., 0] != EMPTY_LOCATION
+    values = np.where(present, tokens[..., 2], 0)
+    found = [np.where(tokens[..., 1] == feature.id, values, 0).max(-1) for feature in spec.features]
+    return np.stack(found, -1).astype(np.float32), [feature.name for feature in spec.features]
+
+
+def _cells(images: np.ndarray, lead: int) -> np.ndarray:
+    """The mean brightness of cells of an image [..., H, W, C]."""
+    bright = images.mean(-1)
+    cells = [
+        cell.mean((lead, lead + 1))
+        for row in np.array_split(bright, IMAGE_CELLS, axis=lead)
+        for cell in np.array_split(row, IMAGE_CELLS, axis=lead + 1)
+    ]
+    return np.stack(cells, -1)
+
+
+def facts(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
+    """Facts that differ between episodes: what was seen first, and statistics of the episode's end."""
+    first = recording.observations[episodes.starts, episodes.rows]
+    seen, names = observation_features(recording.spec, first)
+    found = [Fact(f"first saw {name}", seen[:, index]) for index, name in enumerate(names)]
+    found += _outcomes(recording, episodes)
+    return _distinct([fact for fact in found if _differs(fact)])[:MOST_FACTS]
+
+
+def _outcomes(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
+    """Return and statistics of the complete episodes. Finished episodes are in the order of their end, by row."""
+    ended = recording.episodes
+    values = {"return": ended.returns, **ended.stats}
+    columns = {name: np.full(len(episodes.rows), np.nan, np.float32) for name in values}
+    for row in np.unique(episodes.rows):
+        own = np.flatnonzero((episodes.rows == row) & episodes.complete)
+        finished = np.flatnonzero(ended.rows == row)[: len(own)]
+        for name, column in columns.items():
+            column[own[: len(finished)]] = values[name][finished]
+    return [Fact(f"ends with {name}", column) for name, column in columns.items()]
+
+
+def _differs(fact: Fact) -> bool:
+    known = fact.values[~np.isnan(fact.values)]
+    if len(known) < 2:
+        return False
+    _, counts = np.unique(known, return_counts=True)
+    return counts.max() <= (1 - RARE) * len(known)
+
+
+def _distinct(found: list[Fact]) -> list[Fact]:
+    """The facts, without those that follow from an earlier one, such as the second of two cues."""
+    kept: list[Fact] = []
+    for fact in found:
+        if not any(_determines(other.values, fact.values) for other in kept):
+            kept.append(fact)
+    return kept
+
+
+def _determines(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two facts are the same up to a linear map, and known for equally many episodes."""
+    known = ~np.isnan(first) & ~np.isnan(second)
+    if known.sum() < 2 or np.isnan(first).sum() != np.isnan(second).sum():
+        return False
+    return bool(abs(np.corrcoef(first[known], second[known])[0, 1]) > 0.999)
 
 
 class ProbeScore(NamedTuple):
@@ -22,13 +145,13 @@ class ProbeScore(NamedTuple):
 
 
 def scores(
-    memory: np.ndarray, observation: np.ndarray, targets: list[np.ndarray], groups: np.ndarray, seed: int = 0
+    memory: np.ndarray, observation: np.ndarray, targets: list[np.ndarray], groups: np.ndarray
 ) -> list[ProbeScore | None]:
     """A score for each target [N]; None where it is known for too few samples or hardly varies.
 
     Samples of one group (an episode) are never both learned from and tested on.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found: list[ProbeScore | None] = []
     for values in targets:
         known = ~np.isnan(values)
@@ -44,18 +167,18 @@ def scores(
     return found
 
 
-def explained(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int = 0) -> float | None:
+def explained(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float | None:
     """The variance of all targets [N, Y] that the inputs [N, D] explain on held-out groups; None if there is none."""
     varying = targets[:, targets.std(0) > 1e-6].astype(np.float64)
     if not varying.shape[1] or len(np.unique(groups)) < FOLDS:
         return None
     scaled = (varying - varying.mean(0)) / varying.std(0)
-    predicted, baseline, _ = _held_out(inputs, scaled, _folds(groups, np.random.default_rng(seed)))
+    predicted, baseline, _ = _held_out(inputs, scaled, _folds(groups, np.random.default_rng(0)))
     return float(1 - ((predicted - scaled) ** 2).sum() / ((baseline - scaled) ** 2).sum())
 
 
 def _enough(y: np.ndarray, groups: np.ndarray) -> bool:
-    if len(y) < FEWEST or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
+    if len(y) < FEWEST_SAMPLES or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
         return False
     values, counts = np.unique(y, return_counts=True)
     return len(values) > 2 or counts.min() >= FEWEST_OF_A_KIND

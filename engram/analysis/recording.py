@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.distributions import entropy
-from engram.analysis.memory_step import MemoryStep, Seen, store_memory, stored_memory
+from engram.analysis.memory_step import MemoryStep, Seen, entropy, store_memory, stored_memory
 from engram.env.block import Episodes
 from engram.env.scene import Scene, drawable
 from engram.env.settings import EnvSettings
@@ -21,8 +20,8 @@ from engram.env.vector import Batch, VectorEnv
 from engram.training.evaluate import Player, copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
 
-FEW_STEPS = 64  # more episodes follow until there are as many
-MANY_STEPS = 1000
+FEW_STEPS = 64  # without a number of episodes, play until there are this many steps
+MANY_STEPS = 1000  # at most
 MOST_BYTES = 1 << 30  # of recorded memory; the attention core has a lot of it
 
 Change = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory

@@ -43,6 +43,8 @@ def env_choice(env: Env) -> str:
     """The choice of `env=`. A class or function is registered under its name."""
     if isinstance(env, str | PurePath):
         return str(env)
+    if callable(getattr(env, "decode_actions", None)) or callable(getattr(env, "forward", None)):
+        raise UserError(f"env: {_short(env)} is a policy: the environment comes first, engram.train(env, policy)")
     if callable(env):
         return user_code.register(env)
     name = type(env).__name__

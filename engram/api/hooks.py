@@ -45,7 +45,9 @@ class LiveRun(Run):
         name = name.removeprefix("trainer.")
         trainer = self.settings.trainer
         sections = {section: dict(getattr(trainer, section)) for section in SCHEDULABLE}
-        numbers = [f"{section}.{key}" for section, part in sections.items() for key, each in part.items() if _is(each)]
+        numbers = [
+            f"{section}.{key}" for section, part in sections.items() for key, each in part.items() if _is_float(each)
+        ]
         if name not in [*numbers, "ppo.ent_coef"]:
             hint = suggestion(name, numbers, otherwise=f": choose from {', '.join(numbers)}")
             raise UserError(f"hooks: trainer.{name} cannot be changed during a run{hint}")
@@ -78,7 +80,9 @@ def check_hook(hook: Any) -> Hook:
     return hook
 
 
-def follow(settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]) -> "Callable[[Any], HookResult]":
+def epoch_callback(
+    settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]
+) -> "Callable[[Any], HookResult]":
     """A function for training: calls the hook with the record of an epoch and returns what it asks for."""
     from engram.training.state import HookResult
 
@@ -110,5 +114,5 @@ def _name(hook: Any) -> str:
     return getattr(hook, "__name__", type(hook).__name__)
 
 
-def _is(value: Any) -> bool:
+def _is_float(value: Any) -> bool:
     return isinstance(value, float)

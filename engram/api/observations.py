@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from engram.env.actions import encode_action
 from engram.env.block import Buffers
 from engram.env.parts import ACTION_MASK, PREVIOUS_ACTION, holds_text
 from engram.env.row_writer import MisfitError, RowWriter
@@ -70,7 +71,7 @@ class ObservationRows:
         assert self._spec.packing is not None
         part = self._spec.packing.views(self._rows)[PREVIOUS_ACTION]
         for row, action in enumerate(actions):
-            part[row] = 0 if starts[row] else spaces.flatten(self._own.action, action)
+            part[row] = 0 if starts[row] else encode_action(self._own.action, action, part.shape[-1])
 
 
 def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:

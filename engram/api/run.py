@@ -11,9 +11,8 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.overrides import NO_VALUE
 from engram.config.run import RunSettings
 from engram.settings import UserError
-from engram.stored.columns import is_number
 from engram.stored.files import check_writable, file_in_run
-from engram.stored.metrics import MetricsReader, read_metrics
+from engram.stored.metrics import MetricsReader, is_number, read_metrics
 from engram.training.checkpoint import list_checkpoints
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engram.api.arguments import Env, PolicyChoice, run_settings
-from engram.api.hooks import find_hook, follow
+from engram.api.hooks import epoch_callback, find_hook
 from engram.api.run import Run
 from engram.config.run import RunSettings
 from engram.config.run_directory import not_writable, prepare_directory, restore_directory
@@ -98,7 +98,7 @@ def train_run(
 
         audit = stop_on_memory_fault
     hook = find_hook(settings) if world is None or world.main else None
-    on_epoch = follow(settings, hook, interrupted)
+    on_epoch = epoch_callback(settings, hook, interrupted)
     try:
         start(settings, display, world or ALONE, audit, trust, restore_directory, on_epoch, end_hung, interrupted)
     except UserError:
@@ -124,7 +124,7 @@ def _display(settings: RunSettings, stream: TextIO | None) -> Any:
 
 
 def _explain(error: Exception, settings: RunSettings) -> str | None:
-    """The message of an error that the user can mend; None if it is ours."""
+    """The message of an error that the user can fix; None for an error of Engram's."""
     if isinstance(error, OSError) and _is_about(error, settings.directory):
         return not_writable(settings.directory, error)
     if _is_out_of_memory(error):
@@ -137,7 +137,10 @@ def _explain(error: Exception, settings: RunSettings) -> str | None:
         return f"py_agent: {settings.py_agent.name}: the loss has no gradient: {why}"
     failed_in = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if failed_in & {"encode_observations", "decode_actions", "forward"}:
-        return f"py_agent: {settings.py_agent.name} failed: {describe_exception(error)}"
+        from engram.agent.observations import describe_observations
+
+        seen = f" ({describe_observations(make_spec(settings.env))})" if "encode_observations" in failed_in else ""
+        return f"py_agent: {settings.py_agent.name} failed{seen}: {describe_exception(error)}"
     return None
 
 

@@ -35,11 +35,13 @@ def sarif(reports: Sequence[AuditReport]) -> dict[str, Any]:
 
 
 def _sarif_result(report: AuditReport, result: CheckResult) -> dict[str, Any]:
-    roots = [cause.root.name for cause in report.causes]
+    roots = {cause.root.name: f"{cause.sentence}. " if cause.sentence else "" for cause in report.causes}
     found: dict[str, Any] = {
         "ruleId": result.name,
         "level": "error" if result.name in roots else "warning",  # a consequence of another fault
-        "message": {"text": f"{report.target}: {result.finding}. {result.effect} Fix: {result.fix}"},
+        "message": {
+            "text": f"{report.target}: {roots.get(result.name, '')}{result.finding}. {result.effect} Fix: {result.fix}"
+        },
     }
     if match := LOCATION.search(result.where):
         location = {"artifactLocation": {"uri": match[1]}, "region": {"startLine": int(match[2])}}

@@ -34,6 +34,7 @@ class Precision(NamedTuple):
 DOUBLE = Precision(1e-6, 3e-4, 1e-7)
 KINK = 0.01  # part of the step with which a difference is repeated
 LONGER, JUMP = (1e2, 1e3), 0.1  # factors of the step; relative difference beyond which a function is not smooth
+EXACT_STEP = 2.0**-17  # with eighths as directions, observations stay exact where a policy turns them into float32
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 
 
@@ -241,7 +242,9 @@ def step_derivatives(
             with perturbed(call.adapter.policy, tap, piece, call.segment.shape, length * change):
                 return call.last_loss(call.run())
 
-        found.append(StepDerivative(step, given, given if given and only_missing else _central(call, loss_after)))
+        found.append(
+            StepDerivative(step, given, given if given and only_missing else _central(loss_after, call.precision.step))
+        )
     return found
 
 
@@ -257,19 +260,19 @@ def _at_observation(
     observations = call.segment.observations
     change = torch.zeros_like(observations)
     noise = torch.randn(observations[0, step].shape, generator=call.audit.generator(step), dtype=torch.float64)
-    change[0, step] = noise.to(observations.dtype)
+    change[0, step] = ((noise * 8).round() / 8).to(observations.dtype)
     given = 0.0 if gradient is None else float((gradient * change).sum())
 
     def loss_after(length: float) -> Tensor:
         return call.last_loss(call.run(replace(call.segment, observations=observations + length * change)))
 
-    return StepDerivative(step, given, given if given and only_missing else _central(call, loss_after))
+    length = EXACT_STEP if call.precision is DOUBLE else call.precision.step
+    return StepDerivative(step, given, given if given and only_missing else _central(loss_after, length))
 
 
 @torch.no_grad()
-def _central(call: LearningCall, loss_after: Callable[[float], Tensor]) -> float:
-    """The central difference of a loss over the step of this precision."""
-    length = call.precision.step
+def _central(loss_after: Callable[[float], Tensor], length: float) -> float:
+    """The central difference of a loss over this step."""
     return (float(loss_after(length)) - float(loss_after(-length))) / (2 * length)
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from engram.audit.difference import EXACT
 from engram.audit.result import AuditReport, CheckResult
-from engram.audit.root_cause import RootCause
 from engram.audit.text_report import conclusion, measured, title
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -42,17 +41,12 @@ def _target(report: AuditReport, alone: bool) -> str:
     ordered = sorted(
         report.results, key=lambda result: roots.index(result.name) if result.name in roots else len(roots)
     )
-    causes = "".join(f"<p>{escape(_cause_text(cause))}</p>" for cause in report.causes)
+    causes = "".join(f"<p>{escape(f'Probable root cause: {cause.text}')}</p>" for cause in report.causes)
     return (
         f"<section>{heading}{_badge(conclusion(report), report.passed)}"
         f'<p class="soft">{escape(title(report))}, seed {report.seed}</p>{causes}{_figure_grid(at_top)}'
         f'<div class="checks">{"".join(_check(result) for result in ordered)}</div></section>'
     )
-
-
-def _cause_text(cause: RootCause) -> str:
-    after = ", ".join(result.name for result in cause.consequences)
-    return f"Probable root cause: {cause.root.name}" + (f"; probable consequences: {after}" if after else "")
 
 
 def _check(result: CheckResult) -> str:

@@ -81,5 +81,5 @@ def _result(policy: RecordingPolicy, name: str, question: str) -> CheckResult:
     text, fix = QUESTIONS[question]
     status = "fail" if problems else "pass" if asked else "skip"
     finding = finding or (f"right in all {asked} cases" if asked else "the loop does not do this")
-    count = float(sum(problems.values()))
-    return CheckResult(question, text, status, count, 0, False, finding, EFFECT, name, fix)  # type: ignore[arg-type]
+    count, cause = float(sum(problems.values())), max(problems, key=lambda each: problems[each], default="")
+    return CheckResult(question, text, status, count, 0, False, finding, EFFECT, name, fix, cause)  # type: ignore[arg-type]

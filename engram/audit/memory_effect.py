@@ -1,4 +1,4 @@
-"""How memory shows in the outputs of a policy: of its past, of a mere count of steps, of a learned initial state."""
+"""How much memory changes the outputs of a policy: the past, a mere count of steps, a learned initial state."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +19,10 @@ PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a mem
 
 
 def with_visible_memory(audit: "AuditContext") -> tuple[PolicyAdapter, float]:
-    """Memory faults do not depend on the weights, but heads initialised near zero hide them."""
+    """The policy and the effect of its memory. If heads near zero hide memory, their weights are perturbed.
+
+    Memory faults do not depend on the weights.
+    """
     effect = past_effect(audit, audit.original)
     if effect >= VISIBLE:
         return audit.original, effect
@@ -46,7 +49,7 @@ def past_effect(audit: "AuditContext", adapter: PolicyAdapter) -> float:
 
 @torch.no_grad()
 def clock_effect(audit: "AuditContext", adapter: PolicyAdapter) -> float:
-    """How much the length of the past changes the outputs: of a memory that only counts steps."""
+    """How much the length of the past changes the outputs. A memory may only count steps."""
     scenario = audit.scenario(96, steps=4)
     return max_difference(*(_last_outputs(audit, adapter, scenario.part(first)) for first in (0, 2)))
 
@@ -59,7 +62,7 @@ def _last_outputs(audit: "AuditContext", adapter: PolicyAdapter, scenario: Scena
 
 
 def learned_start(audit: "AuditContext") -> str:
-    """Parameters that only a flagged start brings in: then a start means them, and not an empty store."""
+    """Names of parameters that affect outputs only at a flagged start: a learned initial state instead of zeros."""
     try:
         first, second = (audit.scenario(91, steps=2).batch(slice(0, audit.rows), step) for step in (0, 1))
         adapter = audit.adapter()

@@ -24,6 +24,7 @@ class Verdict:
     bound: float | None = None
     finding: str = ""  # what was measured; for a failure: what is wrong, and where in the data
     at_least: bool = False  # the bound is a minimum
+    cause: str = ""  # of a failure: the mechanism in one clause, where it is known
     fix: str = ""  # replaces the check's own, where more is known
     fix_without_engram: str = ""  # the same for policies that do not build on Engram
     where: str = ""
@@ -62,6 +63,7 @@ class CheckResult:
     effect: str
     where: str
     fix: str
+    cause: str = ""
     notes: tuple[str, ...] = ()
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
     seconds: float = 0.0
@@ -79,6 +81,7 @@ class CheckResult:
             "bound": _json_number(self.bound),
             "bound_is": "at least" if self.at_least else "at most",
             "finding": self.finding,
+            "cause": self.cause,
             "effect": self.effect,
             "where": self.where,
             "fix": self.fix,
@@ -129,11 +132,23 @@ class AuditReport:
             "parameters": self.parameters,
             "passed": self.passed,
             "causes": [
-                {"root": cause.root.name, "consequences": [result.name for result in cause.consequences]}
+                {
+                    "root": cause.root.name,
+                    "cause": cause.sentence,
+                    "consequences": [result.name for result in cause.consequences],
+                }
                 for cause in self.causes
             ],
             "checks": [result.to_json() for result in self.results],
         }
+
+
+def attempt(experiment: Callable[..., str], *arguments: Any) -> str:
+    """The cause of a failure that an experiment finds; none if the policy raises an error in it."""
+    try:
+        return experiment(*arguments)
+    except Exception:
+        return ""
 
 
 class CannotAuditError(UserError):

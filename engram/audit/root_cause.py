@@ -14,6 +14,9 @@ class FailedCheck(Protocol):
     def finding(self) -> str: ...
 
     @property
+    def cause(self) -> str: ...
+
+    @property
     def passed(self) -> bool: ...
 
 
@@ -92,13 +95,54 @@ LEARNING_DIFFERS = "learning differs from acting"
 ACTING_DIFFERS = "acting differs from"
 
 
+# The fault that a check finds, where the check itself does not know more.
+FAULTS: dict[str, str] = {
+    "determinism": "outputs are not the same twice",
+    "modes": "outputs differ between train() and eval(), or with and without gradients",
+    "memory_used": "memory does not reach the outputs: it is not stored, not read, or cleared at every step",
+    "row_isolation": "rows are mixed: a row's outputs depend on other rows",
+    "causality": "the future leaks: outputs of a step depend on later observations",
+    "boundary_acting": "memory is not cleared exactly where an episode starts",
+    "boundary_learning": "learning does not clear memory exactly where an episode starts inside a segment",
+    "detachment": "memory is kept with its autograd graph, not detached",
+    "graph_growth": "what is kept grows with every step",
+    "gradient_boundary": "gradients cross episode starts",
+    "horizon": "the gradient through time is cut",
+    "gradient_exact": "the gradient through time is not the true one",
+    "gradient_health": "a part of the network gets no gradient, or one that explodes",
+    "nan_at_start": "a NaN survives an episode start: memory is multiplied by 0, not replaced",
+    "memory_interface": "memory cannot be read, restored or reset row by row",
+    "memory_after_learning": "a learning call overwrites the memory that acting continues from",
+    "replay": "acting and learning do not compute the same outputs",
+    "td_fields": "the td's fields are missing, misshapen or overwritten",
+    "action_log_prob": "the log-probability is not that of the action",
+    "configuration": "options do not arrive",
+    "weight_clipping": "some weights are not clipped",
+    "precision": "outputs depend on the precision",
+    "compile": "torch.compile does not take the policy as one graph",
+    "observation_tokens": "some tokens do not reach the outputs",
+}
+
+
 class RootCause(NamedTuple):
     root: FailedCheck
     consequences: tuple[FailedCheck, ...]
 
+    @property
+    def sentence(self) -> str:
+        """The fault in one clause; empty if nothing shorter than the finding is known."""
+        return self.root.cause or FAULTS.get(self.root.name, "")
+
+    @property
+    def text(self) -> str:
+        """The fault, the check that found it, and what fails with it."""
+        after = ", ".join(result.name for result in self.consequences)
+        named = f"{self.sentence} ({self.root.name})" if self.sentence else self.root.name
+        return named + (f"; probable consequences: {after}" if after else "")
+
 
 def _learning_differs_without_starts(replay: FailedCheck | None) -> bool:
-    """Then a comparison of learning calls that begin at other steps fails too, and starts are not to blame."""
+    """Whether learning differs from acting also within episodes. Episode starts are then not the cause."""
     if replay is None or LEARNING_DIFFERS not in replay.finding:
         return False
     return "where an episode starts" not in replay.finding.partition(LEARNING_DIFFERS)[2]
@@ -113,7 +157,7 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         order.insert(0, "boundary_acting")
     explains = dict(EXPLAINS)
     if _learning_differs_without_starts(failed.get("replay")):
-        # Both make learning differ, and memory that differs in learning alone makes neither fail.
+        # Each of these two makes learning differ. A memory that is wrong in learning alone fails neither.
         others = () if ACTING_DIFFERS in failed["replay"].finding else ("action_log_prob", "memory_interface")
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)

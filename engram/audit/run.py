@@ -157,6 +157,7 @@ def run_check(check: Check, audit: AuditContext) -> CheckResult:
         effect=check.effect,
         where=f"{verdict.where}, in {where}" if verdict.where else where,
         fix=_fix(check, verdict, audit.original.uses_td),
+        cause=verdict.cause,
         notes=verdict.notes,
         evidence=verdict.evidence,
         seconds=time.perf_counter() - began,

@@ -92,9 +92,7 @@ def _lines(results: Sequence[CheckResult]) -> Table:
 
 def _cause(cause: RootCause, number: int) -> RenderableType:
     which = "Probable root cause" if number == 0 else "Another fault"
-    after = ", ".join(result.name for result in cause.consequences)
-    text = f"\n{which}: {cause.root.name}" + (f"; probable consequences: {after}" if after else "")
-    return Text(text, "bold red")
+    return Text(f"\n{which}: {cause.text}", "bold red")
 
 
 def _failure(result: CheckResult) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Other weights for a policy: its initial ones can hide a fault."""
+"""Changes the weights of a policy, since its initial weights can hide a fault."""
 
 import torch
 from gymnasium.spaces import Box

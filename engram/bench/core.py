@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from engram.agent.recurrent.lstm import LSTM
-from engram.bench.options import Options
-from engram.bench.race import Contestant, Race, Step, in_process, run_race
+from engram.bench.race import Contestant, Options, Race, Step, in_process, run_race
 from engram.bench.result import BenchResult, Threshold
 from engram.native.library import kernels, without_kernels
 

@@ -11,8 +11,7 @@ from tensordict import TensorDict
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import POLICIES, PyAgent
-from engram.bench.options import Options
-from engram.bench.race import Contestant, Step, in_process, run_race
+from engram.bench.race import Contestant, Options, Step, in_process, run_race
 from engram.bench.result import BenchResult
 from engram.env.settings import Arena
 from engram.env.spec import EnvSpec

@@ -38,8 +38,8 @@ class Process:
         )
         self._buffer = b""
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        self._read(timeout)
+    def wait_until_ready(self) -> None:
+        self._read(START_TIMEOUT)
         self._signal(signal.SIGSTOP)
 
     def request(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:

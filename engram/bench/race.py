@@ -8,13 +8,35 @@ contestant's total rate divided by another's; its quartiles come from the single
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
+import psutil
 
-from engram.bench.machine import OtherLoad, measure_other_load
+
+@dataclass(frozen=True)
+class Options:
+    """Options of all benchmarks; each uses some of them. Checked before torch is imported."""
+
+    rounds: int = 15
+    seconds: float = 0.2  # per turn
+    threads: list[int] = field(default_factory=lambda: [1, 2])  # torch threads; the fastest counts
+    rows: list[int] = field(default_factory=lambda: [256, 1024])
+    steps: int = 64
+    hidden: int = 128
+    layers: int = 2
+    resets: float = 0.02  # probability of an episode start, per row and step
+    tasks: list[str] = field(default_factory=list)  # empty: all
+    policies: list[str] = field(default_factory=list)  # empty: all
+    epochs: int = 200  # length of the run whose memory must not grow
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+    def includes(self, task: str) -> bool:
+        return not self.tasks or task in self.tasks
 
 
 class Slice(NamedTuple):
@@ -122,6 +144,7 @@ def in_process(
     make: Callable[[], AbstractContextManager[Step]], threads: int
 ) -> Callable[[], AbstractContextManager[Measure]]:
     """`Contestant.open` for a function that is called repeatedly in this process, with this many torch threads."""
+    import torch  # here: options are checked before torch is loaded
 
     @contextmanager
     def open_it() -> Iterator[Measure]:
@@ -140,6 +163,23 @@ def in_process(
             yield measure
 
     return open_it
+
+
+@dataclass
+class OtherLoad:
+    cpu_seconds: float = 0.0  # CPU time of all programs but this one and its children
+    seconds: float = 0.0  # wall-clock time
+
+
+@contextmanager
+def measure_other_load() -> Iterator[OtherLoad]:
+    """Measures the CPU time that other programs use, or that the host takes away, while the block runs."""
+    load, start, total, own = OtherLoad(), time.perf_counter(), _total_cpu_seconds(), _own_cpu_seconds()
+    try:
+        yield load
+    finally:
+        load.cpu_seconds = max(0.0, (_total_cpu_seconds() - total) - (_own_cpu_seconds() - own))
+        load.seconds = time.perf_counter() - start
 
 
 class _record_failure:  # noqa: N801 (reads as a verb)
@@ -191,3 +231,21 @@ def _compare(race: Race, slices: list[dict[int, Slice]]) -> None:
         ]
         if len(rounds) > 1:
             entry.low, _, entry.high = quantiles(rounds, n=4, method="inclusive")
+
+
+def _total_cpu_seconds() -> float:
+    """CPU time that all programs have used or that the host took away."""
+    times = psutil.cpu_times()
+    excluded = ("idle", "iowait", "guest", "guest_nice")  # user time already includes guests
+    return sum(seconds for name, seconds in times._asdict().items() if name not in excluded)
+
+
+def _own_cpu_seconds() -> float:
+    total = 0.0
+    for member in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = member.cpu_times()
+        except psutil.Error:  # it has ended
+            continue
+        total += times.user + times.system
+    return total

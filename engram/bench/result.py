@@ -1,19 +1,24 @@
 """The result of a benchmark: races, linear fits and thresholds, with machine and date, as JSON and as tables."""
 
 import json
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from engram.bench.machine import describe
+from engram import __version__
 from engram.bench.race import Entry, Race
+from engram.cores import available_cores
 
 SCHEMA = 1
 WIDTH = 140  # of the tables, if the output is not a terminal
@@ -69,6 +74,21 @@ class Threshold:
         )
 
 
+def describe_machine() -> dict[str, str | int | float]:
+    """The properties of this machine that affect speed."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": available_cores(),
+        "memory_gigabytes": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "engram": __version__,
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
 @dataclass
 class BenchResult:
     verb: str
@@ -76,7 +96,7 @@ class BenchResult:
     races: list[Race] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
     thresholds: list[Threshold] = field(default_factory=list)
-    machine: dict[str, Any] = field(default_factory=describe)
+    machine: dict[str, Any] = field(default_factory=describe_machine)
     date: str = field(default_factory=lambda: datetime.now().astimezone().isoformat(timespec="seconds"))
 
     def to_json(self) -> dict[str, Any]:
@@ -195,3 +215,21 @@ def _spread(entry: Entry) -> str:
 
 def _fact(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    wide = [name for name, flag in (("AVX-512", "avx512f"), ("AVX2", "avx2")) if f" {flag}" in flags]
+    return " ".join([names[0] if names else platform.machine(), *(f"({name})" for name in wide[:1])])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -12,10 +12,9 @@ import psutil
 import torch
 
 from engram.agent.settings import PyAgent
-from engram.bench.options import Options
 from engram.bench.policy import arena_observations, policy_calls
 from engram.bench.process import start_program, thread_variables
-from engram.bench.race import Contestant, in_process, run_race
+from engram.bench.race import Contestant, Options, in_process, run_race
 from engram.bench.result import BenchResult, fit_line
 from engram.bench.train import command
 

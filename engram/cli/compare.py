@@ -11,7 +11,7 @@ from rich.text import Text
 
 from engram.cli.arguments import ArgumentParser, add_trust
 from engram.config.evaluation import EvalSettings, RunRequest, load_request
-from engram.display.formatting import MISSING, number, plural
+from engram.display.formatting import interval, number, plural
 from engram.settings import UserError
 
 DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has its own environment,
@@ -102,7 +102,7 @@ def _show(result: dict[str, Any]) -> None:
     for name in ("run", "return", "95% interval", "std"):
         grid.add_column(name, justify="left" if name == "run" else "right")
     for name, value in result["runs"].items():
-        grid.add_row(Text(name), number(value["mean"]), _interval(value), number(value["std"]))
+        grid.add_row(Text(name), number(value["mean"]), interval(value["low"], value["high"]), number(value["std"]))
     console.print(Text(f"the same {plural(result['episodes'], 'episode')} for each\n"), grid, sep="\n")
     console.print()
     for pair in result["pairs"]:
@@ -114,14 +114,9 @@ def sentence(pair: dict[str, Any]) -> str:
     value, p = pair["difference"], pair["p"]
     better, worse = (pair["second"], pair["first"]) if value["mean"] >= 0 else (pair["first"], pair["second"])
     sign, size = (1, abs(value["mean"])) if value["mean"] >= 0 else (-1, abs(value["mean"]))
-    interval = ""
+    bounds = ""
     if value["low"] is not None:
-        low, high = sorted(sign * bound for bound in (value["low"], value["high"]))
-        interval = f", 95% interval {number(low)} to {number(high)}"
+        bounds = f", 95% interval {interval(*sorted(sign * bound for bound in (value['low'], value['high'])))}"
     if p < SIGNIFICANT:
-        return f"{better} is better than {worse} by {number(size)}{interval} (p = {p:.2g})"
-    return f"{better} and {worse} differ by {number(size)}{interval}: that may be chance (p = {p:.2g})"
-
-
-def _interval(value: dict[str, float | None]) -> str:
-    return MISSING if value["low"] is None else f"{number(value['low'])} to {number(value['high'])}"
+        return f"{better} is better than {worse} by {number(size)}{bounds} (p = {p:.2g})"
+    return f"{better} and {worse} differ by {number(size)}{bounds}: that may be chance (p = {p:.2g})"

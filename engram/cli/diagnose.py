@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from engram.runs.report import ReportRun
 
 DESCRIPTION = """Reads the metrics and settings of runs and says what is wrong, what was seen, what it means and what to
-try. If memory seems unused, it also measures the memory horizon of the last
-checkpoint, which builds the policy and the environment. A run that learns gets no alarm; if nothing explains why a run
-does not learn, the diagnosis is "unknown"."""
+try. If memory seems unused, it also measures the memory horizon of the last checkpoint, which builds the policy and the
+environment. A run that learns gets no alarm; if nothing explains why a run does not learn, the diagnosis is
+"unknown"."""
 
 EXAMPLES = """examples:
   engram diagnose run=fast_tmaze
@@ -58,7 +58,7 @@ def memory_evidence(run: "ReportRun", trust: bool) -> list[str]:
 
 
 def measured_horizon(directory: Path, trust: bool) -> list[str]:
-    from engram.analysis.horizon import memory_horizon
+    from engram.analysis.influence import memory_horizon
     from engram.analysis.recording import record
     from engram.cli.run_arguments import agent_of_run
     from engram.config.evaluation import MemorySettings, load_request

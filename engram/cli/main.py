@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from shutil import get_terminal_size
 from types import FrameType
-
-import psutil
 
 from engram import __version__
 from engram.cli.arguments import ArgumentParser
@@ -45,6 +44,7 @@ GROUPS = {
 }
 VERBS = {verb: summary for group in GROUPS.values() for verb, summary in group.items()}
 CPU_SAMPLE_SECONDS = 0.1
+PANEL_WIDTH = 120  # at most, as that of the panel of a run
 BUSY_CORES = 0.3  # in use by other programs
 
 
@@ -78,10 +78,10 @@ def _run(words: Sequence[str]) -> int:
         command = parser.parse_args(["--help"] if [*words] in ([], ["help"]) else words)
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
-        if command.verb != "bench":  # it measures how busy the machine is
-            choose_wait_policy()
         _import_from_current_folder()
         with _loading(command.verb):
+            if command.verb != "bench":  # it measures how busy the machine is
+                choose_wait_policy()
             module = import_module(f"engram.cli.{command.verb.replace('-', '_')}")
         return int(module.main(command.words))
     except SystemExit as end:  # argparse exits after --help and --version
@@ -116,21 +116,31 @@ def choose_wait_policy() -> None:
     """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
+    import psutil  # here: not before the frame is shown
+
     if psutil.cpu_percent(interval=CPU_SAMPLE_SECONDS) / 100 * (psutil.cpu_count() or 1) > BUSY_CORES:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 @contextmanager
 def _loading(verb: str) -> Iterator[None]:
-    """In a terminal, say at once that something happens: imports take most of the first second."""
-    shown = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    if shown:
-        print(f"engram {verb}: loading …", end="", flush=True)
+    """In a terminal, say at once that something happens: imports take most of the first second.
+
+    `train` already shows the frame of its panel, drawn without Rich, whose import would delay it.
+    """
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield
+        return
+    lines = [f"engram {verb}: loading …"]
+    if verb == "train" and (sys.stdout.encoding or "").lower().startswith("utf"):
+        inside = max(min(get_terminal_size().columns, PANEL_WIDTH) - 2, 20)
+        lines = [f"╭─ engram {'─' * (inside - 9)}╮", f"│ {'loading …':<{inside - 1}}│", f"╰{'─' * inside}╯", ""]
+    print("\n".join(lines), end="", flush=True)
     try:
         yield
     finally:
-        if shown:
-            print("\r\x1b[K", end="", flush=True)
+        up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+        print(f"{up}\r\x1b[J", end="", flush=True)
 
 
 def _import_from_current_folder() -> None:

@@ -1,5 +1,6 @@
 """`engram replay run=NAME [SETTING=VALUE …] [--out FILE]`: record an episode and show what the agent remembers."""
 
+import os
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,8 @@ def main(words: Sequence[str]) -> int:
     )
     add_trust(parser)
     options, words = parser.parse_settings(words)
+    for kind in ("VIDEO", "AUDIO"):  # pygame draws into arrays; without a screen it would print warnings
+        os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     request = load_request(words, ReplaySettings, options.trust)
     out = page_path(options.out, request.directory, "replay.html")
     _check_files(out, options.video, options.mettagrid)

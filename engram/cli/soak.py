@@ -34,8 +34,7 @@ def main(words: Sequence[str]) -> int:
 
     import engram.cli.train  # imported before children are forked, which then start at once
     import engram.training.run  # noqa: F401
-    from engram.bench.machine import describe
-    from engram.bench.result import write
+    from engram.bench.result import describe_machine, write
     from engram.cli.main import main as command
     from engram.soak.report import show
     from engram.soak.soak import Plan, soak
@@ -46,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     header = {
         "command": shlex.join(["engram", "soak", *words]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": describe(),
+        "machine": describe_machine(),
     }
     result = {**header, **report.to_json()}
     if options.out:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
 from engram.cli.run_arguments import split_words
-from engram.cli.run_group import say, train_one
+from engram.cli.train import train_one
 from engram.config.load import load
 from engram.config.sweep import command_line, load_sweep
 from engram.cores import available_cores
 from engram.env.registry import make_spec
+from engram.runs.group import say
 from engram.settings import UserError
 
 DESCRIPTION = """Searches settings with Optuna. Each trial is a run with one thread, one at a time for each core.

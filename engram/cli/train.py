@@ -17,8 +17,8 @@ from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.config.run_directory import differences, prepare_directory, restore_directory
-from engram.config.run_group import expand
 from engram.env.registry import make_spec
+from engram.runs.group import expand, train_group
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint import list_checkpoints
 from engram.training.launch import RankInfo, rank_info
@@ -37,11 +37,16 @@ def main(words: Sequence[str]) -> int:
     options, words = parser.parse_settings(words)
     members = expand(words, options.trust)
     if members is not None:
-        from engram.cli.run_group import train_members
-
-        return train_members(members, options.trust)
+        return train_group(members, partial(train_one, options.trust))
     with ExitStack() as stack:  # holds the lock of the run's directory
         return _run(words, stack, options.trust)
+
+
+def train_one(trust: bool, words: list[str]) -> int:
+    """One run of several, in its own process."""
+    from engram.cli.main import main
+
+    return main(["train", *words, *(["--trust"] if trust else [])])
 
 
 def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:

@@ -44,7 +44,7 @@ def watch(directory: Path, once: bool) -> None:
         while True:
             follower.read(running)
             watcher.show(follower)
-            if follower.complete or once or not (running or watcher.stays):
+            if follower.complete or once or not (running or watcher.waits_for_resume):
                 return
             time.sleep(SECONDS)
             if time.monotonic() - checked >= LOCK_SECONDS:

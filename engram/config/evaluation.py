@@ -11,11 +11,10 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
-from engram.config import setting_names
 from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
 from engram.config.overrides import UNREAD, Override, check_name, from_python, override_value, parse_override
-from engram.config.run import RunSettings
+from engram.config.run import RunSettings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
@@ -107,7 +106,7 @@ def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     for override in overrides:
         if override.name == "env":
             content["env"] = _chosen_env(override.text)
-    usable, problems = setting_names.usable(content["env"].get("kind"), None), []
+    usable, problems = usable_settings(content["env"].get("kind"), None), []
     tree = OmegaConf.create({"env": content["env"]})
     for override in overrides:
         if override.name != "env":

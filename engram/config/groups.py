@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from engram.nearest import suggestion
 from engram.settings import Settings, UserError
-from engram.stored import plain_yaml
 from engram.stored.files import UnreadableError
+from engram.stored.files import read_yaml as read_plain_yaml
 
 CONFIG_FOLDER = Path(__file__).resolve().parent
 GROUPS = {  # name -> what is chosen
@@ -87,7 +87,7 @@ def read_yaml(path: Path, inside: Path | None = None) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"there is no file {path}")
     try:
-        content = plain_yaml.read_yaml(path, inside=inside)
+        content = read_plain_yaml(path, inside)
     except UnreadableError as error:
         raise UserError(str(error)) from None
     if content is not None and not isinstance(content, dict):

@@ -10,10 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from engram.agent.components.graph import read_graph
-from engram.config import setting_names
 from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_recipe, read_yaml
 from engram.config.overrides import Override, check_name, from_python, override_value, parse_override
-from engram.config.run import RunSettings
+from engram.config.run import RunSettings, environment_settings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.cores import available_cores
 from engram.env.settings import agents_of
@@ -182,7 +181,7 @@ def _usable_names(tree: DictConfig, failed: set[str]) -> frozenset[str]:
     """The names that can be set with the chosen groups. If a choice is wrong, those of all its alternatives."""
     kind = None if "env" in failed else tree.env.get("kind")
     policy = None if failed & POLICY_GROUPS else "agent" if "agent" in tree else "py_agent"
-    return setting_names.usable(kind if kind in setting_names.environments() else None, policy)
+    return usable_settings(kind if kind in environment_settings() else None, policy)
 
 
 def _check_component(name: str, tree: DictConfig) -> None:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from engram.config import setting_names
 from engram.config.groups import GROUPS, choices, require_plain_data
+from engram.config.run import environments_with, is_open_setting, is_text_setting, known_settings, leaf_types
 from engram.nearest import nearest, suggestion
 from engram.settings import UserError
 
@@ -36,7 +36,7 @@ def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
             raise UserError(f"{name}={value}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
         else:
             plain = _plain(value, name)
-            if plain == "" and (name in GROUPS or name in setting_names.known()):
+            if plain == "" and (name in GROUPS or name in known_settings()):
                 raise UserError(NO_VALUE.format(name=name))
             yield Override(name, _text(plain), plain)
 
@@ -65,9 +65,9 @@ def check_name(name: str, usable: frozenset[str]) -> None:
     section, _, rest = name.partition(".")
     if name in CHOSEN_BY_GROUP:
         raise UserError(f"{name}: choose with {section}=NAME")
-    if name in usable or setting_names.is_open(name, usable):
+    if name in usable or is_open_setting(name, usable):
         return
-    if section == "env" and (kinds := setting_names.environments_with(name)):
+    if section == "env" and (kinds := environments_with(name)):
         raise UserError(f"{name}: not in the chosen environment, only with env={'|'.join(kinds)}")
     if section in ("agent", "py_agent") and rest:
         other = "agent" if section == "py_agent" else "py_agent"
@@ -83,14 +83,14 @@ def override_value(override: Override) -> Any:
     require_plain_data(text if value is UNREAD else value, name)
     if value is UNREAD:
         value = _read(name, text)
-    types = setting_names.leaf_types(setting_names.known().get(name, Any))
+    types = leaf_types(known_settings().get(name, Any))
     if isinstance(value, bool) and bool not in types and (int in types or float in types):
         raise UserError(f"{name}: {text.lower()} is not a number")
     return value
 
 
 def _read(name: str, text: str) -> Any:
-    if setting_names.is_text(name) and text[0] not in "'\"" and text != "null":
+    if is_text_setting(name) and text[0] not in "'\"" and text != "null":
         return text
     try:
         value = read_value(text)
@@ -138,7 +138,7 @@ def _guess(word: str) -> str:
     for group in GROUPS:
         if word in choices(group):
             return f"; did you mean {group}={word}?"
-    name = nearest(word, setting_names.known())
+    name = nearest(word, known_settings())
     return f"; did you mean {name}=VALUE?" if name else ""
 
 

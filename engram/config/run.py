@@ -1,8 +1,11 @@
-"""RunSettings: the settings of every part of a run in one model."""
+"""RunSettings: the settings of every part of a run in one model, and the dotted names that a command line may set."""
 
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field, field_validator, model_validator
 
@@ -65,6 +68,55 @@ class RunSettings(Settings):
         return self
 
 
+@cache
+def known_settings() -> dict[str, Any]:
+    """The name and type of every setting, for all kinds of environment."""
+    return dict(_walk(RunSettings, ""))
+
+
+@cache
+def environment_settings() -> dict[str, type[Settings]]:
+    """The settings model of each kind of environment."""
+    return {model.model_fields["kind"].default: model for model in _models(known_settings()["env"])}
+
+
+@cache
+def usable_settings(kind: str | None, policy: str | None) -> frozenset[str]:
+    """The names that a run with this kind of environment and `py_agent` or `agent` can set. None: any of them."""
+    of_env = {name for name, _ in _walk(environment_settings()[kind], "env.")} if kind else {*known_settings()}
+    other = {"py_agent": "agent.", "agent": "py_agent.", None: "-"}[policy]
+    allowed = {name for name in known_settings() if name in of_env or not name.startswith("env.")}
+    return frozenset(name for name in allowed if not name.startswith(other))
+
+
+def is_open_setting(name: str, usable: frozenset[str]) -> bool:
+    """Whether an unlisted name may be set: a key of a dictionary, or a keyword argument of a policy."""
+    parts = name.split(".")
+    parents = [".".join(parts[:end]) for end in range(1, len(parts))]
+    is_option = name.startswith("py_agent.") and "py_agent.name" in usable
+    return is_option or any(parent in usable and get_origin(known_settings()[parent]) is dict for parent in parents)
+
+
+def environments_with(name: str) -> list[str]:
+    """The kinds of environment that have a setting."""
+    usable = {kind: usable_settings(kind, None) for kind in environment_settings()}
+    return [kind for kind, names in usable.items() if name in names or is_open_setting(name, names)]
+
+
+def is_text_setting(name: str) -> bool:
+    return name in known_settings() and set(leaf_types(known_settings()[name])) <= {str, NoneType}
+
+
+def leaf_types(annotation: Any) -> list[Any]:
+    """The plain types and literals in an annotation: `int | None` gives `[int, NoneType]`."""
+    arguments = get_args(annotation)
+    if not arguments or get_origin(annotation) in (dict, list):
+        return [get_origin(annotation) or annotation]
+    if get_origin(annotation) is Literal:
+        return list(arguments)
+    return [leaf for argument in arguments for leaf in leaf_types(argument)]
+
+
 def _default_name(given: dict[str, Any]) -> str:
     """`fast_tmaze`: the policy and the environment."""
     policy = given.get("py_agent") or given.get("agent") or PyAgent()
@@ -85,3 +137,14 @@ def _default_name(given: dict[str, Any]) -> str:
 
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-_+")[:100]
+
+
+def _walk(model: type[Settings], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, field in model.model_fields.items():
+        yield prefix + name, field.annotation
+        for part in _models(field.annotation):
+            yield from _walk(part, f"{prefix}{name}.")
+
+
+def _models(annotation: Any) -> list[type[Settings]]:
+    return [leaf for leaf in leaf_types(annotation) if isinstance(leaf, type) and issubclass(leaf, Settings)]

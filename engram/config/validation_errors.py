@@ -7,7 +7,7 @@ from typing import Any, Union
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from engram.config import setting_names
+from engram.config.run import environment_settings, known_settings, leaf_types
 from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
 
@@ -82,14 +82,14 @@ def _message(name: str, details: ErrorDetails) -> str:
 
 def _kinds(name: str) -> list[str]:
     if name == "env":
-        return [*setting_names.environments()]
-    return setting_names.leaf_types(_names_beside(f"{name}.kind")[f"{name}.kind"])
+        return [*environment_settings()]
+    return leaf_types(_names_beside(f"{name}.kind")[f"{name}.kind"])
 
 
 def _names_beside(name: str) -> Mapping[str, Any]:
     """The known names with their types. The settings of a schedule are the same below every scheduled name."""
     if not name.startswith("trainer.schedule."):
-        return setting_names.known()
+        return known_settings()
     known: dict[str, Any] = {}
     for model in (Constant, Ramp, ByMetric):
         for key, field in model.model_fields.items():

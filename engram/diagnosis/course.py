@@ -1,15 +1,15 @@
-"""Course: what happened to the return over a run, and to other metrics in parts of it."""
+"""Course: how the return developed over a run, and means of other metrics in parts of it."""
 
 import math
 from functools import cached_property
 
 import numpy as np
 
-from engram.stored.columns import Column, Columns
+from engram.stored.metrics import Column, Columns
 
 FIRST, LAST = 0.1, 0.2  # parts of a run that count as its beginning and its end
 CERTAIN = 5.0  # standard errors between two means that differ
-FEWEST_EPOCHS = 8  # fewer are not enough
+FEWEST_EPOCHS, FEWEST_EPISODES = 8, 20  # fewer say nothing about learning
 GAIN = 0.05  # of the range of returns: a smaller improvement is none
 LOST = 0.5  # of what was gained
 FALL = 0.3  # of the range of returns
@@ -29,7 +29,11 @@ class Course:
     @property
     def long_enough(self) -> bool:
         """Whether there are enough epochs and episodes to say anything about learning."""
-        return self.epochs >= FEWEST_EPOCHS and len(self.returns.steps) >= FEWEST_EPOCHS // 2 and self.episodes >= 20
+        return (
+            self.epochs >= FEWEST_EPOCHS
+            and len(self.returns.steps) >= FEWEST_EPOCHS // 2
+            and self.episodes >= FEWEST_EPISODES
+        )
 
     @cached_property
     def first(self) -> float:
@@ -46,10 +50,11 @@ class Course:
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of an epoch's mean return around its neighbours."""
+        """The standard deviation of an epoch's mean return around those of its neighbours, so that a trend is none."""
         if len(self.returns.mean) < 3:
             return 0.0
-        return float(np.median(np.abs(np.diff(self.returns.mean))) / (0.6745 * math.sqrt(2)))
+        around = np.diff(self.returns.mean, 2) / 2
+        return float(np.median(np.abs(around)) / (0.6745 * math.sqrt(1.5)))
 
     @cached_property
     def range(self) -> float:
@@ -88,7 +93,7 @@ class Course:
         return self.start - self.last > FALL * self.range and self._above(self.start, self.last, epochs=2)
 
     def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
-        """Whether the difference of two means is no chance; `epochs` of the shorter, if not a tenth of the run."""
+        """Whether two means differ by more than chance. `epochs`: those of the shorter one; 0: a tenth of the run."""
         width = max(epochs or FIRST * len(self.returns.mean), 1.0)
         error = max(self.noise * math.sqrt(2 / width), 1e-9)
         return high - low > max(CERTAIN * error, GAIN * self.range)

@@ -5,7 +5,7 @@ from engram.diagnosis.course import FEWEST_EPOCHS, FIRST, LAST, Course
 from engram.diagnosis.finding import Diagnosis, Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 # Faults of the environment, whatever the agent makes of it.
 BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging_observation)
@@ -101,6 +101,8 @@ def _shorter_episodes(course: Course) -> str:
 
 def _about_memory(course: Course, setup: Setup) -> str:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
+    if rules.below_ceiling(course, setup):
+        return f" {setup.ceiling:.3g} is possible without memory: first of all it needs more steps."
     if setup.memory == "off":
         return " Memory is off (trainer.memory): what must be remembered is not learned."
     if length <= setup.bptt_horizon:

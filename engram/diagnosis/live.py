@@ -9,7 +9,7 @@ from engram.diagnosis.diagnose import BROKEN, CAUSES, Diagnosis, diagnose, has_l
 from engram.diagnosis.finding import Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 INTERVAL = 0.05  # of a run, between two checks
 # The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
@@ -36,7 +36,7 @@ class LiveDiagnosis:
         self._setup = setup
         self._columns = Columns() if earlier is None else earlier
         self._next = INTERVAL * setup.total_timesteps
-        self._told: set[str] = set()
+        self._reported: set[str] = set()  # names of findings
         self._cause_reported = False  # it explains the other faults
 
     def add(self, record: Mapping[str, Any]) -> list[Finding]:
@@ -46,15 +46,15 @@ class LiveDiagnosis:
         if steps < self._next:
             return []
         self._next = steps + INTERVAL * self._setup.total_timesteps
-        found = self._look(steps / self._setup.total_timesteps)
-        self._told |= {finding.name for finding in found}
+        found = self._check(steps / self._setup.total_timesteps)
+        self._reported |= {finding.name for finding in found}
         return found
 
     def result(self) -> Diagnosis:
         """The diagnosis of the run so far."""
         return diagnose(self._columns, self._setup)
 
-    def _look(self, progress: float) -> list[Finding]:
+    def _check(self, progress: float) -> list[Finding]:
         course = Course(self._columns)
         learned = has_learned(course, self._setup)
         found: list[Finding] = []
@@ -65,7 +65,7 @@ class LiveDiagnosis:
             if about_learning and (learned or self._cause_reported):
                 continue
             finding = rule(course, self._setup)
-            if finding and finding.name not in self._told:
+            if finding and finding.name not in self._reported:
                 self._cause_reported |= rule in (*BROKEN, *CAUSES)
                 found.append(finding)
         return found

@@ -27,7 +27,7 @@ LARGE_ENT_COEF = 0.05
 EXPLAINED = 0.05
 LOW_GAMMA = 0.9
 SHORT_SIGHT = 3  # an episode is at least this many times as long as the discounted horizon
-CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far
+CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far, up or down
 
 
 def not_finite(course: Course, _: Setup) -> Finding | None:
@@ -169,7 +169,9 @@ def short_horizon(course: Course, setup: Setup) -> Finding | None:
 
 
 def memory_unused(course: Course, setup: Setup) -> Finding | None:
-    if setup.memory == "off" or not at_ceiling(course, setup) or _rises(course) or acts_at_random(course, setup):
+    if setup.memory == "off" or not at_ceiling(course, setup) or below_ceiling(course, setup):
+        return None
+    if _rises(course) or acts_at_random(course, setup):
         return None
     return Finding(
         MEMORY_UNUSED,
@@ -243,6 +245,13 @@ def at_ceiling(course: Course, setup: Setup) -> bool:
     if setup.ceiling is None or setup.goal is None or not len(course.returns.steps):
         return False
     return course.last <= setup.ceiling + CEILING_BAND * (setup.goal - setup.ceiling)
+
+
+def below_ceiling(course: Course, setup: Setup) -> bool:
+    """Whether the return at the end is clearly less than what policies without memory reach."""
+    if setup.ceiling is None or setup.goal is None or not len(course.returns.steps):
+        return False
+    return course.last < setup.ceiling - CEILING_BAND * (setup.goal - setup.ceiling)
 
 
 def _rises(course: Course) -> bool:

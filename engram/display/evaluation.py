@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engram.display.formatting import MISSING, count, number, plural, score
+from engram.display.formatting import MISSING, count, interval, number, plural, score
 
 MINIMUM_EPISODES = 20  # a few equal episodes have a narrow interval by chance
 
@@ -61,5 +61,4 @@ def verdict(result: EvalResult) -> str:
 def _cells(value: Mapping[str, float | None] | None) -> list[str]:
     if value is None:
         return [MISSING] * 3
-    interval = MISSING if value["low"] is None else f"{number(value['low'])} to {number(value['high'])}"
-    return [number(value["mean"]), interval, number(value["std"])]
+    return [number(value["mean"]), interval(value["low"], value["high"]), number(value["std"])]

@@ -26,6 +26,11 @@ def score(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """`0.21 to 0.43`; both bounds are None if there is only one value."""
+    return MISSING if low is None else f"{number(low)} to {number(high)}"
+
+
 def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
 

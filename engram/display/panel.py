@@ -22,7 +22,7 @@ CHART_ROWS = 5
 REPLAY_BOUND = 1e-5  # float32 rounding; a larger error means that acting and learning used different memory
 PHASE_STYLES = {"environment": "blue", "inference": "magenta", "learning": "cyan", "other": "bright_black"}
 CHECKPOINT = "checkpoint"  # the epoch of the last one, which training adds to the record
-LEAST_CHART_ROWS = 3  # where statistics of the environment need room
+LEAST_CHART_ROWS = 3  # the rest may go to statistics of the environment
 METRICS = {  # label -> key of the record, most important first: a small terminal shows only the first ones
     "episode length": "episode/length",
     "policy loss": "loss/policy",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.stored.columns import Column, Columns
+from engram.stored.metrics import Column, Columns
 
 PHASES = ("environment", "inference", "learning", "evaluation", "audit")
 SECTIONS: dict[str, dict[str, str]] = {  # title -> label of a chart -> metric

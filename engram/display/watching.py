@@ -17,9 +17,8 @@ from engram.display.plain import epoch_line
 from engram.display.progress import RunProgress
 from engram.display.terminal import can_draw
 from engram.settings import UserError
-from engram.stored.columns import is_number
 from engram.stored.files import UnreadableError
-from engram.stored.metrics import MetricsReader
+from engram.stored.metrics import MetricsReader, is_number
 from engram.stored.plan import StoredPlan, read_plan
 
 COUNTS, LARGEST_COUNT = ("steps", "epoch", "time/"), 1e15
@@ -70,7 +69,7 @@ def last_checkpoint(directory: Path) -> int:
 class TerminalWatcher:
     """Redraws the panel in place. Waits for runs that were stopped."""
 
-    stays = True
+    waits_for_resume = True
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +98,7 @@ class TerminalWatcher:
 class PlainWatcher:
     """Prints a line for the latest epoch, and ends when the run is not running."""
 
-    stays = False
+    waits_for_resume = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._shown = stream, -1

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from engram.env.errors import WRONG_STEP
 from engram.env.row_writer import flat_mask, mask_of
 from engram.settings import UserError
 
@@ -28,9 +29,8 @@ def policy_action_space(
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        if joint and (combinations := math.prod(map(int, space.nvec.ravel()))) <= MAX_JOINT:
-            return spaces.Discrete(combinations)
-        return spaces.MultiDiscrete(space.nvec.ravel())
+        combinations = joint_choices(space) if joint else None
+        return spaces.Discrete(combinations) if combinations else spaces.MultiDiscrete(space.nvec.ravel())
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiDiscrete(np.full(int(np.prod(space.shape)), 2))
     if isinstance(space, spaces.Box):
@@ -40,6 +40,25 @@ def policy_action_space(
         f"{where}: actions are {space}, expected Discrete, MultiDiscrete, MultiBinary or Box: "
         f"convert them with a wrapper"
     )
+
+
+def joint_choices(space: spaces.Space) -> int | None:
+    """The number of combinations of several choices, if they are few enough to be chosen as one."""
+    combinations = math.prod(map(int, space.nvec.ravel())) if isinstance(space, spaces.MultiDiscrete) else 0
+    return combinations if 0 < combinations <= MAX_JOINT else None
+
+
+def encode_action(space: spaces.Space, action: Any, size: int) -> np.ndarray:
+    """An action of the environment as numbers for a policy: one-hots for choices.
+
+    If `size` is the number of combinations, there is one one-hot of all of them. A policy can then remember the cells
+    it chose by adding up its inputs; a sum of separate rows and columns would not say which row goes with which column.
+    """
+    if isinstance(space, spaces.MultiDiscrete) and size == joint_choices(space) != spaces.flatdim(space):
+        encoded = np.zeros(size, np.float32)
+        encoded[np.ravel_multi_index(np.ravel(action - space.start), tuple(space.nvec.ravel()))] = 1
+        return encoded
+    return np.asarray(spaces.flatten(space, action), np.float32)
 
 
 def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:
@@ -108,7 +127,10 @@ def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = Tru
             mask = mask_of(shown.observation, shown.info) if masks else None
             action = read(random_action(actions, mask, draw)[None])[0]
             step += 1
-            yield (shown := Shown(episode - 1, step, *env.step(action)))
+            returned = env.step(action)
+            if not isinstance(returned, tuple) or len(returned) != 5:
+                raise UserError(f"{type(env.unwrapped).__name__}: {WRONG_STEP}, got {str(returned)[:60]}")
+            yield (shown := Shown(episode - 1, step, *returned))
             ended = bool(shown.terminated or shown.truncated)
 
 

@@ -162,13 +162,13 @@ class EpisodeLog:
         for name, values in self._floats.items():
             if not np.isfinite(values).all():
                 row = int(np.argmax(~_finite_rows(values)))
-                self._raise_not_finite(_called("observation", name), row, _first_bad(values[row]))
+                self._raise_not_finite(_with_part("observation", name), row, _first_bad(values[row]))
         if self._floats and self._ended and self._buffers.truncations.any():
             for name, values in self._final_floats.items():
                 bad = self._buffers.truncations & ~_finite_rows(values)
                 if bad.any():
                     row = int(np.argmax(bad))
-                    self._raise_not_finite(_called("last observation", name), row, _first_bad(values[row]))
+                    self._raise_not_finite(_with_part("last observation", name), row, _first_bad(values[row]))
 
     def _check_stats(self, rows: list[int], numbers: list[dict[str, float]]) -> None:
         """Infinite statistics are an error; NaN means that an episode lacks one."""
@@ -205,7 +205,7 @@ def _finite_rows(values: np.ndarray) -> np.ndarray:
     return np.isfinite(values).reshape(len(values), -1).all(axis=1)
 
 
-def _called(what: str, part: str) -> str:
+def _with_part(what: str, part: str) -> str:
     return f"{what} {part!r}" if part else what
 
 

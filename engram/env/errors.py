@@ -13,7 +13,7 @@ _LONGEST = 2000  # characters of an exception's text
 _OURS = str(Path(__file__).parent.parent)
 _TORCH = str(Path("site-packages", "torch"))  # calls a layer through several frames of its own
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
-_WRONG_STEP = (
+WRONG_STEP = (
     "step must return observation, reward, terminated, truncated and info (the old Gym had done for two of them)"
 )
 _RESET = "reset must take a seed and options, as in reset(self, *, seed=None, options=None)"
@@ -56,7 +56,7 @@ def describe_exception(error: BaseException) -> str:
     else:
         head = _printable("".join(traceback.format_exception_only(error)).strip())
     if is_wrong_step(error):
-        head = f"{_WRONG_STEP}: {head}"
+        head = f"{WRONG_STEP}: {head}"
     if isinstance(error, TypeError) and concerns_arguments(error) and ".reset()" in str(error):
         head = f"{_RESET}: {head}"
     return "\n".join([head, *(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)])

@@ -40,7 +40,6 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     board_game, env = only_symbols(env.observation_space), with_previous_action(env)
-    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
     shown = env.reset(seed=0)
     if not isinstance(shown, tuple) or len(shown) != 2:
         raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
@@ -48,6 +47,7 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         check_info(shown[1])
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
     masks = settings.action_masks and mask_of(*shown) is not None
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
     spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))

@@ -248,8 +248,17 @@ def describe_parts(
         largest = dict.fromkeys((leaf.name for leaf in unclear), 0)
         for observation in play():
             for leaf in unclear:
-                largest[leaf.name] = max(largest[leaf.name], int(np.max(leaf.of(observation))))
+                largest[leaf.name] = max(largest[leaf.name], _largest(leaf, observation))
         numbers = {leaf.name: SYMBOLS for leaf in unclear if largest[leaf.name] < SYMBOLS}
     else:
         numbers = {leaf.name: int(symbols) for leaf in unclear} if symbols else {}
     return [part_of(leaf, where, numbers.get(leaf.name)) for leaf in found]
+
+
+def _largest(leaf: Leaf, observation: Any) -> int:
+    """The largest value of a grid of bytes; 0 if it is none: the run then says what is wrong, and in which step."""
+    try:
+        grid = np.asarray(leaf.of(observation))
+    except (KeyError, IndexError, TypeError):
+        return 0
+    return int(grid.max()) if grid.size and grid.dtype.kind in "iub" else 0

@@ -28,6 +28,8 @@ def block(settings: PythonEnv, env_ids: range, seed: int, buffers: Buffers) -> B
     envs = [make(settings) for _ in env_ids]
     if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise UserError(f"env: {settings.title} returned the same environment twice: make a new one at every call")
+    if isinstance(envs[0], gymnasium.Env):
+        _check_same_spaces(settings.title, envs)
     kind = pettingzoo_adapter.PettingZooBlock if isinstance(envs[0], ParallelEnv) else gymnasium_adapter.GymBlock
     return kind(envs, settings.title, settings, env_ids, seed, buffers)
 
@@ -50,7 +52,22 @@ def make(settings: PythonEnv) -> Any:
             )
         return pettingzoo_adapter.check_agents(env, f"env: {settings.title}")
     if not isinstance(env, gymnasium.Env):
-        raise UserError(f"env: {settings.title} made {env!r}, expected a gymnasium.Env or a pettingzoo.ParallelEnv")
+        hint = f": call it, {env.__name__}()" if isinstance(env, type) and hasattr(env, "step") else ""
+        raise UserError(
+            f"env: {settings.title} made {env!r}, expected a gymnasium.Env or a pettingzoo.ParallelEnv{hint}"
+        )
     if settings.max_steps is not None:
         env = TimeLimit(env, settings.max_steps)
     return wrap(env, settings.wrappers)
+
+
+def _check_same_spaces(name: str, envs: list[gymnasium.Env]) -> None:
+    """A function may make a different environment at each call."""
+    first = envs[0]
+    for env in envs[1:]:
+        for one, other in ((first.observation_space, env.observation_space), (first.action_space, env.action_space)):
+            if one is not other and one != other:
+                raise UserError(
+                    f"env: {name} made environments with different spaces, {one} and {other}: "
+                    "make the same ones at every call"
+                )

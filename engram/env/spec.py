@@ -19,7 +19,6 @@ from engram.env.parts import (
     stored_shape,
     stored_size,
 )
-from engram.env.parts import box as box
 
 ObservationKind = Literal["tokens", "image", "symbols", "vector", "parts"]
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from engram.env.actions import encode_action, joint_choices
 from engram.env.errors import explained
 from engram.env.parts import PREVIOUS_ACTION
 from engram.nearest import suggestion
@@ -87,7 +88,8 @@ class PreviousAction(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self._size = spaces.flatdim(env.action_space)
+        joint = joint_choices(env.action_space) if only_symbols(env.observation_space) else None
+        self._size = joint or spaces.flatdim(env.action_space)
         action = spaces.Box(-np.inf, np.inf, (self._size,), np.float32)
         self.observation_space = spaces.Dict({OBSERVED: env.observation_space, PREVIOUS_ACTION: action})
 
@@ -97,8 +99,8 @@ class PreviousAction(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        flat = np.asarray(spaces.flatten(self.env.action_space, action), np.float32)
-        return {OBSERVED: observation, PREVIOUS_ACTION: flat}, reward, terminated, truncated, info
+        previous = encode_action(self.env.action_space, action, self._size)
+        return {OBSERVED: observation, PREVIOUS_ACTION: previous}, reward, terminated, truncated, info
 
 
 # Only wrappers that keep nothing across resets: running averages, for example, would break exact replays.

@@ -8,8 +8,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
-from engram.native.library import kernels
+from engram.native.library import (
+    Shape,
+    check_tensors,
+    integers,
+    kernels,
+    num_threads,
+    pointers,
+    run,
+    scratch,
+    set_pointers,
+)
 from engram.native.operator import Operator
 
 ROWS_PER_THREAD = 12  # fewer are not worth a thread

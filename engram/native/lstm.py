@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.native import library
-from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
+from engram.native.library import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
 
 ROWS_PER_THREAD = 6  # fewer are not worth a thread
 FLOAT = 4  # bytes

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram.native.call import check_tensors, integers, pointers, run
-from engram.native.library import usable
+from engram.native.library import check_tensors, integers, pointers, run, usable
 
 INPUTS = ("log_prob", "entropy", "value", "old_log_prob", "old_value", "advantages", "returns", "weights")
 OPTIONS = ("clip", "vf_clip", "value_unit", "vf_coef", "ent_coef")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.native.call import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
+from engram.native.library import Shape, check_tensors, integers, num_threads, pointers, run, scratch, set_pointers
 from engram.native.operator import Operator
 
 ROWS_PER_THREAD = 32  # fewer are not worth a thread

@@ -14,6 +14,7 @@ ALLOWED = {
     ("numpy", "ndarray"),
     *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
 }
+FIX = "use a different sampler, or a study of your own"
 
 
 class SafeCmaEsSampler(CmaEsSampler):
@@ -36,6 +37,3 @@ class _Checked(pickle.Unpickler):
         if (module, name) not in ALLOWED:
             raise UserError(f"storage: the state of the sampler cmaes in it would run {module}.{name}: {FIX}")
         return super().find_class(module, name)
-
-
-FIX = "use a different sampler, or a study of your own"

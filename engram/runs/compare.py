@@ -11,7 +11,6 @@ import numpy as np
 from engram.training.estimate import Estimate, estimate
 
 FLIPS = 20_000  # random ones; with few episodes, all
-SIGNIFICANT = 0.05
 
 
 class Pair(NamedTuple):

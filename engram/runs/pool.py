@@ -120,7 +120,7 @@ def _stop_with_parent() -> None:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """A new process would run the script that this one was started with, to find classes in it; ours need none."""
+    """Hide the main script, which multiprocessing would run again in every new process."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

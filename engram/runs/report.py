@@ -1,4 +1,4 @@
-"""Collects what a report shows of runs: metrics, settings, groups of equal runs, diagnosis and pages."""
+"""Collects the content of a report about runs: metrics, settings, groups of equal runs, diagnosis and pages."""
 
 import json
 import math
@@ -14,10 +14,10 @@ from engram.diagnosis.finding import Diagnosis
 from engram.diagnosis.setup import Setup
 from engram.display.report_charts import Chart, charts
 from engram.display.report_page import ReportFacts, RunRow, report_page
-from engram.runs.state import read_run
+from engram.runs.state import compared_settings, read_run
 from engram.settings import UserError
-from engram.stored.columns import BUCKETS, Columns, is_number, read_columns
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
+from engram.stored.metrics import BUCKETS, Columns, is_number, read_columns
 from engram.stored.plan import StoredPlan, read_plan
 
 MOST_RUNS = 64
@@ -25,7 +25,6 @@ POINTS = 4096  # of one chart, shared by its curves, so that the page stays smal
 FEWEST_POINTS = 64
 PAGES = ("replay", "memory", "audit")  # that may be in a run's directory
 AUDIT_FIELDS = ("name", "question", "status", "finding", "effect", "where", "fix")
-NOT_COMPARED = ("run", "runs_dir")
 
 
 class ReportRun(NamedTuple):
@@ -80,7 +79,7 @@ def write_report(report: RunsReport, out: Path) -> int:
 def _facts(report: RunsReport, out: Path) -> ReportFacts:
     runs = report.runs
     group_of = {run.name: index for index, group in enumerate(report.groups) for run in group}
-    flat = [_flat(run.settings) for run in runs]
+    flat = [compared_settings(run.settings) for run in runs]
     names = dict.fromkeys(name for settings in flat for name in settings)
     texts = {name: [_text(settings.get(name)) for settings in flat] for name in names}
     differing = {name: values for name, values in texts.items() if len(set(values)) > 1}
@@ -125,7 +124,7 @@ def _row(run: ReportRun, group: int, out: Path) -> RunRow:
 
 
 def _memory_verdict(directory: Path) -> list[str]:
-    """The sentences that `engram memory` has found."""
+    """The sentences of the last `engram memory` of this run; none if there was none."""
     try:
         verdict = read_json(directory / "memory.json", 16 * MEGABYTE, inside=directory)["verdict"]
         return [str(sentence)[:1000] for sentence in list(verdict)[:20]]
@@ -166,11 +165,6 @@ def _common_start(names: Sequence[str]) -> str:
     shortest = min(names, key=len)
     same = [index for index in range(len(shortest)) if len({name[index] for name in names}) > 1]
     return shortest[: same[0]] if same else shortest
-
-
-def _flat(settings: RunSettings) -> dict[str, Any]:
-    flat = flatten(settings.model_dump(mode="json"))
-    return {name: value for name, value in flat.items() if name not in NOT_COMPARED}
 
 
 def _text(value: Any) -> str:

@@ -13,9 +13,8 @@ from engram.config.load import SETTINGS_FILE, describe_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import flatten, is_locked
 from engram.settings import UserError
-from engram.stored.columns import is_number
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
-from engram.stored.metrics import MetricsReader
+from engram.stored.metrics import MetricsReader, is_number
 from engram.training.checkpoint import list_checkpoints
 
 STATE_LIMIT = 64 * MEGABYTE
@@ -63,7 +62,7 @@ def list_runs(runs_dir: Path) -> list[RunState]:
 
 def differing_settings(runs: Sequence[RunState]) -> dict[str, dict[str, Any]]:
     """For each run, its settings that are not those of most runs."""
-    flat = {run.name: _flat(run.settings) for run in runs if run.settings is not None}
+    flat = {run.name: compared_settings(run.settings) for run in runs if run.settings is not None}
     names = dict.fromkeys(name for settings in flat.values() for name in settings)
     found: dict[str, dict[str, Any]] = {name: {} for name in flat}
     for name in names:
@@ -114,6 +113,7 @@ def _age(directory: Path) -> float:
     return max(0.0, time.time() - max(times, default=time.time()))
 
 
-def _flat(settings: RunSettings) -> dict[str, Any]:
+def compared_settings(settings: RunSettings) -> dict[str, Any]:
+    """Settings by dotted name, without the name and place of the run."""
     flat = flatten(settings.model_dump(mode="json"))
     return {name: value for name, value in flat.items() if name not in NOT_COMPARED}

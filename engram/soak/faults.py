@@ -1,4 +1,4 @@
-"""The faults of a soak: how each is injected, and how the run must take it."""
+"""The faults of a soak: how each is injected, and the outcome that a run must have."""
 
 import os
 import random
@@ -106,7 +106,7 @@ def _order(what: str) -> Callable[[Trial, Disk, random.Random], None]:
     return inject
 
 
-# After these a run must end equal to the bit to one that nobody disturbed.
+# After these, a run must end equal to an undisturbed one, to the bit.
 EXACT = {
     "kill": Fault(_signal(signal.SIGKILL), -signal.SIGKILL, lambda trial: True, loses_epochs=True),
     "SIGINT": Fault(_signal(signal.SIGINT), 130, Trial.building),
@@ -119,7 +119,7 @@ EXACT = {
     ),
     "hung environment": Fault(_order(HANG), 1, loses_epochs=True),
 }
-# These are restarted within the run, which then is a different one: only its return can be compared.
+# After these, the run restarts environments and plays other episodes: only its return can be compared.
 RESTARTS = {
     "killed worker": Fault(_signal_worker(signal.SIGKILL)),
     "stopped worker": Fault(_signal_worker(signal.SIGSTOP)),

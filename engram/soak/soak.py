@@ -1,4 +1,4 @@
-"""The soak: rounds of training with faults at random moments, each compared with a run that nobody disturbed."""
+"""The soak: rounds of training with faults at random moments, each compared with an undisturbed run."""
 
 import random
 import shutil
@@ -104,7 +104,7 @@ class _Soak:
     def _break_run(
         self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, most: int, deadline: float
     ) -> None:
-        """Inject faults until the run is done; when the time is over, a few all the same."""
+        """Inject faults until the run is done. After the deadline, inject at least FEWEST_FAULTS."""
         for count in range(most):
             if time.monotonic() > deadline and count >= FEWEST_FAULTS:
                 return
@@ -114,7 +114,7 @@ class _Soak:
             self.progress(str(injection))
 
     def _inject(self, trial: Trial, name: str, fault: Fault, number: int) -> Injection | None:
-        """Inject a fault at a random moment and watch how the run takes it; None if the run ended before."""
+        """Inject a fault at a random moment and check the outcome; None if the run ended before."""
         pause = self.chance.uniform(0, PAUSE * self.seconds["exact"])
         while not fault.ready(trial) or pause > 0:
             if trial.wait(0.01) is not None:
@@ -138,7 +138,7 @@ class _Soak:
         return Injection(number, name, round(seconds, 2), len(epochs), code, lost * BATCH, problem)
 
     def _watch(self, trial: Trial, name: str, restarts: int) -> int | None:
-        """The exit code, if the run ends although it should go on; waits until a restart is counted."""
+        """Wait until a restart is counted; returns the exit code if the run ended instead of continuing."""
         deadline = time.monotonic() + END_SECONDS
         while name in RESTARTS and _restarts(trial) <= restarts and time.monotonic() < deadline:
             if trial.wait(0.05) is not None:

@@ -1,17 +1,27 @@
-"""Reads files that a stranger may have written: regular files only, and bounded in size before they are read."""
+"""Reads files that a stranger may have written: regular files only, bounded in size, and JSON or YAML as plain data."""
 
 import errno
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from engram.settings import CONTROL, UserError
 
 MEGABYTE = 2**20
+MAX_YAML_BYTES = MEGABYTE
+MAX_YAML_DEPTH = 50
+MAX_YAML_VALUES = 20_000  # after aliases are expanded
+MAX_YAML_DIGITS = 1000  # hexadecimal numbers cannot be shown, those in base 60 (1:30:00) take quadratic time
+_YAML_NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fA-FxXo_:.+-]*")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class UnreadableError(ValueError):
@@ -123,3 +133,99 @@ def parse_json(content: str | bytes, where: str) -> Any:
         raise UnreadableError(f"{where}: nested too deeply") from None
     except ValueError as error:  # also numbers of thousands of digits, and bytes that are not UTF-8
         raise UnreadableError(f"{where}: not valid JSON: {error}") from error
+
+
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _YamlLoader(_SafeLoader):  # type: ignore[misc, valid-type]
+    """The safe loader, with numbers such as 1e-3, dates as text, and duplicate keys as errors."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag != _TIMESTAMP]
+        for first, rules in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def read_yaml(path: Path, inside: Path | None = None) -> Any:
+    """The plain data in a YAML file: no tags that make objects. Raises `UnreadableError`."""
+    return parse_yaml(read_text(path, MAX_YAML_BYTES, inside), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    try:
+        _check_yaml_bounds(text, where)
+        content = yaml.load(text, Loader=_YamlLoader)
+    except UnreadableError:
+        raise
+    except _NOT_YAML as error:
+        raise UnreadableError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
+    _require_plain(content, where)
+    return content
+
+
+def _check_yaml_bounds(text: str, where: str) -> None:
+    """Raise for deep nesting and many values, which loading would not survive. Aliases count as what they repeat."""
+    values, sizes = 0, dict[str, int]()
+    open_nodes: list[tuple[str | None, int]] = []  # anchor, and number of values before
+    for event in yaml.parse(text, Loader=_YamlLoader):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise UnreadableError(f"{where}: *{event.anchor} refers to nothing, or to itself")
+            values += sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            values += 1
+            open_nodes.append((event.anchor, values))
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            number = event.implicit[0] or event.tag  # not quoted
+            if number and len(event.value) > MAX_YAML_DIGITS and _YAML_NUMBER.fullmatch(event.value):
+                raise UnreadableError(f"{where}: {event.value[:20]}… is a number of over {MAX_YAML_DIGITS} characters")
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            if anchor:
+                sizes[anchor] = values - before + 1
+        if len(open_nodes) > MAX_YAML_DEPTH:
+            raise UnreadableError(f"{where}: nested more than {MAX_YAML_DEPTH} levels deep")
+        if values > MAX_YAML_VALUES:
+            raise UnreadableError(f"{where}: more than {MAX_YAML_VALUES:,} values")
+
+
+def _require_plain(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str | int | float):
+                raise UnreadableError(f"{where}: {key!r} is not the name of a value")
+            _require_plain(key, where)
+            _require_plain(part, where)
+    elif isinstance(value, list):
+        for part in value:
+            _require_plain(part, where)
+    elif isinstance(value, str) and not _is_unicode(value):
+        raise UnreadableError(f"{where}: {value[:50]!a} is not Unicode")
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise UnreadableError(f"{where}: {value[:50]!a} holds control characters")
+    elif not isinstance(value, str | int | float | None):
+        raise UnreadableError(f"{where}: a {type(value).__name__} is not plain data")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether text has no unpaired surrogates, which escapes can produce and libraries reject."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

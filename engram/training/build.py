@@ -19,7 +19,7 @@ from engram.training.metrics import Progress, ReturnTracker
 from engram.training.optimizer import make_optimizer
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules
-from engram.training.seeding import generator
+from engram.training.seeding import derive_seed, generator
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
 from engram.training.state import Training
@@ -39,6 +39,13 @@ def make_agent(
     if trainer.chrono_init:
         agent.spread_time_scales(trainer.bptt_horizon)
     return agent
+
+
+def share_weights(agent: MettaAgent, seed: int, world: World) -> None:
+    """Give all ranks the weights of rank 0, and each rank its own random numbers."""
+    world.broadcast_weights(agent)
+    if not world.main:
+        torch.manual_seed(derive_seed(seed, "policy", world.rank))  # for policies that draw random numbers
 
 
 def build(

@@ -1,9 +1,10 @@
-"""The environment of a run: from settings or a checkpoint, changed by a hook, and what happens when it fails."""
+"""The environment of a run: made from settings or a checkpoint, changed by a hook, evaluated in, and when it fails."""
 
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -20,11 +21,13 @@ from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.device import number_of_batches
 from engram.training.distributed import PeerError, World
-from engram.training.evaluate import EvaluationStoppedError
+from engram.training.evaluate import EvaluationStoppedError, evaluate
 from engram.training.metrics import Record
 from engram.training.seeding import derive_seed
+from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
-from engram.training.state import Training
+from engram.training.state import HookResult, Training
+from engram.training.stop_signals import overdue
 
 CHECK_STEPS = 50  # of random play before a run
 
@@ -78,6 +81,25 @@ def open_environment(
     )
 
 
+def apply_hook(
+    training: Training,
+    result: HookResult,
+    seed: int,
+    sizes: Sizes,
+    step_timeout: float,
+    on_hang: Callable[[str], None],
+) -> bool:
+    """Do what the hook of rank 0 asks for. Returns whether to stop: if the hook of any rank says so, all stop."""
+    world = training.world
+    of_ranks = world.gather(result)  # a signal may reach any rank, but all stop in the same epoch
+    stop = any(each.stop for each in of_ranks)
+    result = world.broadcast(of_ranks[0]._replace(stop=stop) if world.main else HookResult())
+    training.schedules.fixed |= result.values
+    if (env := result.env) is not None:
+        world.together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
+    return result.stop
+
+
 def change_environment(
     training: Training,
     env: EnvSettings,
@@ -99,10 +121,23 @@ def change_environment(
     log.info("epoch %s: the environment is now %r", training.progress.epoch, env)
 
 
-def evaluate_or_warn(training: Training, evaluate: Callable[[], Record]) -> Record:
-    """The results of an evaluation; none if it is cut short, or its environments fail, which counts as a restart."""
+def evaluate_run(
+    training: Training,
+    trainer: Trainer,
+    env: EnvSettings,
+    on_hang: Callable[[str], None],
+    interrupted: Callable[[], bool],
+) -> Record:
+    """Rank 0 plays episodes with sampled and with greedy actions; other ranks play none.
+
+    Without results if a stop signal cuts it short, or if its environments fail, which counts as a restart.
+    """
+    if not training.world.main:
+        return {}
+    play = partial(evaluate, training.agent, env, trainer.evaluate_episodes, memory=trainer.memory)
+    play = partial(play, step_timeout=trainer.worker_timeout, on_hang=on_hang, stop=overdue(interrupted))
     try:
-        return evaluate()
+        return play().record() | play(greedy=True).record("greedy_")
     except EnvError as error:
         training.env.restarts.allow(error)
     except EvaluationStoppedError:

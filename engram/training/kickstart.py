@@ -15,8 +15,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
-from engram.stored.files import UnreadableError
-from engram.stored.plain_yaml import read_yaml
+from engram.stored.files import UnreadableError, read_yaml
 from engram.stored.trust import require_trust
 from engram.training.checkpoint.origin import find_checkpoint, load_agent
 from engram.training.experience import Minibatch

@@ -26,6 +26,7 @@ from engram.training.storage import LineFile
 Record = dict[str, Any]
 
 MAX_LINE = 2**22  # bytes of one record; a longer line is damaged
+RECENT_EPISODES = 200  # whose mean is the return of a run
 SAMPLED_SEGMENTS = 8  # of a rollout, for metrics of observations: reading all images takes too long
 
 
@@ -107,8 +108,8 @@ class Averages:
 class ReturnTracker:
     """Mean episode figures of an epoch, and the mean return over the most recent episodes."""
 
-    def __init__(self, recent: int = 200) -> None:
-        self.recent: deque[float] = deque(maxlen=recent)
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     def add(self, episodes: Episodes) -> Record:
         self.recent.extend(episodes.returns.tolist())

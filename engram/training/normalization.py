@@ -1,14 +1,17 @@
 """Updates the statistics by which a policy normalises observations and values, between two rollouts."""
 
 import torch
+from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
+from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import unpack
 from engram.training.advantage import NOT_SCALED, Advantages, ReturnScale, compute_advantages, masked_moments
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
 
+MOMENTS_CHUNK = 1024  # observations
 FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
 
 
@@ -56,6 +59,20 @@ def update_normalizers(
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
-        count, mean, mean_square = masked_moments(parts[normalizer.part].flatten(2), counted, world)
-        variance = (mean_square - mean.square()).clamp(min=0)
+        count, mean, variance = _moments(normalizer, parts[normalizer.part][counted], world)
         normalizer.update(count.float(), mean.float(), variance.float())
+
+
+def _moments(normalizer: ObservationNormalizer, part_N: Tensor, world: World) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and variance of what is normalised, over all ranks. In chunks: one-hots take much memory."""
+    size = normalizer.mean.shape
+    total, squares = (torch.zeros(size, dtype=torch.float64, device=part_N.device) for _ in range(2))
+    count = torch.zeros((), device=part_N.device)
+    for chunk in part_N.split(MOMENTS_CHUNK):
+        x_NS = normalizer.encode(chunk).double()
+        count += len(x_NS)
+        total += x_NS.sum(0)
+        squares += x_NS.square().sum(0)
+    count = world.sum(count).clamp(min=1)
+    mean = world.sum(total) / count
+    return count, mean, (world.sum(squares) / count - mean.square()).clamp(min=0)

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -22,37 +22,35 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
-from engram.stored.columns import Columns, read_columns
 from engram.stored.files import UnreadableError
+from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import stored_plan, write_plan
-from engram.training.build import build, make_agent
+from engram.training.build import build, make_agent, share_weights
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
 from engram.training.checkpoint.ranks import split_by_rank
-from engram.training.checkpoint.resume import EXACT, restore, sizes_of_run
+from engram.training.checkpoint.resume import resume, sizes_of_run
 from engram.training.device import choose_device, keep_freed_memory, require_precision
 from engram.training.distributed import ALONE, PeerEnvError, World
 from engram.training.environment import (
-    change_environment,
+    apply_hook,
     check_before_run,
     current_environment,
-    evaluate_or_warn,
+    evaluate_run,
     open_environment,
     save_finished_epochs,
 )
-from engram.training.evaluate import evaluate
 from engram.training.exploration import with_exploration
 from engram.training.log import log_to
 from engram.training.loop import train
-from engram.training.metrics import MetricsFile, Record
+from engram.training.metrics import Record
 from engram.training.numbers import NumberGuard
-from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.state import HookResult, Training
-from engram.training.stop_signals import overdue, stop_message
+from engram.training.stop_signals import stop_message
 from engram.training.storage import Storage
 from engram.training.trace import Trace
 
@@ -125,6 +123,15 @@ class RunResult:
     diagnosis: Diagnosis | None = None
 
 
+class _Hooks(NamedTuple):
+    """Functions that the caller of `start` gave."""
+
+    audit: Callable[[MettaAgent], None] | None
+    on_epoch: Callable[[Record], HookResult] | None
+    on_hang: Callable[[str], None]
+    interrupted: Callable[[], bool]
+
+
 def start(
     settings: TrainingSettings,
     display: Display,
@@ -143,11 +150,7 @@ def start(
     `end_hung` ends the program when an environment of this process hangs, after that was logged.
     `interrupted` tells whether a stop signal came: it cuts long evaluations short, and `on_epoch` should stop then.
     """
-
-    def on_hang(message: str) -> None:
-        log.error("%s", message)
-        end_hung()
-
+    on_hang = partial(_log_and_end, end_hung)
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: `start` needs an audit function: audit=engram.audit.stop_on_memory_fault")
     keep_freed_memory()
@@ -162,9 +165,7 @@ def start(
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = make_agent(settings.policy, spec, settings.trainer, checkpoint, settings.init_from).to(device)
-    world.broadcast_weights(agent)
-    if not world.main:
-        torch.manual_seed(derive_seed(settings.seed, "policy", world.rank))  # for policies that draw random numbers
+    share_weights(agent, settings.seed, world)
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
     timeout = settings.trainer.worker_timeout
     restarts = Restarts(settings.trainer.worker_restarts, bad_numbers=settings.trainer.on_nan == "skip")
@@ -173,21 +174,24 @@ def start(
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         training.numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
-        _resume(training, directory, checkpoint)
+        resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory)
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
         diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
         display.start(plan)
-        hooks = (audit, on_epoch, on_hang, interrupted)
-        _train(training, trainer, settings, checkpoints, storage, display, *hooks, diagnosis)
-    progress, mean_return = training.progress, training.returns.mean_return
-    result = RunResult(settings.run, directory, checkpoints.last, spec, progress.steps, progress.seconds, mean_return)
-    result = replace(result, diagnosis=diagnosis.result() if diagnosis else None)
+        hooks = _Hooks(audit, on_epoch, on_hang, interrupted)
+        _train(training, trainer, settings, checkpoints, storage, display, hooks, diagnosis)
+    result = _result(settings, spec, training, checkpoints, diagnosis)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
+
+
+def _log_and_end(end: Callable[[], None], message: str) -> None:
+    log.error("%s", message)
+    end()
 
 
 def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, storage: Storage) -> LiveDiagnosis:
@@ -208,16 +212,12 @@ def _train(
     checkpoints: Checkpoints,
     storage: Storage,
     display: Display,
-    audit: Callable[[MettaAgent], None] | None,
-    on_epoch: Callable[[Record], HookResult] | None,
-    on_hang: Callable[[str], None],
-    interrupted: Callable[[], bool],
+    hooks: _Hooks,
     diagnosis: LiveDiagnosis | None,
 ) -> None:
     """Run the loop with its metrics, checkpoints, display, hook and diagnosis."""
-    world = training.world
-    config, steps_done = settings.model_dump(mode="json"), training.progress.steps
-    sinks = make_sinks(settings.directory, trainer, settings.wandb, steps_done, config) if world.main else []
+    config, steps_done, main = settings.model_dump(mode="json"), training.progress.steps, training.world.main
+    sinks = make_sinks(settings.directory, trainer, settings.wandb, steps_done, config) if main else []
 
     def report(record: Record) -> None:
         for sink in sinks:
@@ -226,29 +226,16 @@ def _train(
         for finding in diagnosis.add(record) if diagnosis else ():
             log.warning("%s. Try %s", finding.line, finding.advice)
 
-    def evaluate_now() -> Record:
-        if not world.main:
-            return {}
-        what = (training.agent, settings.env, trainer.evaluate_episodes)
-        play = partial(evaluate, *what, memory=trainer.memory, step_timeout=trainer.worker_timeout)
-        play = partial(play, on_hang=on_hang, stop=overdue(interrupted))
-        return evaluate_or_warn(training, lambda: play().record() | play(greedy=True).record("greedy_"))
-
     def stop_after(record: Record) -> bool:
-        if on_epoch is None:
+        if hooks.on_epoch is None:
             return False
-        of_ranks = world.gather(on_epoch(record))  # a signal may reach any rank, but all stop in the same epoch
-        orders = world.broadcast(
-            of_ranks[0]._replace(stop=any(each.stop for each in of_ranks)) if world.main else HookResult()
-        )
-        training.schedules.fixed |= orders.values
-        if orders.env is not None:
-            new = (orders.env, settings.seed, checkpoints.sizes, trainer.worker_timeout, on_hang)
-            world.together(lambda: change_environment(training, *new))
-        return orders.stop
+        new_env = (settings.seed, checkpoints.sizes, trainer.worker_timeout, hooks.on_hang)
+        return apply_hook(training, hooks.on_epoch(record), *new_env)
 
+    save = partial(checkpoints.save, training)
+    evaluate_now = partial(evaluate_run, training, trainer, settings.env, hooks.on_hang, hooks.interrupted)
     try:
-        train(training, trainer, report, partial(checkpoints.save, training), evaluate_now, audit, stop_after)
+        train(training, trainer, report, save, evaluate_now, hooks.audit, stop_after)
     except KeyboardInterrupt as stop:
         message = stop_message(training.progress.epoch, checkpoints.epoch, trainer.checkpoint.interval)
         raise type(stop)(message) from None
@@ -262,6 +249,25 @@ def _train(
         for sink in sinks:
             with suppress(OSError):
                 sink.close()
+
+
+def _result(
+    settings: TrainingSettings,
+    spec: EnvSpec,
+    training: Training,
+    checkpoints: Checkpoints,
+    diagnosis: LiveDiagnosis | None,
+) -> RunResult:
+    return RunResult(
+        run=settings.run,
+        directory=settings.directory,
+        checkpoint=checkpoints.last,
+        env=spec,
+        steps=training.progress.steps,
+        seconds=training.progress.seconds,
+        mean_return=training.returns.mean_return,
+        diagnosis=diagnosis.result() if diagnosis else None,
+    )
 
 
 def _sizes(
@@ -286,15 +292,3 @@ def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: 
         total_timesteps=settings.trainer.total_timesteps,
         steps_done=training.progress.steps,
     )
-
-
-def _resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
-    """Restore a checkpoint, or reset the environments for a new run."""
-    world = training.world
-    if world.main:
-        MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
-    if checkpoint is None:
-        training.env.reset()
-        return
-    for message in dict.fromkeys(world.gather(restore(training, checkpoint))):
-        log.log(logging.INFO if message == EXACT else logging.WARNING, "%s, from %s", message, checkpoint.path)

@@ -87,7 +87,7 @@ class Trainer(Settings):
     accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
     update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
-    norm_obs: bool = True  # running normalisation of vector observations, by policies that have it
+    norm_obs: bool = True  # running normalisation of vectors and symbols, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
     noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of action noise; null: 0.7, or 0 for symbols
     on_nan: Literal["stop", "skip"] = "stop"  # skip: leave out minibatches, and restart environments, with bad numbers

@@ -82,7 +82,7 @@ def handle_signals(
 
 
 def overdue(stopping: Callable[[], bool], seconds: float = PATIENCE) -> Callable[[], bool]:
-    """A function that tells whether a stop was requested so long ago, as seen by calls of it."""
+    """A function that returns whether `seconds` have passed since the first of its calls that saw a stop request."""
     since: float | None = None
 
     def is_overdue() -> bool:

@@ -168,12 +168,27 @@ def test_a_policy_reads_parts_by_name():
     assert play_and_replay(MettaAgent(spec, Own(spec)), 7)[0] < 1e-5
 
 
-def test_symbols_are_one_hots_and_never_scaled():
-    part = Part("map", "symbols", spaces.Box(0, 4, (2, 2, 2), np.uint8), (5, 3))
+GRID = Part("map", "symbols", spaces.Box(0, 4, (2, 2, 2), np.uint8), (5, 3))
+
+
+def test_symbols_are_one_hots_of_every_cell():
     grid = torch.tensor([[[[4, 0], [1, 2]], [[0, 1], [2, 2]]]], dtype=torch.uint8)
-    first = OneHot(part)(grid)[0, 0, 0]
-    assert first.tolist() == [False, False, False, False, True, True, False, False]
-    assert OneHot(part)(grid + 50).sum() == 0
+    assert OneHot(GRID)(grid)[0, :8].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert OneHot(GRID)(grid + 50).sum() == 0
+    assert OneHot(GRID, per_cell=True)(grid).shape == (4, 8)
+
+
+def test_rare_symbols_stand_out():
+    one_hot, common = OneHot(GRID), torch.zeros(100, 2, 2, 2, dtype=torch.uint8)
+    common[:5, 0, 0, 0] = 3
+    seen = one_hot.encode(common).float()
+    one_hot.update(torch.tensor(100.0), seen.mean(0), seen.var(0, correction=0))
+    rare, usual = one_hot(common)[0], one_hot(common)[99]
+    assert rare[3] == pytest.approx(0.95 / (0.05 * 0.95) ** 0.5)
+    assert usual[0] == pytest.approx(0.05 / (0.05 * 0.95) ** 0.5)
+    assert usual[8:].abs().max() == 0  # what is always the same tells nothing
+    never = one_hot(torch.full((1, 2, 2, 2), 2, dtype=torch.uint8))
+    assert never.abs().max() == pytest.approx(10)
 
 
 def test_small_grids_are_read_as_a_whole_and_large_ones_by_convolutions():

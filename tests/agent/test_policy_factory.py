@@ -143,6 +143,20 @@ def test_an_agent_is_made_from_the_same_settings(tmp_path: Path) -> None:
     assert replay_difference(agent, play(agent, 4, 5, 0.2)) < 1e-5
 
 
+def test_lazy_layers_read_their_sizes_off_the_environment(tmp_path: Path) -> None:
+    lazy = ENCODES_AND_DECODES.replace(
+        "nn.Linear(env.single_observation_space.shape[0], width)", "nn.LazyLinear(width)"
+    )
+    policy = made(f"{written(tmp_path, lazy)}:Mine")
+    assert policy.encoder.in_features == EnvSpec.of(vector_env()).single_observation_space.shape[0]
+    assert not policy.get_memory()[0]
+    assert replay_difference(policy, play(policy, 6, 8, 0.2)) < 1e-5
+
+    uncalled = lazy.replace("self.encoder(observations)", "observations.sum(1, keepdim=True).expand(-1, 24)")
+    with pytest.raises(UserError, match=r"encoder\.weight, encoder\.bias: lazy layers that forward does not call"):
+        made(f"{written(tmp_path, uncalled, 'uncalled.py')}:Mine")
+
+
 def test_two_files_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
     for folder, size in (("a", 16), ("b", 20)):
         (tmp_path / folder).mkdir()

@@ -5,11 +5,9 @@ import pytest
 import torch
 from support.remembering import ENV, remembering
 
-from engram.analysis.facts import agent_episodes, facts, observation_features
-from engram.analysis.horizon import memory_horizon
-from engram.analysis.influence import influence
-from engram.analysis.interventions import Frozen, Swapped, erased, returns
-from engram.analysis.memory_report import memory_report
+from engram.analysis.influence import influence, memory_horizon
+from engram.analysis.memory_report import Frozen, Swapped, erased, mean_return, memory_report
+from engram.analysis.probe import agent_episodes, facts, observation_features
 from engram.analysis.recording import record
 from engram.env.registry import make_spec
 from engram.env.settings import TMaze
@@ -68,7 +66,7 @@ def test_the_horizon_equals_the_influence_of_the_erased_past(agent, recording):
 def test_erased_memory_is_an_evaluation_without_memory(agent, recall):
     played = record(agent, recall, episodes=3, num_envs=4, seed=2, pictures=False, change=erased)
     expected = evaluate(agent, recall, episodes=12, num_envs=4, seed=2, memory="off")
-    assert returns(played, 1, 3).mean == pytest.approx(expected.returns.mean)
+    assert mean_return(played, 1, 3).mean == pytest.approx(expected.returns.mean)
 
 
 def test_frozen_memory_is_that_of_the_first_observation():

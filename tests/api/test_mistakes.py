@@ -123,6 +123,41 @@ class PlainModule(nn.Module):
     pass
 
 
+class Pixels(Echo):
+    """Its observation has a small grid, which is played a little to tell pixels from symbols."""
+
+    observation_space = spaces.Dict({"grid": spaces.Box(0, 255, (4, 4, 1), np.uint8)})
+
+    def _observation(self):
+        return {"grid": np.zeros((4, 4, 1), np.uint8)}
+
+
+class ResetWithoutInfo(Pixels):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class ShowsNothing(Pixels):
+    def _observation(self):
+        return None if self.time == 2 else super()._observation()
+
+
+class StepsInFour(Pixels):
+    def step(self, action):
+        return super().step(action)[:4]
+
+
+def growing():
+    """Makes an environment with a larger observation at each call."""
+    made.append(Echo())
+    made[-1].observation_space = spaces.Box(0, 1, (len(made),))
+    made[-1]._observation = lambda: made[0].observation_space.sample()
+    return made[-1]
+
+
+made = []
+
+
 def hook(record):
     """Lacks the run."""
 
@@ -143,6 +178,18 @@ def hook(record):
         ({"env": OldReset}, "OldReset cannot be used: reset must take a seed and options"),
         ({"env": WrongShape, "trainer.num_workers": 0}, r"shape \(3,\), expected \(2,\)"),
         ({"env": NoReset, "trainer.num_workers": 0}, "NoReset: reset must return an observation and an info, got None"),
+        ({"env": ResetWithoutInfo}, "ResetWithoutInfo: reset must return an observation and an info, got "),
+        (
+            {"env": ShowsNothing},
+            r"ShowsNothing: environment 0, at step 2 .*: the observation\['grid'\] is missing: got None",
+        ),
+        ({"env": StepsInFour}, r"StepsInFour: step must return observation, .*, got \(\{'grid'"),
+        ({"env": growing}, "env: growing made environments with different spaces, .* and .*: make the same"),
+        ({"env": lambda: Echo}, r"env: <lambda> made <class .*>, expected .*: call it, Echo\(\)"),
+        (
+            {"env": Small, "policy": Echo},
+            r"env: .*Small'> is a policy: .* comes first, engram.train\(env, policy\)",
+        ),
         ({"policy": 5}, "py_agent: 5 is a int: give the name of a policy, its class, or a YAML file"),
         ({"env": "recall", "policy": PlainModule}, "PlainModule in .* must be a subclass of engram.LSTMWrapper"),
         ({"env": "recall", "policy": PlainModule()}, "py_agent: PlainModule.* is a PlainModule: .*policy=PlainModule"),
@@ -175,10 +222,20 @@ class Frozen(Small):
         self.requires_grad_(False)
 
 
+class NoBase(Small):
+    def __init__(self, env, **kwargs):
+        pass
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (WrongLayer, r"WrongLayer failed: RuntimeError: mat1 .*\n  .*tiny.py:\d+ in encode_observations: return self"),
+        (NoBase, r"NoBase: __init__ must call super\(\).__init__\(env, \*\*kwargs\) first"),
+        (
+            WrongLayer,
+            r"WrongLayer failed \(observations: \['bit'\] \[N\] int32, \['clock'\] \[N, 1\] float32\): RuntimeError: "
+            r"mat1 .*\n  .*tiny.py:\d+ in encode_observations: return self",
+        ),
         (Mistyped, r"Mistyped failed: AttributeError: .* no attribute 'acter'\n  .*test_mistakes.py:\d+ in decode"),
         (Frozen, "Frozen: the loss has no gradient: its weights do not require gradients"),
     ],

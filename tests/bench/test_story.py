@@ -9,7 +9,7 @@ from support.running import metrics, run
 from bench import story
 from bench.faults import FAULTS
 from engram.agent.recurrent.lstm import LSTM
-from engram.bench.learning.jobs import Processes
+from engram.bench.learning.suite import Processes
 from engram.bench.process import ProgramError
 from engram.config.load import SETTINGS_FILE, dump, load
 

@@ -1,5 +1,6 @@
 """The `engram` command."""
 
+import io
 import os
 import signal
 import subprocess
@@ -21,6 +22,30 @@ def test_help_lists_every_verb(words, capsys):
     assert main(words) == 0
     output = capsys.readouterr().out
     assert all(f"  {verb} " in output for verb in VERBS)
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_the_frame_of_the_panel_before_anything_heavy_is_imported(monkeypatch):
+    shown_before: dict[str, str] = {}
+    screen = Terminal(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def record(name):
+        shown_before[name] = screen.buffer.getvalue().decode()
+        raise UserError("stop here")
+
+    monkeypatch.setattr("engram.cli.main.import_module", record)
+    assert main(["train"]) == 2
+    lines = shown_before["engram.cli.train"].splitlines()
+    assert lines[0].startswith("╭─ engram ─")
+    assert lines[0].endswith("╮")
+    assert len({len(line) for line in lines}) == 1
+    assert screen.buffer.getvalue().decode().endswith("╯\n\x1b[3A\r\x1b[J")  # removed again
 
 
 def test_version(capsys):

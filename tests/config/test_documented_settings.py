@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from engram.config import setting_names
 from engram.config.groups import choices, read_recipe
+from engram.config.run import environment_settings, leaf_types
 from engram.config.run_directory import MAY_CHANGE
 from engram.training.settings import Trainer, Wandb
 
@@ -36,7 +36,7 @@ def defaults(model: type[BaseModel], prefix: str) -> dict[str, Any]:
     """The settings of a model and its nested models, with their defaults."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        parts = setting_names.leaf_types(field.annotation)
+        parts = leaf_types(field.annotation)
         below = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
         found |= defaults(below[0], f"{prefix}{name}.") if below else {prefix + name: field.default}
     return found
@@ -51,10 +51,10 @@ def shown(default: Any) -> str:
     return str(default)
 
 
-@pytest.mark.parametrize("kind", setting_names.environments())
+@pytest.mark.parametrize("kind", environment_settings())
 def test_every_setting_of_an_environment_is_documented(kind: str) -> None:
     documented = {name: cell for name, cell in tables("environments.md")[kind].items() if cell}
-    expected = defaults(setting_names.environments()[kind], "env.")
+    expected = defaults(environment_settings()[kind], "env.")
     del expected["env.kind"]
     check(documented, expected)
 

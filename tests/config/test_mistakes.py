@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.config import setting_names
 from engram.config.groups import GROUPS
 from engram.config.load import load
+from engram.config.run import known_settings
 from engram.settings import SettingsError
 
 
@@ -207,12 +207,12 @@ WORDS = st.one_of(
     st.text(max_size=20),
     st.builds(
         "{}={}".format,
-        st.sampled_from(sorted({*setting_names.known(), *GROUPS, "env.kwargs.a", "py_agent.a"})),
+        st.sampled_from(sorted({*known_settings(), *GROUPS, "env.kwargs.a", "py_agent.a"})),
         st.text(),
     ),
     st.builds(
         "{}={}".format,
-        st.sampled_from(sorted({*setting_names.known(), "env.kwargs.a.b"})),
+        st.sampled_from(sorted({*known_settings(), "env.kwargs.a.b"})),
         st.sampled_from(
             ["null", "[]", "{}", "{a:1}", "[1,{b:2}]", "true", "-1", "0", "1e400", "nan", "???", "1e99", "'x'"]
         ),

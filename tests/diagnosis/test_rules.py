@@ -1,13 +1,14 @@
 """The diagnosis, on hand-made metrics. `test_real_runs` has runs that really have the faults."""
 
 import math
+from itertools import islice
 
 import pytest
 
 from engram.diagnosis.diagnose import diagnose
 from engram.diagnosis.live import LiveDiagnosis
 from engram.diagnosis.setup import Setup
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 EPOCHS = 40
 SETUP = Setup(
@@ -183,6 +184,20 @@ def test_a_return_that_still_rises_from_the_ceiling_gets_no_alarm():
         return noisy(0.25 if epoch < 25 else 0.25 + 0.01 * (epoch - 25), epoch)
 
     assert names(late, MEMORY_TASK) == []
+
+
+def test_a_steep_rise_in_a_short_run_is_not_taken_for_noise():
+    """The first epochs of MiniGrid-Empty-5x5, which had been called unknown."""
+    returns = [0.202, 0.199, 0.234, 0.197, 0.364, 0.438, 0.507, 0.61]
+    rising = islice(records(lambda epoch: returns[epoch - 1]), len(returns))
+    assert diagnose(Columns(rising), SETUP).verdict == "healthy"
+
+
+def test_a_return_below_that_of_agents_without_memory_is_not_blamed_on_memory():
+    setup = MEMORY_TASK._replace(ceiling=0.5)
+    diagnosis = diagnose(Columns(records(flat)), setup)
+    assert diagnosis.verdict == "unknown"
+    assert "0.5 is possible without memory: first of all it needs more steps" in diagnosis.summary
 
 
 def test_without_memory_nobody_expects_more_than_the_ceiling():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.env.spec import EnvSpec, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec
 
 SIZES = SimpleNamespace(
     num_envs=64, rows=64, horizon=64, segments=64, batch_size=4096, minibatch_size=1024, num_workers=2

@@ -5,7 +5,8 @@ from gymnasium import spaces
 
 from engram.display.chart import Scale, chart, labels
 from engram.display.progress import CURVE_POINTS, ReturnCurve
-from engram.env.spec import EnvSpec, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec
 
 
 def curve_of(*values: float) -> ReturnCurve:

@@ -26,10 +26,10 @@ from engram.env.settings import Gym, Navigation, Recall
 FACTS = RunFacts(run="</script><b>odd", policy="fast", epoch=3, steps=4096, memory=True)
 
 
-def written(directory, env, agent=None, agent_names=(), **settings):
+def written(directory, env, agent=None, agent_names=(), change=lambda recording: recording, **settings):
     spec = make_spec(env)
     agent = agent or MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
-    recording = record(agent, env, **settings)
+    recording = change(record(agent, env, **settings))
     recording = replace(recording, spec=replace(recording.spec, agent_names=agent_names))
     file = directory / f"{env.kind}.html"
     file.write_text(replay_page(FACTS, recording, influence(agent, recording), unit_names(agent)), encoding="utf-8")
@@ -129,6 +129,17 @@ def test_every_kind_of_world_is_shown(tmp_path, monkeypatch, env):
         assert shown.execute_script(f"{size} return box.width > 200 && box.height > 20")
         assert shown.execute_script("return document.querySelectorAll('#actions .action').length") >= 1
         assert ("camera: " in browser.text(shown, "world")) == (env is PARTS)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_label_is_cut_off(tmp_path, width):
+    def with_long_figures(recording):
+        values = np.linspace(-12345.6, 12345.6, recording.steps)[:, None].astype(np.float32)
+        entropies = np.linspace(3.7e-5, 0.7, recording.steps)[:, None].astype(np.float32)
+        return replace(recording, values=values, entropies=entropies, rewards=-0.001234 + 0 * values)
+
+    with browser.opened(written(tmp_path, Recall(delay=9), change=with_long_figures, episodes=2), width) as shown:
+        assert browser.cut_labels(shown) == []
 
 
 def test_an_agent_that_remembers_is_told_from_one_that_does_not(tmp_path):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from engram.display.report_charts import charts, phase_share
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 
 def run(offset: float = 0.0, epochs: int = 5, **others: float) -> Columns:

@@ -8,7 +8,7 @@ from support import browser
 
 from engram.display.report_charts import charts
 from engram.display.report_page import ReportFacts, RunRow, report_page
-from engram.stored.columns import Columns
+from engram.stored.metrics import Columns
 
 HEALTHY = {"verdict": "healthy", "summary": "Nothing found.", "findings": []}
 FAULTY = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.env.actions import action_names, policy_action_space, reader
+from engram.env.actions import action_names, encode_action, policy_action_space, reader
 from engram.settings import UserError
 
 
@@ -38,6 +38,15 @@ def test_a_joint_choice_is_one_of_all_combinations():
     assert [own.tolist() for own in reader(board)(np.array([0, 4, 5], np.int32))] == [[1, 0], [2, 1], [2, 2]]
     large = spaces.MultiDiscrete([17, 16])
     assert policy_action_space(large, "here", joint=True) == large
+
+
+def test_the_previous_action_of_a_joint_choice_is_one_of_all_combinations():
+    board = spaces.MultiDiscrete([2, 3], start=[1, 0])
+    for action in range(6):
+        (own,) = reader(board)(np.array([action], np.int32))
+        assert encode_action(board, own, 6).tolist() == np.eye(6)[action].tolist()
+    assert encode_action(board, np.array([2, 1]), 5).tolist() == [0, 1, 0, 1, 0]
+    assert encode_action(spaces.Discrete(3, start=5), 6, 3).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

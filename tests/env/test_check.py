@@ -44,6 +44,7 @@ def test_observations_that_a_run_cannot_store_are_errors(fault, message):
     ("fault", "message"),
     [
         ("bounds", "the observation['position'] has values from"),
+        ("key", "the observation has parts that its space lacks: debug"),
         ("seed", "the same seed and actions gave different observations at step 0 the second time"),
     ],
 )

@@ -7,7 +7,8 @@ from gymnasium import spaces
 from engram.env import episode_log as module
 from engram.env.block import Buffers, Episodes
 from engram.env.episode_log import EpisodeLog
-from engram.env.spec import EnvSpec, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec
 
 
 @pytest.fixture

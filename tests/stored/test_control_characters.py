@@ -7,9 +7,8 @@ from support import running
 
 from engram.config.load import load_run
 from engram.settings import UserError
-from engram.stored.files import UnreadableError
+from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.metrics import read_metrics
-from engram.stored.plain_yaml import parse_yaml
 from engram.stored.plan import read_plan
 from engram.training.checkpoint.files import mismatches
 from engram.training.checkpoint.state import problem_of

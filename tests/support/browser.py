@@ -70,3 +70,26 @@ def fits(browser: Any) -> bool:
 
 def text(browser: Any, id: str) -> str:
     return browser.execute_script("return document.getElementById(arguments[0]).textContent", id)
+
+
+RECORD_LABELS = """
+const draw = CanvasRenderingContext2D.prototype.fillText;
+window.cut = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most = Infinity) {
+  const size = this.measureText(text), wide = Math.min(size.width, most);
+  const left = x - { left: 0, center: wide / 2, right: wide }[this.textAlign];
+  const ratio = this.getTransform().a, room = this.canvas.width / ratio, tall = this.canvas.height / ratio;
+  const [top, bottom] = [y - size.actualBoundingBoxAscent, y + size.actualBoundingBoxDescent];
+  if (left < -0.5 || left + wide > room + 0.5 || top < -0.5 || bottom > tall + 0.5) window.cut.push(text);
+  draw.apply(this, arguments);
+};
+"""
+
+
+def cut_labels(browser: Any) -> list[str]:
+    """The labels of charts that the edge of their canvas cuts off, when the theme changes and all is drawn again."""
+    from selenium.webdriver.common.by import By
+
+    browser.execute_script(RECORD_LABELS)
+    browser.find_element(By.TAG_NAME, "body").send_keys("t")
+    return browser.execute_script("return [...new Set(window.cut)]")

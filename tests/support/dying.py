@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 # Phase of a run -> functions, and how many lines of Python to go into one of them at most.
 PHASES: dict[str, tuple[list[str], int]] = {
     "start-up": (
-        ["support.running:prepare_directory", "engram.training.run:make_agent", "engram.training.run:_resume"],
+        ["support.running:prepare_directory", "engram.training.run:make_agent", "engram.training.run:resume"],
         1500,
     ),
-    "evaluation": (["engram.training.run:evaluate"], 4000),
+    "evaluation": (["engram.training.environment:evaluate"], 4000),
     "retention": (["engram.training.checkpoint.checkpoints:delete", "engram.training.checkpoint.files:delete"], 120),
     "end": (["engram.training.run:RunResult", "support.running:Silent.finish"], 60),
 }

@@ -42,8 +42,7 @@ from engram.env.settings import Recall, Small
 from engram.runs.report import read_report, write_report
 from engram.runs.state import read_run
 from engram.settings import SettingsError, UserError
-from engram.stored.files import UnreadableError
-from engram.stored.plain_yaml import parse_yaml
+from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import BadCheckpointError, load_checkpoint, load_latest
 from engram.training.checkpoint.origin import find_checkpoint, load_agent

@@ -30,7 +30,7 @@ from engram.config.load import validate_stored
 from engram.display.watching import RunFollower
 from engram.env.mettagrid.world_file import read_world
 from engram.runs.report import read_report
-from engram.stored.plain_yaml import parse_yaml
+from engram.stored.files import parse_yaml
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import load_checkpoint
 from engram.training.checkpoint.origin import load_agent

@@ -204,7 +204,7 @@ def test_after_too_many_failures_a_run_saves_its_last_epoch_and_ends(tmp_path, f
 
 
 def test_a_stop_signal_cuts_a_long_evaluation_short_and_the_epoch_is_saved(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("engram.training.run.overdue", lambda stopping: stopping)
+    monkeypatch.setattr("engram.training.environment.overdue", lambda stopping: stopping)
     words = [*RECALL, *SMALL, "trainer.evaluate_interval=1", f"runs_dir={tmp_path}", "run=x"]
     settings = load([*words, "trainer.evaluate_episodes=1000000000", f"trainer.total_timesteps={BATCH}"])
     prepare_directory(settings)

@@ -45,11 +45,12 @@ def test_workers_change_nothing(tmp_path, four_epochs):
     assert metrics(tmp_path) == four_epochs
 
 
-def test_statistics_of_observations_are_kept_for_each_vector(tmp_path):
+def test_statistics_of_observations_are_kept_for_each_vector_and_for_symbols(tmp_path):
     from engram.training.checkpoint.files import load_checkpoint
 
     result = run(tmp_path, "env=gym", "env.id=house:House-v0", "trainer.norm_obs=true", epochs=2)
     weights = load_checkpoint(result.checkpoint).groups["weights"]
     means = {name: tensor for name, tensor in weights.items() if name.endswith(".mean") and "value" not in name}
-    assert sorted(tensor.shape[0] for tensor in means.values()) == [3, 64]  # position, and the words of the task
+    sizes = sorted(tensor.shape[0] for tensor in means.values())
+    assert sizes == [3, 4, 64, 350]  # position, room, the words of the task, and 5 x 5 x 2 cells of 7 symbols
     assert all(tensor.abs().sum() > 0 for tensor in means.values())

@@ -161,7 +161,7 @@ def _break_cycle(pending: dict[str, Node], problems: Problems) -> None:
 
 
 def _check_source_counts(graph: Graph) -> None:
-    """Only where all sources exist in every environment; the others are counted when it is known."""
+    """Check nodes whose sources exist in every environment. `make_plan` checks the others, for one environment."""
     conditional: set[str] = set()
     for name, node in graph.nodes.items():
         some = [source for source in node.sources if source.name in conditional]

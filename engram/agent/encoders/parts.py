@@ -18,6 +18,7 @@ from engram.env.spec import EnvSpec
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 FLAT_SYMBOLS = 8192  # one-hot entries up to which a grid of symbols is read as a whole: 7 x 7 x 3 of 16 values has 2352
+LEAST_VARIANCE = 0.01  # of a one-hot: the rarest symbols are about 10 standard deviations away
 CELL_SIZE = 32  # features of a cell of a larger grid
 
 
@@ -55,24 +56,34 @@ class ImageEncoder(nn.Module):
         return self.linear(x.flatten(1)).relu()
 
 
-class OneHot(nn.Module):
-    """Symbols [N, *shape] to one-hots [N, *shape but the last, entries]. Values out of range give zeros."""
+class OneHot(ObservationNormalizer):
+    """Symbols [N, *shape] to one-hots [N, cells * entries], or with `per_cell` [N * cells, entries], normalised.
+
+    Rare symbols stand out: one object among many cells of wall would otherwise be a small part of the input. Before any
+    update one-hots are 0 and 1. A value out of range sets no entry.
+    """
 
     channel: Tensor
     symbol: Tensor
 
-    def __init__(self, part: Part) -> None:
-        super().__init__()
-        self.scalar = not part.shape
-        self.size = sum(part.symbols)
+    def __init__(self, part: Part, per_cell: bool = False) -> None:
+        self.scalar, self.per_cell = not part.shape, per_cell
+        self.entries = sum(part.symbols)
+        cells = 1 if per_cell else math.prod(part.shape[:-1])
+        super().__init__(cells * self.entries, part.name)
         channels = [channel for channel, number in enumerate(part.symbols) for _ in range(number)]
         symbols = [symbol for number in part.symbols for symbol in range(number)]
         self.register_buffer("channel", torch.tensor(channels), persistent=False)
         self.register_buffer("symbol", torch.tensor(symbols, dtype=torch_dtype(part.dtype)), persistent=False)
 
+    def encode(self, part_N: Tensor) -> Tensor:
+        symbols = part_N.unsqueeze(-1) if self.scalar else part_N
+        one_hot = symbols.index_select(-1, self.channel) == self.symbol
+        return one_hot.flatten(0, -2) if self.per_cell else one_hot.flatten(1)
+
     def forward(self, symbols: Tensor) -> Tensor:
-        symbols = symbols.unsqueeze(-1) if self.scalar else symbols
-        return symbols.index_select(-1, self.channel) == self.symbol
+        scale = self.variance.clamp(min=LEAST_VARIANCE).rsqrt()
+        return torch.where(self.encode(symbols), (1 - self.mean) * scale, -self.mean * scale)
 
 
 class SymbolGridEncoder(nn.Module):
@@ -80,15 +91,16 @@ class SymbolGridEncoder(nn.Module):
 
     def __init__(self, part: Part, output_size: int = 128) -> None:
         super().__init__()
-        self.one_hot = OneHot(part)
-        self.cell = initialise(nn.Linear(self.one_hot.size, CELL_SIZE), "relu")
-        height, width, _ = part.shape
+        self.one_hot = OneHot(part, per_cell=True)
+        self.cell = initialise(nn.Linear(self.one_hot.entries, CELL_SIZE), "relu")
+        self.size = height, width = part.shape[:2]
         self.convolutions, features = _convolutions((height, width, CELL_SIZE), GRID_CONVOLUTIONS)
         self.linear = initialise(nn.Linear(features, output_size), "relu")
 
     def forward(self, symbols_NHWC: Tensor) -> Tensor:
         cells = self.cell(self.one_hot(symbols_NHWC).to(self.cell.weight.dtype)).relu()
-        return self.linear(self.convolutions(cells.permute(0, 3, 1, 2)).flatten(1)).relu()
+        cells_NHWC = cells.view(-1, *self.size, CELL_SIZE)
+        return self.linear(self.convolutions(cells_NHWC.permute(0, 3, 1, 2)).flatten(1)).relu()
 
 
 class PartsEncoder(nn.Module):
@@ -111,7 +123,7 @@ class PartsEncoder(nn.Module):
         features = []
         for name, reader in zip(self.names, self.readers, strict=True):
             part = observations if isinstance(observations, Tensor) else observations[name]
-            value = part.flatten(1).to(dtype) if isinstance(reader, ObservationNormalizer) else part
+            value = part.flatten(1).to(dtype) if type(reader) is ObservationNormalizer else part
             features.append(reader(value).flatten(1).to(dtype))
         x = features[0] if len(features) == 1 else torch.cat(features, 1)
         return self.linear2(self.linear1(x).relu()).relu()
@@ -136,8 +148,7 @@ def _reader(part: Part) -> tuple[nn.Module, int]:
     if part.kind == "vector":
         size = math.prod(part.shape)
         return ObservationNormalizer(size, part.name), size
-    one_hot = OneHot(part)
-    size = math.prod(part.shape[:-1]) * one_hot.size
+    size = math.prod(part.shape[:-1]) * sum(part.symbols)
     if len(part.shape) == 3 and size > FLAT_SYMBOLS:
         return SymbolGridEncoder(part), 128
-    return one_hot, size
+    return OneHot(part), size

@@ -16,7 +16,7 @@ from engram.audit.adapters.row_state import RowStates, State, declared_initial_s
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-MAX_LISTED_ACTIONS = 64  # up to here the probability of every action is asked for
+MAX_LISTED_ACTIONS = 64  # with more, not every action's probability is computed
 
 
 class ExternalStateAdapter(PolicyAdapter):

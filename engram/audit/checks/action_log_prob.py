@@ -17,9 +17,9 @@ from engram.audit.scenario import random_actions
 from engram.audit.weights import scale_weights
 
 ROWS, STEPS = 128, 6
-RARE = 20  # an action expected this often is not missing by chance
-LUCK = 6.0  # standard deviations
-SHARPER = 3.0
+FEWEST_EXPECTED = 20  # an action expected this often is not missing by chance
+MAX_DEVIATION = 6.0  # standard deviations
+SHARPER = 3.0  # factor on the weights
 
 
 def action_log_prob(audit: AuditContext) -> Verdict:
@@ -38,7 +38,7 @@ def action_log_prob(audit: AuditContext) -> Verdict:
         "; ".join(problems)
         or "log-probabilities are those of the actions, probabilities add up to 1, actions come as often as they say"
     )
-    return Verdict(not problems, measured, bound, finding)
+    return Verdict(not problems, measured, bound, finding, cause=problems[0] if problems else "")
 
 
 def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
@@ -60,7 +60,7 @@ def _joined(outputs: list[PolicyOutput]) -> PolicyOutput:
 
 
 def _of_the_action(audit: AuditContext, output: PolicyOutput) -> tuple[float, list[str]]:
-    """How far a log-probability is from that of its action; where the whole distribution is known."""
+    """The largest error of a log-probability, where the whole distribution is known, and what is wrong."""
     actions, log_prob, full = output.actions, output.log_prob, output.full
     problems = []
     if not bool(log_prob.isfinite().all()):
@@ -81,17 +81,17 @@ def _of_the_action(audit: AuditContext, output: PolicyOutput) -> tuple[float, li
     if total > 1e-3:
         problems.append(f"probabilities of all actions add up to something {total:.2g} away from 1")
         return total, problems
-    told = space.evaluate(rows, actions.reshape(-1, *audit.spec.single_action_space.shape))
-    apart = max_difference(told.log_prob, log_prob.reshape(-1))
-    if apart > tolerance(log_prob, exact=1e-4):
-        problems.append(f"the log-probability is not that of the action: off by {apart:.2g}")
+    evaluated = space.evaluate(rows, actions.reshape(-1, *audit.spec.single_action_space.shape))
+    error = max_difference(evaluated.log_prob, log_prob.reshape(-1))
+    if error > tolerance(log_prob, exact=1e-4):
+        problems.append(f"the log-probability is not that of the action: off by {error:.2g}")
     if output.entropy is not None:
         off = max_difference(
             torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), output.entropy.reshape(-1)
         )
         if off > 1e-3:
             problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
-    return apart, problems
+    return error, problems
 
 
 def _possible(audit: AuditContext, actions: Tensor) -> bool:
@@ -119,19 +119,19 @@ def _drawn(audit: AuditContext, acted: list[PolicyOutput]) -> Iterator[str]:
     drawn = torch.cat([space.to_index(output.actions) for output in acted])
     counts = torch.bincount(drawn, minlength=space.logits).float()
     expected, spread = probabilities.sum(0), (probabilities * (1 - probabilities)).sum(0).sqrt()
-    never = [i for i in range(space.logits) if counts[i] == 0 and expected[i] >= RARE]
+    never = [i for i in range(space.logits) if counts[i] == 0 and expected[i] >= FEWEST_EXPECTED]
     if never:
         often = [round(float(expected[i])) for i in never]
         yield f"actions {never} are never drawn, though expected {often} times of {len(drawn)}"
-    elif bool(((counts - expected).abs() > LUCK * spread + 1).any()):
-        odd = int(((counts - expected).abs() - LUCK * spread).argmax())
+    elif bool(((counts - expected).abs() > MAX_DEVIATION * spread + 1).any()):
+        odd = int(((counts - expected).abs() - MAX_DEVIATION * spread).argmax())
         yield f"action {odd} is drawn {int(counts[odd])} times where {float(expected[odd]):.0f} are expected"
-    elif abs(apart := _likelier(probabilities, drawn)) > LUCK:
-        way = "likelier (a lower temperature?)" if apart > 0 else "less likely (a higher temperature?)"
-        yield f"drawn actions are {way} than their probabilities say, by {abs(apart):.1f} standard deviations"
+    elif abs(excess := _excess_log_prob(probabilities, drawn)) > MAX_DEVIATION:
+        which = "likelier (a lower temperature?)" if excess > 0 else "less likely (a higher temperature?)"
+        yield f"drawn actions are {which} than their probabilities say, by {abs(excess):.1f} standard deviations"
 
 
-def _likelier(probabilities_NA: Tensor, drawn_N: Tensor) -> float:
+def _excess_log_prob(probabilities_NA: Tensor, drawn_N: Tensor) -> float:
     """By how many standard deviations the log-probabilities of drawn actions are above their expectation."""
     log_probs = probabilities_NA.clamp(min=1e-12).log()
     mean = (probabilities_NA * log_probs).sum(-1)

@@ -9,12 +9,24 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.checks.boundary_mechanism import (
+    FADED,
+    FLAGS,
+    IGNORED,
+    IN_PART,
+    Explanation,
+    cause_of,
+    explain_acting,
+    explain_learning,
+    fix_for,
+    joined,
+    surviving_parts,
+)
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
 
-FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
 BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
 
 
@@ -23,7 +35,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     """Rows that start an episode give a fresh policy's outputs from that step on; the others are not disturbed."""
     scenario = audit.scenario(50, steps=BEFORE + AFTER)
     if audit.memory_effect <= EXACT and (kept := _kept_at_starts(audit)) > EXACT:
-        return Verdict(False, kept, EXACT, INVERTED, fix=INVERTED_FIX, fix_without_engram=INVERTED_FIX)
+        return Verdict(False, kept, EXACT, INVERTED, cause=INVERTED, fix=INVERTED_FIX, fix_without_engram=INVERTED_FIX)
     audit.needs_memory()
     carried = play(audit.adapter(), scenario).numbers[:, BEFORE:]
     fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
@@ -31,7 +43,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     starting[[1, 4]] = True
     expected = torch.where(starting.view(-1, 1, 1), fresh, carried)
     bound, off = tolerance(carried, fresh), 0.0
-    findings: dict[str, str] = {}
+    found: dict[str, Explanation] = {}
     for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(scenario.dones)
         flags[starting, BEFORE] = True
@@ -39,11 +51,16 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         difference = max_difference(seen, expected)
         off = max(off, difference)
         if difference > bound:
-            findings[name] = _explain(seen, carried, fresh, starting, bound)
+            found[name] = explain_acting(seen, carried, fresh, starting, bound)
     special = (_one_step_episodes, _first_observation_ignored)
-    short = "" if findings else next((text for each in special if (text := each(audit, scenario, bound))), "")
-    text = _joined(findings) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
-    return Verdict(off <= bound and not short, off, bound, text, fix=_fix_for(findings), notes=_initial_state(audit))
+    short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
+    text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
+    cause = cause_of(found) or short.partition(";")[0]
+    if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
+        cause = parts if parts != FADED or cause == IN_PART else cause
+    return Verdict(
+        off <= bound and not short, off, bound, text, cause=cause, fix=fix_for(found), notes=_initial_state(audit)
+    )
 
 
 def _initial_state(audit: AuditContext) -> tuple[str, ...]:
@@ -97,44 +114,6 @@ def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: f
     return "the first observation of an episode is forgotten: memory is cleared again after it, or not stored"
 
 
-def _explain(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> str:
-    """Which mistake it is. Each is [rows, steps from the start on, numbers]."""
-    others = max_difference(seen[~starting], carried[~starting])
-    if others > bound:
-        if max_difference(seen[~starting], fresh[~starting]) <= bound:
-            return "when one row starts an episode, all rows are cleared"
-        return f"rows in the middle of their episode change by {others:.2g} when another one starts"
-    first = max_difference(seen[starting, 0], fresh[starting, 0])
-    if max_difference(seen[starting, 0], carried[starting, 0]) <= bound:
-        if max_difference(seen[starting], carried[starting]) <= bound:
-            return f"memory is not cleared at all; outputs are off by {first:.2g}"
-        return f"memory is cleared too late: the first observation of an episode meets old memory, off by {first:.2g}"
-    if first <= bound:
-        later = max_difference(seen[starting], fresh[starting])
-        return f"memory is cleared for the first step, but the steps after it are off by {later:.2g}"
-    return f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}"
-
-
-def _joined(findings: dict[str, str]) -> str:
-    """The finding for each kind of flag; once, if all are the same."""
-    if len({*findings.values()}) == 1 and len(findings) == len(FLAGS):
-        return next(iter(findings.values()))
-    return "; ".join(f"{name}: {text}" for name, text in findings.items())
-
-
-def _fix_for(findings: dict[str, str]) -> str:
-    both = "dones and truncateds at once"
-    if findings.keys() == {both}:
-        return "Where both flags are set, an episode starts too: dones | truncateds, not dones ^ truncateds or a sum."
-    missed = [name for name in findings if name != both]
-    if len(missed) != 1:
-        return ""
-    other = "truncateds" if missed == ["dones"] else "dones"
-    return (
-        f"Episodes also end by {missed[0]}: clear where td['dones'] | td['truncateds'], not only where {other} are set."
-    )
-
-
 @torch.no_grad()
 def boundary_learning(audit: AuditContext) -> Verdict:
     """Row i starts an episode at step i. From there on it must give what the rest of the segment gives alone."""
@@ -144,7 +123,7 @@ def boundary_learning(audit: AuditContext) -> Verdict:
     plain = adapter.learn(segment, memory).numbers()[:, :steps]
     tails = [adapter.learn(audit.fresh_start(segment.steps(step))).numbers() for step in range(steps)]
     bound = tolerance(plain, *tails)
-    findings: dict[str, str] = {}
+    explained: dict[str, Explanation] = {}
     off = torch.zeros(steps, steps)
     for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(segment.dones)
@@ -158,18 +137,20 @@ def boundary_learning(audit: AuditContext) -> Verdict:
         off = torch.maximum(off, difference)
         if difference.max() > bound:
             unflagged = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]
-            findings[name] = _explain_learning(difference, seen, plain, unflagged, bound)
-    text = _joined(findings)
+            early = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
+            explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
+    text, cause = joined(explained), cause_of(explained)
     measured = float(off.max())
     if not text:
         for special in (_start_in_one_row, _starts_in_a_row, _start_of_one_row_alone, _start_at_the_last_step):
             text, found = special(audit, adapter, segment, memory, plain, tails, bound)
             measured = max(measured, found)
             if text:
+                cause = f"in learning, {text.partition(';')[0]}"
                 break
     passed = not text
     text = text or f"starts at every one of {steps} steps cut exactly there, for that row alone"
-    return Verdict(passed, measured, bound, text, fix=_fix_for(findings), evidence={"difference": off})
+    return Verdict(passed, measured, bound, text, cause=cause, fix=fix_for(explained), evidence={"difference": off})
 
 
 def _start_in_one_row(
@@ -227,25 +208,6 @@ def some_memory(audit: AuditContext, adapter: PolicyAdapter, rows: int) -> Any:
         return None
     play(adapter, audit.scenario(54, rows=rows, steps=3))
     return adapter.memory_of(list(range(rows)))
-
-
-def _explain_learning(difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float) -> str:
-    steps = len(difference)
-    before = torch.ones(steps, steps).tril(-1).bool()
-    row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
-    first = f"first off in row {row} at step {step}, by {float(difference[row, step]):.2g}"
-    if difference[before].max() > bound:
-        return f"a start also changes outputs before it, or in other rows; {first}"
-    wrong = [i for i in range(steps) if difference[i].max() > bound]
-    ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
-    if ignored == wrong and len(wrong) < steps - 1:
-        return f"memory is not cleared where an episode starts at step {', '.join(map(str, wrong))} of {steps}; {first}"
-    if ignored == wrong:
-        return f"memory is not cleared inside a segment, only at its first step if at all; {first}"
-    late = all(max_difference(seen[i, i + 1 :], tails[i + 1][i, : steps - i - 1]) <= bound for i in range(1, steps - 1))
-    if late:
-        return f"memory is cleared one step too late; {first}"
-    return f"memory is cleared only in part, or to something else than a fresh one; {first}"
 
 
 INVERTED = "the mask is inverted: memory is cleared at every step, except where an episode starts"

@@ -19,13 +19,13 @@ MISTYPED = "clip_rnge"
 
 
 def configuration(audit: AuditContext) -> Verdict:
-    problems = list(_arrive(audit)) if audit.takes_options else list(_are_there(audit.policy))
+    problems = list(_ignored_options(audit)) if audit.takes_options else list(_missing_attributes(audit.policy))
     problems += list(_l2_init(audit.adapter(original_weights=True).policy))
     finding = "; ".join(problems) or "clip_range and analyze_weights_interval arrive and act; unknown options are named"
     return Verdict(not problems, len(problems), 0, finding)
 
 
-def _are_there(policy: Any) -> Iterator[str]:
+def _missing_attributes(policy: Any) -> Iterator[str]:
     for name in ("clip_range", "analyze_weights_interval"):
         if getattr(policy, name, None) is None:
             yield f"the policy has no {name}"
@@ -33,13 +33,13 @@ def _are_there(policy: Any) -> Iterator[str]:
         yield "the policy has no clip_weights(), which training calls after every update"
 
 
-def _arrive(audit: AuditContext) -> Iterator[str]:
+def _ignored_options(audit: AuditContext) -> Iterator[str]:
     try:
         policy: Any = audit.make(clip_range=RANGE, analyze_weights_interval=7)
     except TypeError as error:
         yield f"the constructor does not take the options: {error}"
         return
-    yield from _are_there(policy)
+    yield from _missing_attributes(policy)
     for name, given in (("clip_range", RANGE), ("analyze_weights_interval", 7)):
         got = getattr(policy, name, None)
         if got is not None and got != given:

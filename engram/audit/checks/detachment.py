@@ -35,14 +35,31 @@ def detachment(audit: AuditContext) -> Verdict:
     kept, idle = _kept_with_a_graph(audit, scenario)
     kept += [f"state['{name}']" for name in in_state]
     between_learning = _shared_by_learning_calls(audit)
-    measured = max(shared, between_learning, len(kept))
+    large = _shared_at_size(audit) if not (shared or kept) else 0
+    measured = max(shared, between_learning, len(kept), large)
     text = f"backward from a step runs through {shared} operations of the call before"
     if between_learning:
         text += f"; from a learning call, through {between_learning} operations of the learning call before"
     if kept:
         text += f"; kept with a graph: {', '.join(kept)}"
+    if large:
+        text += f"; with {audit.sizes.rows} rows, through {large}"
     notes = tuple(f"{name} keeps the graph of the last call alive, though nothing uses it again" for name in idle)
-    return Verdict(measured == 0, measured, 0, text, where=kept[0] if kept else "", notes=notes)
+    cause = f"{kept[0]} is kept between calls with its autograd graph, not detached" if kept else ""
+    if large:
+        cause = (
+            f"memory is kept with its autograd graph when a batch has {audit.sizes.rows} rows; in small ones it is not"
+        )
+    return Verdict(measured == 0, measured, 0, text, cause=cause, where=kept[0] if kept else "", notes=notes)
+
+
+def _shared_at_size(audit: AuditContext) -> int:
+    """How many operations of a call are in the graph of the next one, with as many rows as the run has."""
+    rows = audit.sizes.rows
+    scenario, adapter = audit.scenario(75, rows=rows, steps=2), audit.adapter()
+    outputs = [adapter.act(scenario.batch(slice(0, rows), step)) for step in range(2)]
+    one, other = (graph_nodes(_tensors(output)) for output in outputs)
+    return len(one & other)
 
 
 def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[str], list[str]]:

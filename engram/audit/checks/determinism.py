@@ -21,9 +21,12 @@ def determinism(audit: AuditContext) -> Verdict:
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
         text += "" if always else " in training mode, as with dropout"
-        return Verdict(False, None, None, text, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
+        dropout = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.Dropout)]
+        by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
+        cause = f"the policy draws random numbers in {drawn or always}{by}"
+        return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
     if changed := _changed_by_calls(audit):
-        return Verdict(False, None, None, changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
+        return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
     for _ in range(2):
@@ -43,7 +46,7 @@ def _changed_by_calls(audit: AuditContext) -> str:
     """Why a repeated learning call gives different outputs, if it does."""
     if audit.learning_error:
         return ""
-    adapter, segment = audit.adapter(own_mode=True), audit.segment(85)
+    adapter, segment = audit.adapter(own_mode=True), audit.segment(85, end_chance=0.2)
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
     memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
@@ -84,7 +87,7 @@ def modes(audit: AuditContext) -> Verdict:
     """The same numbers in training and evaluation mode, and with and without gradients."""
     if audit.learning_error:
         text = f"the simplest learning call raises {audit.learning_error}"
-        return Verdict(False, None, None, text, fix=LEARNING_CALL)
+        return Verdict(False, None, None, text, cause="a learning call raises an error", fix=LEARNING_CALL)
     audit.needs_repeatable_outputs()
     scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -103,9 +106,11 @@ def modes(audit: AuditContext) -> Verdict:
     measured = max(found.values())
     off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
     text = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    cause = ""
     if off and (causes := _layers_with_modes(audit)):
         text += f", because of {', '.join(causes)}"
-    return Verdict(measured <= bound, measured, bound, text)
+        cause = f"train() and eval() differ because of {causes[0]}"
+    return Verdict(measured <= bound, measured, bound, text, cause=cause)
 
 
 def _layers_with_modes(audit: AuditContext) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from engram.audit.checks.gradient_mechanism import batch_dependence, cut_parts
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
@@ -14,7 +15,7 @@ from engram.audit.finite_difference import (
     learning_call,
     step_derivatives,
 )
-from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
 SAME_RATIO = 0.05  # relative difference between what two steps do to a gradient
@@ -27,6 +28,7 @@ CLIPPED = (
     "the gradient of a larger loss is not larger in proportion: something clips or normalises gradients inside the "
     "network, as a hook does"
 )
+CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
 def gradient_exact(audit: AuditContext) -> Verdict:
@@ -41,13 +43,13 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     bound = call.precision.error
     gradients = call.gradients(call.loss())
     if missing := _without_gradient(call, gradients):
-        return Verdict(False, None, bound, missing, notes=tuple(notes), fix=NO_GRADIENT)
+        return Verdict(False, None, bound, missing, cause=missing, notes=tuple(notes), fix=NO_GRADIENT)
     error = call.error(call.loss(), gradients=gradients)
     if error > bound:
         single = learning_call(audit, 1)
         kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
         if len(kinds) < len(KINDS) and (apart := call.disproportion(call.loss(), gradients)) > bound:
-            return Verdict(False, apart, bound, CLIPPED, notes=tuple(notes))
+            return Verdict(False, apart, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
         for kind in {0, 1, 2} - {*kinds}:
             notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
         if not kinds:
@@ -57,16 +59,31 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         raise DoesNotApplyError(JUMPS)
     exactness = "float64" if call.precision.error < 1e-3 else "float32, which is all the policy takes"
     if error > bound:
-        text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {_pattern(audit, call)}"
+        pattern = _pattern(audit, call)
+        text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {pattern}"
         wrong = _wrong_parameters(call, kinds)
         text += f"; wrong for {wrong}" if wrong else ""
-        return Verdict(False, error, bound, text, notes=tuple(notes))
+        cause = _cause(audit, call, pattern, gradients)
+        return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
     drift = _float32_error(audit, steps, gradients) if exactness == "float64" else 0.0
     if drift > FLOAT32_GRADIENT:
         text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
         return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
+    if (apart := batch_dependence(audit)) > FLOAT32_GRADIENT:
+        text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
+        cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
+        return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause, notes=tuple(notes))
     text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
     return Verdict(True, error, bound, text, notes=tuple(notes))
+
+
+def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dict[str, Tensor]) -> str:
+    """The mechanism: a part of the memory that is detached, a gradient that is clipped or scaled, or a cut."""
+    if parts := attempt(cut_parts, audit):
+        return parts
+    if call.disproportion(call.loss(), gradients) > call.precision.error:
+        return CLIPPED_CAUSE
+    return pattern if pattern.startswith("the recurrent") else f"the gradient through time is changed: {pattern}"
 
 
 def _without_gradient(call: LearningCall, gradients: dict[str, Tensor]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engram.audit.checks.gradient_mechanism import where_cut
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
     LearningCall,
@@ -12,7 +13,7 @@ from engram.audit.finite_difference import (
     learning_call,
     step_derivatives,
 )
-from engram.audit.result import Check, DoesNotApplyError, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
 NO_GRADIENT = (
     "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
@@ -23,6 +24,9 @@ WHOLE_SEGMENT = (
     "calls, not between the steps of a segment. A cut on purpose is declared by an attribute: burn_in = 8, "
     "tbptt_steps = 16."
 )
+
+
+OTHER_ROWS = "a start in one row detaches the memory of all rows"
 
 
 def horizon(audit: AuditContext) -> Verdict:
@@ -44,7 +48,7 @@ def horizon(audit: AuditContext) -> Verdict:
         "gradient_steps": torch.tensor([each.step for each in found]),
     }
     finding = f"memory reaches {memory_reach} of {steps - 1} steps back, and so does the gradient"
-    fix, passed = "", cut is None
+    fix, passed, cause = "", cut is None, ""
     if cut is not None:
         exact = _first_reached(call, found, cut, visible)
         reach = steps - 1 - exact
@@ -56,12 +60,17 @@ def horizon(audit: AuditContext) -> Verdict:
         if not found[-1].given:
             finding = "the outputs of the last step have no gradient, not even to their own observation: "
         finding += f"memory reaches {memory_reach}" + (f"; {declared}, as declared" if declared else "")
-        finding += "" if declared else _other_rows(call, found, visible)
+        others = "" if declared else _other_rows(call, found, visible)
+        finding += others
+        if not declared:
+            cause = OTHER_ROWS if others else attempt(where_cut, audit, exact, steps)
     wanted = getattr(audit.policy, "memory_horizon", 0)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 < wanted <= steps - 1 and memory_reach < wanted:
         passed, fix = False, "Remember for as long as memory_horizon declares, or declare less."
         finding += f"; memory_horizon declares {wanted} steps"
-    return Verdict(passed, reach, min(memory_reach, steps - 1), finding, at_least=True, fix=fix, evidence=evidence)
+        cause = cause or f"memory reaches {memory_reach} steps back, fewer than memory_horizon declares"
+    bound = min(memory_reach, steps - 1)
+    return Verdict(passed, reach, bound, finding, at_least=True, cause=cause, fix=fix, evidence=evidence)
 
 
 def probes(steps: int) -> tuple[int, ...]:
@@ -98,7 +107,7 @@ def _other_rows(call: LearningCall, found: Sequence[StepDerivative], visible: fl
     alone = call.without_starts()
     if _cut(step_derivatives(alone, [each.step for each in found], only_missing=True) or [], visible) is not None:
         return ""
-    return ". Without episode starts in other rows it is not cut: a start in one row detaches the memory of all rows"
+    return f". Without episode starts in other rows it is not cut: {OTHER_ROWS}"
 
 
 def _declared(audit: AuditContext, cut: int, steps: int) -> str:

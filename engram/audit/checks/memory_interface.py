@@ -33,16 +33,17 @@ def memory_interface(audit: AuditContext) -> Verdict:
         except Exception as error:
             problems.append(f"{(question.__doc__ or '').rstrip('.').lower()}: it raised {describe(error)}")
     finding = "; ".join(problems) or f"get, set, reset and saving hold in all {cases} cases"
-    return Verdict(not problems, len(problems), 0, finding)
+    return Verdict(not problems, len(problems), 0, finding, cause=problems[0] if problems else "")
 
 
-def _lived(audit: AuditContext, steps: int = 3) -> tuple[PolicyAdapter, Any]:
+def _after_acting(audit: AuditContext) -> tuple[PolicyAdapter, Any]:
+    """An adapter whose rows have acted for a few steps, and its policy."""
     adapter = audit.adapter()
-    play(adapter, audit.scenario(90, steps=steps))
+    play(adapter, audit.scenario(90, steps=3))
     return adapter, adapter.policy
 
 
-def _future(audit: AuditContext, adapter: PolicyAdapter) -> Tensor:
+def _next_outputs(audit: AuditContext, adapter: PolicyAdapter) -> Tensor:
     return play(adapter, audit.scenario(91, steps=2)).numbers
 
 
@@ -54,7 +55,7 @@ def _has_it(audit: AuditContext) -> Iterator[str]:
 
 def _by_row(audit: AuditContext) -> Iterator[str]:
     """Memory is by environment row."""
-    _, policy = _lived(audit)
+    _, policy = _after_acting(audit)
     parts = list(rows_by_id(policy.get_memory()))
     if not parts:
         yield "get_memory() holds no dict from environment rows to tensors"
@@ -66,10 +67,10 @@ def _by_row(audit: AuditContext) -> Iterator[str]:
 
 def _copies(audit: AuditContext) -> Iterator[str]:
     """`get_memory` returns a copy."""
-    adapter, policy = _lived(audit)
+    adapter, policy = _after_acting(audit)
     memory = policy.get_memory()
     kept = deepcopy(memory)
-    _future(audit, adapter)
+    _next_outputs(audit, adapter)
     if not _same(memory, kept):
         yield "what get_memory() gave changes when the policy acts on: it is no copy"
     elif audit.past_effect > EXACT and all(_same(*_memories_of_two_pasts(audit, steps)) for steps in PASTS):
@@ -97,12 +98,12 @@ def _memories_of_two_pasts(audit: AuditContext, steps: int, one_policy: bool = F
 
 def _round_trip(audit: AuditContext) -> Iterator[str]:
     """Set_memory restores what get_memory gave, with the same future."""
-    adapter, policy = _lived(audit)
+    adapter, policy = _after_acting(audit)
     memory = policy.get_memory()
     given = deepcopy(memory)
-    expected = _future(audit, adapter)
+    expected = _next_outputs(audit, adapter)
     policy.set_memory(given)
-    if max_difference(again := _future(audit, adapter), expected) > tolerance(expected):
+    if max_difference(again := _next_outputs(audit, adapter), expected) > tolerance(expected):
         off = max_difference(again, expected)
         yield f"after set_memory(get_memory()) the same observations give other outputs, by {off:.2g}"
     elif not _same(given, memory):
@@ -111,48 +112,48 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
 
 def _replaces(audit: AuditContext) -> Iterator[str]:
     """`set_memory` forgets rows that it is not given."""
-    fresh = _future(audit, audit.adapter())
-    adapter, policy = _lived(audit)
+    fresh = _next_outputs(audit, audit.adapter())
+    adapter, policy = _after_acting(audit)
     others = [row for row in range(audit.rows) if row != 2]
     policy.set_memory(renumbered(deepcopy(policy.get_memory()), others, others))
-    if max_difference(_future(audit, adapter)[2], fresh[2]) > tolerance(fresh):
+    if max_difference(_next_outputs(audit, adapter)[2], fresh[2]) > tolerance(fresh):
         yield "set_memory() with all rows but row 2 leaves row 2 as it was"
 
 
 def _from_file(audit: AuditContext) -> Iterator[str]:
     """Memory survives a file, and works in another policy with the same weights."""
-    adapter, policy = _lived(audit)
+    adapter, policy = _after_acting(audit)
     memory = policy.get_memory()
     tensors = {str(number): tensor.contiguous() for number, tensor in enumerate(leaves(memory))}
     loaded = load(save(tensors))
     numbers = iter(range(len(tensors)))
     restored = map_state(lambda _: loaded[str(next(numbers))], memory)
-    expected = _future(audit, adapter)
+    expected = _next_outputs(audit, adapter)
     other = audit.adapter()
     other.policy.set_memory(restored)  # type: ignore[operator]
-    if max_difference(again := _future(audit, other), expected) > tolerance(expected):
+    if max_difference(again := _next_outputs(audit, other), expected) > tolerance(expected):
         off = max_difference(again, expected)
         yield f"memory saved, and loaded into another policy with the same weights, gives another future, by {off:.2g}"
 
 
 def _reset(audit: AuditContext) -> Iterator[str]:
     """Reset_memory forgets everything."""
-    expected = _future(audit, audit.adapter())
-    adapter, policy = _lived(audit)
+    expected = _next_outputs(audit, audit.adapter())
+    adapter, policy = _after_acting(audit)
     policy.reset_memory()
-    if max_difference(again := _future(audit, adapter), expected) > tolerance(expected):
+    if max_difference(again := _next_outputs(audit, adapter), expected) > tolerance(expected):
         off = max_difference(again, expected)
         yield f"after reset_memory() outputs are not those of a policy that has seen nothing, by {off:.2g}"
 
 
 def _reset_row(audit: AuditContext) -> Iterator[str]:
     """`reset_env_memory` forgets one row, and ignores unknown rows."""
-    fresh = _future(audit, audit.adapter())
-    undisturbed = _future(audit, _lived(audit)[0])
-    adapter, policy = _lived(audit)
+    fresh = _next_outputs(audit, audit.adapter())
+    undisturbed = _next_outputs(audit, _after_acting(audit)[0])
+    adapter, policy = _after_acting(audit)
     policy.reset_env_memory(2)
     policy.reset_env_memory(1_000_000)
-    seen = _future(audit, adapter)
+    seen = _next_outputs(audit, adapter)
     bound, others = tolerance(undisturbed), torch.arange(audit.rows) != 2
     if max_difference(seen[2], fresh[2]) > bound:
         yield "after reset_env_memory(2), row 2 still remembers"
@@ -162,8 +163,8 @@ def _reset_row(audit: AuditContext) -> Iterator[str]:
 
 def _new_rows(audit: AuditContext) -> Iterator[str]:
     """Rows that appear later start with empty memory."""
-    expected = _future(audit, audit.adapter())
-    adapter, _ = _lived(audit)
+    expected = _next_outputs(audit, audit.adapter())
+    adapter, _ = _after_acting(audit)
     scenario = audit.scenario(91, steps=2)
     seen = []
     for step in range(2):
@@ -177,7 +178,7 @@ def _new_rows(audit: AuditContext) -> Iterator[str]:
 def _not_weights(audit: AuditContext) -> Iterator[str]:
     """Memory is not part of the weights."""
     before = {name: value.shape for name, value in audit.adapter().policy.state_dict().items()}
-    after = {name: value.shape for name, value in _lived(audit)[1].state_dict().items()}
+    after = {name: value.shape for name, value in _after_acting(audit)[1].state_dict().items()}
     if changed := sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):
         yield f"acting changes what state_dict() holds ({', '.join(changed[:3])}): such weights load nowhere else"
 

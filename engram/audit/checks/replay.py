@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
+from engram.audit.checks.replay_mechanism import acting_cause, learning_cause
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.root_cause import EXPLAINS
 from engram.audit.scenario import play
 
@@ -47,6 +48,7 @@ class Fault(NamedTuple):
     outcome: Outcome | None
     error: str = ""
     seen: str = ""  # which outputs and steps are off, and what is seen of the memory that acting stores
+    cause: str = ""
 
     @property
     def text(self) -> str:
@@ -106,6 +108,7 @@ def replay(audit: AuditContext) -> Verdict:
         measured or None,
         bound or None,
         text,
+        cause=ordered[0].cause,
         fix=fix + (IN_TD if STORED_MEMORY in fix else ""),
         fix_without_engram=fix,
         notes=tuple(notes),
@@ -134,8 +137,12 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
             return False
 
     least = smallest(way, fails)
-    seen = [text for text in (_where_off(audit), _stored(audit)) if text] if kind == "learning" else []
-    return Fault(kind, least, rehearse(audit, least), seen="; ".join(seen))
+    if kind == "acting":
+        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least))
+    stored = _stored(audit)
+    seen = "; ".join(text for text in (_where_off(audit), stored) if text)
+    cause = attempt(learning_cause, audit, least, stored)
+    return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
 
 
 @torch.no_grad()

@@ -25,14 +25,14 @@ def write_page(content: dict[str, Any], rows: Sequence[Row], path: Path) -> None
         date=escape(content["date"]),
         head="".join(f"<th>{escape(name)}</th>" for name in COLUMNS),
         rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(row))}</tr>" for row in rows),
-        tasks="\n".join(_task(task, [row for row in rows if row.task == task]) for task in _unique(rows)),
+        tasks="\n".join(_task(task, [row for row in rows if row.task == task]) for task in _tasks(rows)),
         failures="\n".join(f"<p>{escape(name)}: {escape(why)}</p>" for name, why in content["failures"].items()),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
-def _unique(rows: Sequence[Row]) -> list[str]:
+def _tasks(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row.task for row in rows))
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from engram.bench.learning.jobs import is_finished, read_scores
-from engram.bench.learning.suite import Job
-from engram.bench.machine import describe
+from engram.bench.learning.suite import Job, is_finished, read_scores
+from engram.bench.result import describe_machine
 from engram.stored.metrics import read_metrics
 from engram.training.estimate import Estimate, estimate
 
@@ -98,7 +97,7 @@ def collect(jobs: Sequence[Job]) -> list[Row]:
 
 def result_to_json(rows: Sequence[Row], failures: dict[str, str]) -> dict[str, Any]:
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    content = {"schema": 1, "verb": "learn", "date": date, "machine": describe()}
+    content = {"schema": 1, "verb": "learn", "date": date, "machine": describe_machine()}
     return {**content, "rows": [row.to_json() for row in rows], "failures": failures}
 
 
@@ -123,8 +122,8 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def show(rows: Sequence[Row], failures: dict[str, str], console: Console | None = None) -> None:
-    console = console or Console()
+def show(rows: Sequence[Row], failures: dict[str, str]) -> None:
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     columns = [name for name in COLUMNS if name != "variant" or any(row.variant for row in rows)]

@@ -45,7 +45,13 @@ function yLabel(context, text, y) {
   context.fillStyle = colour("soft");
   context.textAlign = "right";
   context.textBaseline = "middle";
-  context.fillText(text, GUTTER - 6, y);
+  context.fillText(text, GUTTER - 6, y, GUTTER - 8); // a long one is made narrower
+}
+
+// A bound of an axis. What rounds to nothing beside the range is 0.
+function bound(value, range) {
+  if (Math.abs(value) < 0.005 * range) return "0";
+  return Math.abs(value) >= 1000 && Math.abs(value) < 1e5 ? value.toFixed(0) : number(value);
 }
 
 // A chart whose content changes with the agent and the size only; the cursor is drawn over a copy of it.
@@ -96,11 +102,11 @@ const STRIPS = [
 ];
 
 function drawCurves(canvas, { facts, agent }) {
-  const strip = 52, gap = 12;
-  const height = STRIPS.length * (strip + gap);
+  const strip = 52, gap = 12, first = 4; // room for the first name
+  const height = first + STRIPS.length * (strip + gap);
   const { context, width } = prepare(canvas, height + AXIS);
   const scale = timeScale(width, facts.count);
-  STRIPS.forEach((curve, i) => drawStrip(context, scale, facts, agent, curve, i * (strip + gap), strip));
+  STRIPS.forEach((curve, i) => drawStrip(context, scale, facts, agent, curve, first + i * (strip + gap), strip));
   drawStarts(context, scale, facts.startsOf[agent], height);
   drawAxis(context, scale, facts.count, height - gap / 2);
   return { scale, cursorHeight: height };
@@ -136,9 +142,10 @@ function drawStrip(context, scale, facts, agent, curve, top, height) {
   context.textAlign = "left";
   context.textBaseline = "top";
   context.fillText(curve.name, scale.left + 5, top - 1);
-  const close = number(high) === number(low);
-  yLabel(context, close ? high.toPrecision(4) : number(high), top + 16);
-  yLabel(context, close ? low.toPrecision(4) : number(low), top + height - 6);
+  const [above, below] = [high, low].map((value) => bound(value, high - low));
+  const close = above === below;
+  yLabel(context, close ? high.toPrecision(4) : above, top + 16);
+  yLabel(context, close ? low.toPrecision(4) : below, top + height - 6);
 }
 
 // Bars: without that step alone; line: without anything up to it. Both for the step under the cursor.

@@ -12,8 +12,9 @@ from engram.env.mettagrid.simulators import max_tokens_seen, with_margin
 from engram.env.mettagrid.tags import TAG, Tags
 from engram.env.mettagrid.world_file import read_world
 from engram.env.mettagrid.worlds import max_tokens_in_view, world
+from engram.env.parts import box
 from engram.env.settings import MettagridFile, MettagridWorld, TMaze
-from engram.env.spec import EnvSpec, Feature, box
+from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 
 

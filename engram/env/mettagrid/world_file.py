@@ -11,8 +11,7 @@ from mettagrid.map_builder.random_map import RandomMapBuilder
 from pydantic import ValidationError
 
 from engram.settings import UserError
-from engram.stored.files import MEGABYTE, UnreadableError, parse_json, read_text
-from engram.stored.plain_yaml import parse_yaml
+from engram.stored.files import MEGABYTE, UnreadableError, parse_json, parse_yaml, read_text
 
 _MAX_BYTES = 4 * MEGABYTE
 _MAX_DEPTH = 50

@@ -1,4 +1,4 @@
-"""Notices an environment of this process that hangs, and says where. Nothing can interrupt it from outside."""
+"""Detects an environment of this process that hangs, and reports where. No other thread can interrupt it."""
 
 import sys
 import threading
@@ -68,6 +68,6 @@ def _location(thread: int) -> str:
 
 
 def _is_debugged(thread: int) -> bool:
-    """Whether somebody looks at this thread in a debugger."""
+    """Whether a debugger holds this thread."""
     files = [Path(frame.filename) for frame in _frames(thread)]
     return any(name in (file.stem, file.parent.name) for file in files for name in _DEBUGGERS)

@@ -1,4 +1,4 @@
-"""The process of one worker: how it is launched, told to end, and what it died of."""
+"""The process of one worker: launching it, ending it, and the cause of its death."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Restarts of failed environments: how many are allowed, and what became of the step that was under way."""
+"""Restarts of failed environments: how many are allowed, and the result of the step that was interrupted."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ log = logging.getLogger("engram")
 
 
 class Interrupted(Enum):
-    """The result of a share whose environments were restarted: nobody knows the outcome of the last actions."""
+    """The result of a share whose environments were restarted: the outcome of the last actions is unknown."""
 
     INTERRUPTED = True
 

@@ -33,7 +33,7 @@ class Command(IntEnum):
 class Status(IntEnum):
     DONE = 0  # the payload is the pickled result, or empty for None
     FAILED = 1  # the payload is the error message; the environments may be built again
-    REFUSED = 2  # the payload is the message of a user's mistake, which a restart would not mend
+    REFUSED = 2  # the payload is the message of a user's mistake, which a restart would not fix
     NOT_FINITE = 3  # the payload is the message about a NaN or infinity; the parent decides
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups, mismatches
 from engram.training.checkpoint.ranks import RankState, number_of_ranks
+from engram.training.metrics import MetricsFile
 from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
@@ -63,6 +65,18 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
         "policy_spec": training.agent.policy.env_spec.to_json(),
     }
     return common, state, _rank_state(training, common["weights"])
+
+
+def resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
+    """Restore a checkpoint, or reset the environments for a new run."""
+    world = training.world
+    if world.main:
+        MetricsFile.truncate(directory / "metrics.jsonl", checkpoint.state["progress"]["epoch"] if checkpoint else 0)
+    if checkpoint is None:
+        training.env.reset()
+        return
+    for message in dict.fromkeys(world.gather(restore(training, checkpoint))):
+        log.log(logging.INFO if message == EXACT else logging.WARNING, "%s, from %s", message, checkpoint.path)
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> str:

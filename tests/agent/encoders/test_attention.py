@@ -18,7 +18,8 @@ from engram.agent.encoders.attention import (
     SelfAttention,
 )
 from engram.agent.encoders.tokens import TokenDecoder
-from engram.env.spec import EnvSpec, Feature, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 
 KINDS = sorted(ATTENTION_SIZES)

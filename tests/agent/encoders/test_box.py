@@ -16,7 +16,8 @@ from engram.agent.encoders.box import (
 )
 from engram.agent.encoders.convolution import conv_shape
 from engram.agent.encoders.tokens import is_last
-from engram.env.spec import EnvSpec, Feature, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec, Feature
 
 EMPTY = (0xFF, 0xFF, 0xFF)
 

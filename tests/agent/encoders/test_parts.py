@@ -10,7 +10,8 @@ from engram.agent.encoders import make_encoder
 from engram.agent.encoders.attention import AttentionEncoder
 from engram.agent.encoders.box import BoxEncoder
 from engram.agent.encoders.parts import ImageEncoder, VectorEncoder
-from engram.env.spec import EnvSpec, Feature, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec, Feature
 from engram.settings import UserError
 
 KINDS = ["fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med"]

@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 
 from engram.agent.encoders.tokens import StripPadding, TokenDecoder
-from engram.env.spec import EnvSpec, Feature, box
+from engram.env.parts import box
+from engram.env.spec import EnvSpec, Feature
 
 
 def token_spec(*features: Feature, window=(5, 7)):

@@ -7,11 +7,10 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from engram.bench.learning import jobs as jobs_module
-from engram.bench.learning.jobs import Processes, is_finished, run_jobs
+from engram.bench.learning import suite as jobs_module
 from engram.bench.learning.parity import permutation_test
 from engram.bench.learning.result import collect
-from engram.bench.learning.suite import LearnOptions, plan, tasks_of, variants_of
+from engram.bench.learning.suite import LearnOptions, Processes, is_finished, plan, run_jobs, tasks_of, variants_of
 from engram.bench.process import ProgramError
 from engram.cli.main import main
 from engram.config.load import SETTINGS_FILE, dump, load

@@ -10,7 +10,7 @@ import torch
 from bench.peers import catalogue, install, race
 from bench.peers.catalogue import PEERS, Peer
 from bench.peers.race import PeerOptions
-from engram.bench import tasks
+from engram.bench import train as tasks
 from engram.bench.process import ProgramError
 from engram.bench.race import Entry
 from engram.config.load import load

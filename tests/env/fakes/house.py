@@ -46,6 +46,8 @@ class House(gymnasium.Env):
             "room": -1 if self.fault == "discrete" and self.steps == 3 else self.room,
             "task": self.task,
         }
+        if self.fault == "key" and self.steps == 3:
+            seen["debug"] = self.room
         mask = np.isin(np.arange(4), (0, self.room)).astype(np.int8)
         if self.fault == "mask" and self.steps == 3:
             mask[:] = 0

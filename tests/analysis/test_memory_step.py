@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from engram.agent.actions import CategoricalActions, GaussianActions, MultiCategoricalActions
-from engram.analysis.distributions import MEAN_NOISE, difference, distributions, entropy
+from engram.analysis.memory_step import MEAN_NOISE, difference, distributions, entropy
 
 
 def test_total_variation_of_two_categorical_distributions():

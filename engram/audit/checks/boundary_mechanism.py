@@ -1,0 +1,182 @@
+"""What goes wrong at an episode start, in words: which flag, which row, which step, which part of the memory."""
+
+# B rows, T steps
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.audit.context import AuditContext
+from engram.audit.difference import max_difference, tolerance
+from engram.audit.memory_parts import listed, memory_parts, noise_like
+from engram.audit.scenario import play
+
+FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
+DONES, TRUNCATEDS, BOTH = FLAGS
+IGNORED = "memory is not cleared where an episode starts"
+FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
+IN_PART = "memory is cleared only in part where an episode starts"
+
+
+class Explanation(NamedTuple):
+    finding: str
+    cause: str
+
+
+def explain_acting(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> Explanation:
+    """Which mistake it is. Each is [rows, steps from the start on, numbers]."""
+    others = max_difference(seen[~starting], carried[~starting])
+    if others > bound:
+        return _explain_others(seen, carried, fresh, starting, bound)
+    first = max_difference(seen[starting, 0], fresh[starting, 0])
+    if max_difference(seen[starting, 0], carried[starting, 0]) <= bound:
+        if max_difference(seen[starting], carried[starting]) <= bound:
+            return Explanation(f"memory is not cleared at all; outputs are off by {first:.2g}", IGNORED)
+        return Explanation(
+            f"memory is cleared too late: the first observation of an episode meets old memory, off by {first:.2g}",
+            "memory is cleared one step too late: the first observation of an episode meets the old memory",
+        )
+    if first <= bound:
+        later = max_difference(seen[starting], fresh[starting])
+        return Explanation(
+            f"memory is cleared for the first step, but the steps after it are off by {later:.2g}",
+            "memory is cleared for the first step of an episode only: the old memory returns after it",
+        )
+    value, distribution = (
+        max_difference(seen[starting, 0][..., columns], fresh[starting, 0][..., columns]) <= bound
+        for columns in (slice(0, 1), slice(1, None))
+    )
+    cause = IN_PART
+    if value != distribution:
+        off, right = ("the action distribution", "the value") if value else ("the value", "the action distribution")
+        cause = f"{off} still reads memory from before an episode start; {right} does not"
+    return Explanation(
+        f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}", cause
+    )
+
+
+def _explain_others(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> Explanation:
+    """Rows change that do not start an episode."""
+    if max_difference(seen[~starting], fresh[~starting]) <= bound:
+        return Explanation(
+            "when one row starts an episode, all rows are cleared",
+            "an episode start in one row clears the memory of all rows",
+        )
+    moved = [row for row in range(len(seen)) if max_difference(seen[row], carried[row]) > bound]
+    wrong = [row for row in moved if not starting[row]]
+    rows = listed([str(row) for row in starting.nonzero().flatten().tolist()])
+    if all(max_difference(seen[row], fresh[row]) <= bound for row in wrong):
+        instead = "" if any(starting[row] for row in moved) else ", not its own"
+        return Explanation(
+            f"when rows {rows} start an episode, rows {listed([str(row) for row in wrong])} are cleared",
+            f"an episode start clears the memory of another row{instead}",
+        )
+    others = max_difference(seen[~starting], carried[~starting])
+    return Explanation(
+        f"rows in the middle of their episode change by {others:.2g} when another one starts",
+        "an episode start in one row changes the memory of other rows",
+    )
+
+
+def explain_learning(
+    difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, early: bool
+) -> Explanation:
+    """Which mistake it is, if row i starts an episode at step i. `early`: a start leaves other rows alone."""
+    steps = len(difference)
+    before = torch.ones(steps, steps).tril(-1).bool()
+    row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
+    first = f"first off in row {row} at step {step}, by {float(difference[row, step]):.2g}"
+    if difference[before].max() > bound:
+        by_one = all(
+            max_difference(seen[i, i - 1 :], tails[i - 1][i, : steps - i + 1]) <= bound for i in range(1, steps)
+        )
+        cause = "memory is cleared one step too early" if by_one else "memory is cleared where no episode starts"
+        return Explanation(
+            f"a start also changes outputs before it, or in other rows; {first}",
+            f"in learning, {cause if early else 'an episode start clears the memory of another row'}",
+        )
+    wrong = [i for i in range(steps) if difference[i].max() > bound]
+    ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
+    if ignored == wrong and len(wrong) < steps - 1:
+        where = f"{IGNORED} at step {', '.join(map(str, wrong))} of {steps}"
+        return Explanation(f"{where}; {first}", f"in learning, {where}")
+    if ignored == wrong:
+        return Explanation(
+            f"memory is not cleared inside a segment, only at its first step if at all; {first}",
+            "learning ignores episode starts inside a segment: memory is not cleared there",
+        )
+    late = all(max_difference(seen[i, i + 1 :], tails[i + 1][i, : steps - i - 1]) <= bound for i in range(1, steps - 1))
+    if late:
+        return Explanation(
+            f"memory is cleared one step too late; {first}", "in learning, memory is cleared one step too late"
+        )
+    return Explanation(
+        f"memory is cleared only in part, or to something else than a fresh one; {first}",
+        "in learning, steps after an episode start still see the episode before it",
+    )
+
+
+def joined(found: Mapping[str, Explanation]) -> str:
+    """The finding for each kind of flag; once, if all are the same."""
+    if len({each.finding for each in found.values()}) == 1 and len(found) == len(FLAGS):
+        return next(iter(found.values())).finding
+    return "; ".join(f"{name}: {each.finding}" for name, each in found.items())
+
+
+def cause_of(found: Mapping[str, Explanation]) -> str:
+    """The mechanism; which flag is missed, if only some are."""
+    if not found:
+        return ""
+    where = {
+        frozenset({DONES}): "at termination (dones)",
+        frozenset({TRUNCATEDS}): "at truncation (truncateds)",
+        frozenset({BOTH}): "where dones and truncateds are both set",
+        frozenset({DONES, TRUNCATEDS}): "unless dones and truncateds are both set",
+        frozenset({DONES, BOTH}): "at termination (dones)",
+        frozenset({TRUNCATEDS, BOTH}): "at truncation (truncateds)",
+    }.get(frozenset(found), "")
+    cause = next(iter(found.values())).cause
+    if not where:
+        return cause
+    late = "cleared too late" if "too late" in cause else "not cleared"
+    return f"{'in learning, ' if 'learning' in cause else ''}memory is {late} {where}"
+
+
+def fix_for(found: Mapping[str, Explanation]) -> str:
+    if found.keys() == {BOTH}:
+        return "Where both flags are set, an episode starts too: dones | truncateds, not dones ^ truncateds or a sum."
+    missed = [name for name in found if name != BOTH]
+    if len(missed) != 1:
+        return ""
+    other = TRUNCATEDS if missed == [DONES] else DONES
+    return (
+        f"Episodes also end by {missed[0]}: clear where td['dones'] | td['truncateds'], not only where {other} are set."
+    )
+
+
+@torch.no_grad()
+def surviving_parts(audit: AuditContext) -> str:
+    """Which parts of the stored memory still matter at an episode start, by changing one after the other."""
+    adapter, ids = audit.adapter(), list(range(audit.rows))
+    play(adapter, audit.scenario(50, steps=3))
+    parts = memory_parts(adapter, adapter.memory_of(ids))
+    if not parts:
+        return ""
+    first = audit.fresh_start(audit.scenario(59, steps=1))
+    expected = play(adapter.copy(), first).numbers
+    survive = []
+    for number, part in enumerate(parts):
+        other = adapter.copy()
+        part.change_in(other, ids, noise_like(number))
+        if max_difference(play(other, first).numbers, expected) > tolerance(expected):
+            survive.append(part.name)
+    if not survive:
+        return (
+            "a second memory, which the policy keeps beside the one that is stored and cleared, is not cleared where "
+            "an episode starts"
+        )
+    if len(survive) < len(parts):
+        return f"{listed(survive)} {'is' if len(survive) == 1 else 'are'} not cleared where an episode starts"
+    return FADED

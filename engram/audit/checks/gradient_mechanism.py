@@ -1,0 +1,98 @@
+"""Why a gradient through time is wrong: which part of the memory is cut, and at which steps."""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.base import Segment
+from engram.audit.adapters.row_state import map_state
+from engram.audit.checks.boundary import some_memory
+from engram.audit.context import AuditContext
+from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
+from engram.audit.memory_parts import MemoryPart, listed, memory_parts
+from engram.audit.result import attempt
+
+SHORT = 8  # steps of a segment with many rows
+FEW = 3  # steps of a segment in which the memory at its start matters
+
+
+def cut_parts(audit: AuditContext) -> str:
+    """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
+    call = learning_call(audit, FEW)
+    parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
+    cut, whole = [], []
+    for number, part in enumerate(parts):
+        given, true = _derivatives(call, part, number)
+        if abs(true) > 1e-6:
+            (cut if given == 0 else whole).append(part.name)
+    if not cut or not whole:
+        return ""
+    return f"the gradient through {listed(cut)} is cut between steps (detached); through {listed(whole)} it is not"
+
+
+def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[float, float]:
+    """By autograd and by finite differences, along a random change of one part of the memory."""
+    generator = call.audit.generator(220 + number)
+    noise: list[Tensor] = []
+
+    def draw(tensor: Tensor) -> Tensor:
+        noise.append(torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype))
+        return noise[0]
+
+    zeros = map_state(torch.zeros_like, call.memory)
+    direction = part.changed(zeros, draw)
+    length, loss = call.precision.step, call.loss()
+
+    def along(size: Any) -> Tensor:
+        moved = copy(call)
+        moved.memory = map_state(lambda value, way: value + (size * way).to(value.dtype), call.memory, direction)
+        return loss(moved.run()).double()
+
+    with torch.no_grad():
+        true = float(along(length) - along(-length)) / (2 * length)
+    size = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    total = along(size)
+    given = torch.autograd.grad(total, [size], allow_unused=True)[0] if total.requires_grad else None
+    return 0.0 if given is None else float(given), true
+
+
+def batch_dependence(audit: AuditContext) -> float:
+    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
+    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
+    if rows <= ROWS or not adapter.learns_row_subsets:
+        return 0.0
+    chosen = [0, 1, rows - 2, rows - 1]
+    segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
+    weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
+    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
+
+    def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
+        output = adapter.learn(some, start)
+        total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(p) if g is None else g
+            for (name, p), g in zip(parameters.items(), found, strict=True)
+        }
+
+    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
+    return gradient_difference(alone, gradients(segment, memory, chosen))
+
+
+def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
+    """A cut before this step of a segment: at every step, every few steps, or there."""
+    reach = steps - 1 - cut
+    if reach == 0:
+        if parts := attempt(cut_parts, audit):
+            return parts
+        return "memory is detached at every step of a segment: no gradient goes through time"
+    if cut == 1:
+        return "the first step of a segment gets no gradient: it is cut between the first step and the second"
+    for period in (p for p in range(1, cut // 2 + 1) if cut % p == 0):
+        call = learning_call(audit, period + 1)
+        found = step_derivatives(call, [period - 1], only_missing=True)
+        if found and found[0].given == 0 and abs(found[0].true) > call.precision.visible:
+            return f"the gradient is cut every {period} steps of a segment (truncated backpropagation through time)"
+    return f"the gradient is cut before step {cut} of {steps}: memory is detached there"

@@ -1,0 +1,136 @@
+"""Why acting, learning and the reference differ: experiments at the smallest rehearsal that fails."""
+
+import torch
+
+from engram.audit.checks.boundary import some_memory
+from engram.audit.checks.rehearsal import Rehearsal
+from engram.audit.checks.segment_mechanism import STEPS, ignores_steps, looks_back, simple_segment
+from engram.audit.checks.smallest_rehearsal import SHORT
+from engram.audit.context import AuditContext
+from engram.audit.difference import abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import memory_parts, noise_like
+from engram.audit.scenario import play
+
+LOOKED_AT = 24  # the longest segment in which every step is looked at
+STALE = "calls use a copy of the weights that was made before an update"
+
+
+def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
+    """Why a row in this rehearsal acts differently from one that plays alone."""
+    if way.updates:
+        return STALE
+    if way.far_ids:
+        return f"environment ids collide: rows with ids of {way.far_ids[0]} and more share the memory of others"
+    if way.slices:
+        return "memory is kept by a row's position in the batch, not by its environment id"
+    if way.warmup > SHORT:
+        return _after_many_steps(audit, way.warmup)
+    if way.ends:
+        return "memory is not cleared exactly where an episode starts"
+    if way.rows > 2:
+        return f"with {way.rows} rows or more, rows lose their memory or share that of others"
+    return "a row's outputs depend on more than its own observations since its episode began"
+
+
+@torch.no_grad()
+def _after_many_steps(audit: AuditContext, steps: int) -> str:
+    """Whether memory is lost after many steps, or changes otherwise."""
+    scenario = audit.scenario(80, rows=2, steps=steps + 4)
+    carried, bound = play(audit.adapter(), scenario).numbers, 0.0
+    for step in range(max(steps - 4, 1), steps + 4):
+        fresh = play(audit.adapter(), scenario.part(step)).numbers[:, :2]
+        bound = tolerance(fresh)
+        if max_difference(fresh, carried[:, step : step + 2]) <= bound:
+            return f"memory is cleared after {step} steps, though no episode starts"
+    return f"from {steps} calls on, outputs change with the number of calls"
+
+
+def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
+    """Why learning in this rehearsal differs from acting that is right."""
+    before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
+    if way.updates:
+        return STALE
+    if stored and not way.ends:
+        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
+    if way.warmup > SHORT:
+        looked = looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
+        return looked or f"learning differs from acting once a row has played {way.warmup} steps"
+    if way.ends:
+        return _at_starts(audit)
+    if before:
+        return _segment_memory(audit)
+    if way.memory != 1.0:
+        return "memory that has grown large is clamped or scaled in acting or learning alone"
+    if way.repeats > 1:
+        return "a learning call changes what the next one computes"
+    if way.minibatches == "one":
+        return "learning from a minibatch of one row computes something else"
+    if way.horizon > 3:
+        return _from_a_step(audit, way.horizon)
+    if way.rows > 3:
+        return f"learning computes something else with {way.rows} rows or more"
+    return simple_segment(audit)
+
+
+@torch.no_grad()
+def _at_starts(audit: AuditContext) -> str:
+    """Whether learning forgets at an episode start, and only begins the next one from another state than acting."""
+    scenario = audit.scenario(83, steps=4)
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, 2] = True
+    flagged = scenario.with_starts(dones=flags)
+    adapter = audit.adapter()
+    one, other = (
+        adapter.learn(each.segment(play(audit.adapter(), each).actions))
+        for each in (flagged, flagged.with_other_past(slice(None), 2, audit.generator(84), audit.spec))
+    )
+    if max_difference(one.value[:, 2:], other.value[:, 2:]) <= tolerance(one.value):
+        return "acting and learning begin an episode from different initial states"
+    return "learning does not clear memory where acting does, at episode starts inside a segment"
+
+
+@torch.no_grad()
+def _segment_memory(audit: AuditContext) -> str:
+    """What learning does with the memory that is stored for the start of a segment."""
+    rows = audit.rows
+    adapter = audit.adapter()
+    memory = some_memory(audit, adapter, rows)
+    if memory is None:
+        return "learning does not begin from the memory that acting had at the start of the segment"
+    segment, copy = audit.segment(87, steps=2), audit.adapter()
+    given, empty = copy.learn(segment, memory).numbers(), copy.learn(segment).numbers()
+    bound = tolerance(given)
+    ignored = []
+    for number, part in enumerate(parts := memory_parts(copy, memory)):
+        changed = copy.learn(segment, part.changed(memory, noise_like(number))).numbers()
+        if max_difference(changed, given) <= bound:
+            ignored.append(part.name)
+    if max_difference(given, empty) <= bound:
+        lived = adapter.learn(segment, memory, after_acting=True).numbers()
+        if max_difference(lived, empty) > bound:
+            return "learning begins a segment from the memory of now, not from the one stored at the segment's start"
+        return "learning ignores the memory stored at the start of a segment, and begins from zero"
+    if parts and 0 < len(ignored) < len(parts):
+        return f"learning ignores {', '.join(ignored)} of the memory stored at the start of a segment"
+    return "learning begins a segment from another memory than acting had there"
+
+
+@torch.no_grad()
+def _from_a_step(audit: AuditContext, horizon: int) -> str:
+    """Whether a long segment loses its memory at a certain step."""
+    scenario = audit.scenario(88, rows=8, steps=horizon + 2)
+    played = play(audit.adapter(), scenario)
+    segment, adapter = scenario.segment(played.actions), audit.adapter()
+    learned = adapter.learn(segment)
+    off = abs_difference(learned.value, played.value) > tolerance(played.value)
+    if not bool(off.any()):
+        return f"in segments of {horizon} steps or more, learning computes something else than acting"
+    step = int(off.any(0).nonzero()[0])
+    rows = off[:, step].nonzero().flatten().tolist()
+    tail = adapter.learn(segment[rows].steps(step))
+    if step and max_difference(tail.value, learned.value[rows, step:]) <= tolerance(tail.value):
+        which = "of a segment" if len(rows) == len(off) else f"of row {rows[0]} and at others, as some observations say"
+        return f"learning clears memory at step {step} {which}, though no episode starts there"
+    if horizon <= LOOKED_AT and (cause := looks_back(audit, horizon + 2) or ignores_steps(audit)):
+        return cause
+    return f"in segments of {horizon} steps or more, learning differs from acting from step {step} on"

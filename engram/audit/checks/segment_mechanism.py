@@ -1,0 +1,209 @@
+"""Why learning differs from acting in a segment without memory from before and without episode starts."""
+
+# B rows, T steps, K numbers
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.base import PolicyOutput, Segment
+from engram.audit.context import AuditContext
+from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import MemoryPart, memory_parts
+from engram.audit.scenario import PlayedRollout, play, random_observations
+
+STEPS = 6
+STORED = "acting stores something else than the memory that learning carries from step to step"
+
+
+@torch.no_grad()
+def simple_segment(audit: AuditContext) -> str:
+    """A segment without memory from before and without starts."""
+    scenario = audit.scenario(76, steps=STEPS)
+    played = play(audit.adapter(own_mode=True), scenario)
+    learned = audit.adapter(own_mode=True).learn(scenario.segment(played.actions))
+    if cause := next(_rearranged(played, learned), ""):
+        return cause
+    bound = tolerance(played.value, played.log_prob)
+    value, log_prob = (
+        abs_difference(getattr(learned, name), getattr(played, name)) > bound for name in ("value", "log_prob")
+    )
+    if not bool(value.any()):
+        return next(_wrong_log_prob(played, learned), "")
+    if not bool(log_prob.any()):
+        return "the value in learning is not computed as in acting; log-probabilities are"
+    if cause := _reads_its_action(audit) or _steps_twice(audit):
+        return cause
+    if bool((value | log_prob)[:, 0].any()):
+        return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
+    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit):
+        return cause
+    return f"{STORED}: one of the two skips, scales, clamps or resets it"
+
+
+def _reads_its_action(audit: AuditContext) -> str:
+    """Whether the value or the distribution of a step depends on the action that is judged at that step."""
+    segment, adapter = audit.segment(89, steps=3), audit.adapter()
+    actions = segment.actions.clone()
+    actions[:, -1] = actions[:, -1].roll(1, 0) if actions.is_floating_point() else 1 - actions[:, -1].clamp(max=1)
+    one, other = (adapter.learn(each) for each in (segment, replace(segment, actions=actions)))
+    if max_difference(one.value[:, -1], other.value[:, -1]) <= tolerance(one.value):
+        return ""
+    return "in learning, the value and the distribution of a step depend on the action that is judged there"
+
+
+def _steps_twice(audit: AuditContext) -> str:
+    """Whether one of the two advances the memory twice for each observation."""
+    scenario = audit.scenario(76, steps=3)
+    twice = replace(
+        scenario,
+        observations=scenario.observations.repeat_interleave(2, 1),
+        dones=scenario.dones.repeat_interleave(2, 1),
+        truncateds=scenario.truncateds.repeat_interleave(2, 1),
+        noise=scenario.noise.repeat_interleave(2, 1),
+    )
+    values = {}
+    for name, each in (("once", scenario), ("twice", twice)):
+        played = play(audit.adapter(), each)
+        values[name] = played.value, audit.adapter().learn(each.segment(played.actions)).value
+    (acted, learned), (acted_twice, learned_twice) = values["once"], values["twice"]
+    if max_difference(acted, learned_twice[:, 1::2]) <= tolerance(acted):
+        return "acting advances the memory twice for each observation"
+    if max_difference(learned, acted_twice[:, 1::2]) <= tolerance(acted):
+        return "learning advances the memory twice for each observation"
+    return ""
+
+
+def _by_position(audit: AuditContext) -> str:
+    """Whether the same step, at the start of an episode, gives other outputs at another place of a segment."""
+    segment, adapter = audit.segment(89, steps=4), audit.adapter()
+    started = replace(segment, dones=torch.ones_like(segment.dones))
+    whole = adapter.learn(started).numbers()
+    alone = torch.cat([adapter.learn(started.steps(step, step + 1)).numbers() for step in range(4)], 1)
+    if max_difference(whole, alone) <= tolerance(whole):
+        return ""
+    return "in learning, outputs depend on the position in the segment, which acting does not know"
+
+
+def ignores_steps(audit: AuditContext) -> str:
+    """Steps of a segment whose own observation does not matter in learning."""
+    segment, adapter = audit.segment(89, steps=STEPS), audit.adapter()
+    base, ignored = adapter.learn(segment).numbers(), []
+    for step in range(STEPS):
+        other = _with_other_step(audit, segment, step)
+        if max_difference(adapter.learn(other).numbers()[:, step], base[:, step]) <= tolerance(base):
+            ignored.append(str(step))
+    if not ignored or len(ignored) == STEPS:
+        return ""
+    return f"learning skips steps: the observations at steps {', '.join(ignored)} of {STEPS} do not reach their outputs"
+
+
+@torch.no_grad()
+def looks_back(audit: AuditContext, steps: int) -> str:
+    """How many steps back the last output depends on an observation, in acting and in learning."""
+    scenario, adapter = audit.scenario(88, rows=2, steps=steps), audit.adapter()
+    played = play(audit.adapter(), scenario)
+    segment = scenario.segment(played.actions)
+    learned, reach = adapter.learn(segment).value[:, -1], {"acting": 0, "learning": 0}
+    for step in range(steps):
+        other = _with_other_step(audit, segment, step)
+        acted = play(audit.adapter(), replace(scenario, observations=other.observations)).value[:, -1]
+        if max_difference(acted, played.value[:, -1]) > EXACT:
+            reach["acting"] = max(reach["acting"], steps - 1 - step)
+        if max_difference(adapter.learn(other).value[:, -1], learned) > EXACT:
+            reach["learning"] = max(reach["learning"], steps - 1 - step)
+    if abs(reach["acting"] - reach["learning"]) < 2:
+        return ""
+    short, long = sorted(reach, key=lambda kind: reach[kind])
+    return f"{short} remembers only {reach[short]} steps back, {long} {reach[long]} and more"
+
+
+def _with_other_step(audit: AuditContext, segment: Segment, step: int) -> Segment:
+    observations = segment.observations.clone()
+    observations[:, step] = random_observations(audit.spec, segment.shape, audit.generator(90 + step))[:, step]
+    return replace(segment, observations=observations)
+
+
+def _swapped(audit: AuditContext) -> str:
+    """Whether acting stores h as c, or one layer as another: put back, learning continues as it does in one call."""
+    scenario, adapter = audit.scenario(76, steps=2), audit.adapter()
+    played = play(adapter, scenario.part(0, 1))
+    memory = adapter.memory_of(list(range(audit.rows)))
+    parts = memory_parts(adapter, memory) if memory is not None else []
+    actions = played.actions.repeat_interleave(2, 1)
+    segment = scenario.segment(actions)
+    expected = adapter.learn(segment).numbers()[:, 1:]
+    count = len(parts)
+    if not parts or count % 2 or any(part.tensors > 1 for part in parts):
+        return ""
+    pair = "h and c" if parts[0].name.startswith("h") else f"{parts[0].name} and {parts[1].name}"
+    orders = {f"{pair} are swapped": [i ^ 1 for i in range(count)]}
+    if count > 2:
+        orders["layers are swapped"] = [count - 2 - 2 * (i // 2) + i % 2 for i in range(count)]
+    for what, order in orders.items():
+        if _same_shapes(parts, memory, order):
+            restored = _reordered(parts, memory, order)
+            if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
+                return f"{what} when acting stores its memory"
+    return ""
+
+
+def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:
+    shapes = [part.value(memory).shape for part in parts]
+    return all(shapes[i] == shapes[other] for i, other in enumerate(order))
+
+
+def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
+    """Memory in which each part has the numbers of another."""
+    values, changed = [part.value(memory) for part in parts], memory
+    for part, other in zip(parts, order, strict=True):
+        changed = part.changed(changed, lambda _, value=values[other]: value)
+    return changed
+
+
+def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
+    """Outputs of other rows or steps."""
+    for what, acted, replayed in (
+        ("outputs", played.value, learned.value),
+        ("values", played.value, learned.value),
+        ("log-probabilities", played.log_prob, learned.log_prob),
+    ):
+        bound = tolerance(acted)
+        if what == "outputs" and max_difference(played.log_prob, learned.log_prob) <= bound:
+            continue
+        if max_difference(acted, replayed) <= bound:
+            continue
+        sources = [_equal_row(replayed[row], acted, bound) for row in range(len(acted))]
+        if all(source is not None for source in sources):
+            row = next(i for i, source in enumerate(sources) if source != i)
+            yield f"in learning, rows are permuted: row {row} gets the {what} of row {sources[row]}"
+        for shift in (1, -1):
+            if max_difference(replayed[:, 1:-1], acted.roll(shift, 1)[:, 1:-1]) <= bound:
+                which = "previous" if shift == 1 else "next"
+                yield f"in learning, {what} are shifted by one step: each step gets those of the {which} one"
+
+
+def _equal_row(numbers: Tensor, acted: Tensor, bound: float) -> int | None:
+    return next((row for row in range(len(acted)) if max_difference(numbers, acted[row]) <= bound), None)
+
+
+def _wrong_log_prob(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
+    """Values agree and log-probabilities do not."""
+    full = learned.full
+    width = 0 if full is None else full.shape[-1]
+    acted = played.numbers[..., 1 : 1 + width]
+    if full is None or acted.shape != full.shape:
+        yield "log-probabilities differ between acting and learning; values do not"
+        return
+    if max_difference(acted, full) <= tolerance(acted):
+        yield "the log-probability in learning is not that of the action taken at the same step"
+        return
+    ours, theirs = (logits - logits.mean(-1, keepdim=True) for logits in (acted, full))
+    ratio = float((ours * theirs).sum() / ours.square().sum().clamp(min=EXACT))
+    if max_difference(ratio * ours, theirs) <= 10 * tolerance(theirs):
+        yield f"logits in learning are {ratio:.3g} times those in acting: a temperature in one of the two"
+        return
+    yield "the distribution over actions differs between acting and learning; values do not"

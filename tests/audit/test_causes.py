@@ -1,0 +1,58 @@
+"""The root cause is a sentence that names the mechanism, not only the check that found it."""
+
+from typing import Any
+
+import pytest
+from audit.broken.case import TINY
+from audit.designs import wrong_episodes as episodes
+from audit.designs import wrong_learning as learning
+from audit.designs import wrong_mechanisms as mechanisms
+from audit.designs import wrong_memory as memory
+from audit.designs import wrong_storage as storage
+from audit.test_designs import SMALL, audit
+
+from engram.audit.checks import CHECKS
+from engram.audit.root_cause import FAULTS
+
+CAUSES: list[tuple[Any, str, str]] = [
+    (memory.FlagsCancelOut, "boundary_acting", "memory is not cleared where dones and truncateds are both set"),
+    (episodes.LearningIgnoresTruncation, "boundary_learning", "in learning, memory is not cleared at truncation"),
+    (episodes.ClearsTheNextRow, "boundary_acting", "an episode start clears the memory of another row, not its own"),
+    (episodes.LearningClearsEarly, "boundary_learning", "in learning, memory is cleared one step too early"),
+    (memory.CriticsMemoryNeverCleared, "boundary_acting", "the value still reads memory from before"),
+    (memory.ProjectedCellNotCleared, "boundary_acting", "is not cleared where an episode starts"),
+    (storage.KeyedBySliceStart, "row_isolation", "position in the batch, not by its environment id"),
+    (memory.StatisticsOfTheBatch, "row_isolation", "rows are mixed by statistics over the batch"),
+    (learning.RowsAndStepsSwapped, "row_isolation", "rows and steps are mixed up"),
+    (learning.Tempered, "replay", "a temperature in one of the two"),
+    (storage.HalfPrecisionStore, "replay", "memory is rounded when stored"),
+    (mechanisms.HiddenAndCellStoredSwapped, "replay", "h and c are swapped when acting stores its memory"),
+    (mechanisms.CellNeverCleared, "boundary_acting", "c is not cleared where an episode starts"),
+    (mechanisms.FadesAtAStart, "boundary_acting", "memory is scaled down or mixed with the old one"),
+    (mechanisms.CriticReadsBeforeTheStart, "boundary_acting", "the value still reads memory from before"),
+    (mechanisms.HiddenDetachedBetweenSteps, "gradient_exact", "the gradient through h is cut between steps"),
+    (mechanisms.HalvesTheGradient, "gradient_exact", "the recurrent gradient is scaled: 0.5 of the true one"),
+    (mechanisms.DetachedInLargeBatches, "gradient_exact", "the gradient depends on the number of rows"),
+    (mechanisms.CountsCalls, "row_isolation", "outputs depend on the number of calls"),
+    (mechanisms.CountsStepsOfTheSegment, "replay", "outputs depend on the position in the segment"),
+    (mechanisms.SkipsEverySecondStep, "replay", "learning skips steps"),
+    (mechanisms.ClearsTheGivenState, "determinism", "writes into the state that it is given"),
+    (storage.GivesItsOwnTensors, "memory_interface", "it is no copy"),
+]
+
+
+@pytest.mark.parametrize(("policy", "check", "cause"), CAUSES, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_cause_names_the_mechanism(policy: Any, check: str, cause: str) -> None:
+    report = audit(policy, SMALL, only=[check])
+    assert cause in report.causes[0].sentence
+    assert cause in report.to_json()["causes"][0]["cause"]
+
+
+def test_a_nan_that_leaves_a_masked_window_is_a_note() -> None:
+    (result,) = audit(mechanisms.MaskedWindow, TINY, only=["nan_at_start"]).results
+    assert result.passed
+    assert "until it leaves the window" in result.notes[0]
+
+
+def test_every_check_has_a_sentence_for_its_fault() -> None:
+    assert FAULTS.keys() == CHECKS.keys()
