@@ -1,6 +1,7 @@
 """Collects the content of a report about runs: metrics, settings, groups of equal runs, diagnosis and pages."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from engram.display.report_page import ReportFacts, RunRow, report_page
 from engram.runs.state import compared_settings, read_run
 from engram.settings import UserError
 from engram.stored.files import MEGABYTE, UnreadableError, read_json
-from engram.stored.metrics import BUCKETS, Columns, read_columns
+from engram.stored.metrics import BUCKETS, Columns, is_number, read_columns
 from engram.stored.plan import StoredPlan, read_plan
 
 MOST_RUNS = 64
@@ -179,4 +180,4 @@ def _env(run: ReportRun) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if is_number(value) and math.isfinite(value) else None
