@@ -155,23 +155,25 @@ function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
-function row(kind, cells, numbersFrom = Infinity) {
-  return element("tr", {}, ...cells.map((cell, i) => element(kind, { className: i >= numbersFrom ? "number" : i ? "" : "name" }, cell)));
+function row(kind, cells, numbersFrom = Infinity, numbersTo = Infinity) {
+  const kindOf = (i) => (i >= numbersFrom && i < numbersTo ? "number" : i ? "" : "name");
+  return element("tr", {}, ...cells.map((cell, i) => element(kind, { className: kindOf(i) }, cell)));
 }
 
 function showRuns() {
   const table = document.getElementById("runs");
-  const heads = ["run", "state", "pages", "steps", "return", "best", "time", "steps/s", "replay error"];
-  table.append(row("th", heads, 3));
+  // A phone shows the first columns only, until the table is scrolled.
+  const heads = ["run", "return", "best", "steps", "time", "steps/s", "replay error", "state", "pages"];
+  table.append(row("th", heads, 1, 7));
   for (const run of facts.runs) {
     const links = Object.entries(run.links).flatMap(([name, href], i) => [i ? ", " : "", element("a", { href, textContent: name })]);
     const name = element("span", {}, swatch(run.group), run.name);
     table.append(row("td", [
-      name, run.state, element("span", {}, ...(links.length ? links : ["–"])),
+      name, shownNumber(run.mean_return), shownNumber(run.best_return),
       run.steps >= run.total_steps ? shownCount(run.steps) : `${shownCount(run.steps)} of ${shownCount(run.total_steps)}`,
-      shownNumber(run.mean_return), shownNumber(run.best_return), clock(run.seconds), shownCount(run.steps_per_second),
-      shownNumber(run.replay_error),
-    ], 3));
+      clock(run.seconds), shownCount(run.steps_per_second), shownNumber(run.replay_error),
+      run.state, element("span", {}, ...(links.length ? links : ["–"])),
+    ], 1, 7));
   }
 }
 
