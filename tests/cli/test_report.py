@@ -112,7 +112,7 @@ def test_a_strangers_code_is_not_imported(runs, tmp_path, capsys):
 @pytest.mark.parametrize("seconds", ["NaN", "Infinity", "1" + "0" * 400])
 def test_a_record_with_an_impossible_time_does_not_stop_a_report(runs, tmp_path, seconds):
     path = runs / "empty" / "metrics.jsonl"
-    path.write_text(f'{{"epoch": 1, "steps": 96, "time/seconds": {seconds}}}\n')
+    path.write_text(f'{{"epoch": 1, "steps": 96, "return": 0.5, "time/seconds": {seconds}}}\n')
     assert main(["report", "empty", f"runs_dir={runs}", "--out", str(tmp_path / "page.html")]) == 0
     path.unlink()
     assert facts_in(tmp_path / "page.html")["runs"][0]["seconds"] is None
