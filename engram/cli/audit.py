@@ -85,7 +85,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     options = parse(words)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
-    from engram.api.audit_targets import targets
+    from engram.api.audit import targets
     from engram.audit.text_report import as_json, show, show_summary
 
     reports = []
