@@ -152,8 +152,8 @@ def _store(target: "AuditTarget", report: "AuditReport") -> None:
 
 
 def _write_files(options: argparse.Namespace, reports: "Sequence[AuditReport]") -> None:
-    from engram.audit.ci_report import junit, sarif
     from engram.audit.html_report import page
+    from engram.audit.text_report import junit, sarif
 
     writers: dict[str, Callable[[], str]] = {
         "html": lambda: page(reports),
