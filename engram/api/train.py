@@ -89,8 +89,8 @@ def train_run(
     """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
     # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
     from engram.training.distributed import ALONE
-    from engram.training.log import stop_logging
     from engram.training.run import start
+    from engram.training.storage import stop_logging
 
     audit: Callable[[MettaAgent], None] | None = None
     if settings.trainer.audit is not None:

@@ -85,7 +85,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     options = parse(words)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
-    from engram.api.audit_targets import targets
+    from engram.api.audit import targets
     from engram.audit.text_report import as_json, show, show_summary
 
     reports = []
@@ -152,8 +152,8 @@ def _store(target: "AuditTarget", report: "AuditReport") -> None:
 
 
 def _write_files(options: argparse.Namespace, reports: "Sequence[AuditReport]") -> None:
-    from engram.audit.ci_report import junit, sarif
     from engram.audit.html_report import page
+    from engram.audit.text_report import junit, sarif
 
     writers: dict[str, Callable[[], str]] = {
         "html": lambda: page(reports),

@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
     add_trust(parser)
     options, words = parser.parse_settings(words)
     directories = named_runs("diagnose", words)
-    from engram.display.diagnosis_text import diagnosis_lines
+    from engram.display.summary import diagnosis_lines
     from engram.runs.report import read_report_run
 
     for number, directory in enumerate(directories):

@@ -34,7 +34,7 @@ class TargetAudit:
 
     def result(self, check: str) -> "CheckResult":
         if self._report is None:
-            from engram.api.audit_targets import targets
+            from engram.api.audit import targets
             from engram.audit.context import QUICK
             from engram.audit.run import run_audit
 

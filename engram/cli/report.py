@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
     size = write_report(report, out)
     print(f"report: {out} ({size / 1e6:.1f} MB)")
     if options.png:
-        from engram.display.report_png import write_pngs
+        from engram.display.report import write_pngs
 
         for path in write_pngs(report.charts, [label(group) for group in report.groups], options.png):
             print(f"chart: {path}")

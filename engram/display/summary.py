@@ -1,15 +1,18 @@
-"""The summary at the end of a run: its length, whether its return needs memory, and the commands to run next."""
+"""The summary of a run: its length, whether its return needs memory, its diagnosis, and the commands to run next."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from engram.display.diagnosis_text import diagnosis_lines
+from engram.diagnosis.finding import Diagnosis, Finding
 from engram.display.formatting import clock, count, plural, score
 from engram.env.spec import EnvSpec
 
 if TYPE_CHECKING:
     from engram.training.run import RunPlan, RunResult
 
+
+WIDTH = 100
 NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
 
 # The mean of some two hundred coin tosses strays from 1/2 by up to this fraction of the way to the goal.
@@ -82,3 +85,22 @@ def _length(result: "RunResult", trained: bool) -> str:
         return f"Nothing left to train: all {count(result.steps)} steps of {result.run} were done before."
     speed = f", {count(result.steps / result.seconds)} steps/s" if result.seconds > 0 else ""
     return f"{result.run}: {count(result.steps)} steps in {clock(result.seconds)}{speed}."
+
+
+def diagnosis_lines(diagnosis: Diagnosis, extra: Sequence[str] = ()) -> list[str]:
+    """The summary, or the findings; `extra` is further evidence."""
+    lines = [] if diagnosis.findings else _wrap(diagnosis.summary, "")
+    for finding in diagnosis.findings:
+        lines += [*([""] if lines else []), *finding_lines(finding)]
+    for sentence in extra:
+        lines += _wrap(sentence, "")
+    return lines
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    parts = {"seen": finding.evidence, "means": finding.meaning, "try": finding.advice}
+    return [finding.name, *(line for label, text in parts.items() for line in _wrap(text, f"  {label:<7}"))]
+
+
+def _wrap(text: str, start: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)

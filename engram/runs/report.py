@@ -12,8 +12,7 @@ from engram.config.run_directory import MAY_CHANGE, flatten
 from engram.diagnosis.diagnose import diagnose
 from engram.diagnosis.finding import Diagnosis
 from engram.diagnosis.setup import Setup
-from engram.display.report_charts import Chart, charts
-from engram.display.report_page import ReportFacts, RunRow, report_page
+from engram.display.report import Chart, ReportFacts, RunRow, charts, report_page
 from engram.runs.state import compared_settings, read_run
 from engram.settings import UserError
 from engram.stored.files import MEGABYTE, UnreadableError, read_json

@@ -13,8 +13,8 @@ import torch
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
+from engram.diagnosis.diagnose import LiveDiagnosis
 from engram.diagnosis.finding import Diagnosis
-from engram.diagnosis.live import LiveDiagnosis
 from engram.diagnosis.setup import Setup
 from engram.env.errors import EnvError
 from engram.env.registry import make_spec
@@ -42,7 +42,6 @@ from engram.training.environment import (
     save_finished_epochs,
 )
 from engram.training.exploration import with_exploration
-from engram.training.log import log_to
 from engram.training.loop import train
 from engram.training.metrics import Record
 from engram.training.numbers import NumberGuard
@@ -51,7 +50,7 @@ from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.state import HookResult, Training
 from engram.training.stop_signals import stop_message
-from engram.training.storage import Storage
+from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
 
 log = logging.getLogger("engram")

@@ -11,8 +11,8 @@ from audit.broken.memory import TruncationIgnored
 from support.playing import vector_env
 
 from engram.audit import run_audit
-from engram.audit.ci_report import junit, sarif
 from engram.audit.context import QUICK
+from engram.audit.text_report import junit, sarif
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONLY = ["boundary_acting", "boundary_learning", "observation_tokens"]

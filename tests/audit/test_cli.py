@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.api.audit_targets import ALL, targets
+from engram.api.audit import ALL, targets
 from engram.cli.audit import parse
 from engram.cli.main import main
 from engram.config.load import load

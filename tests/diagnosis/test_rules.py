@@ -5,8 +5,7 @@ from itertools import islice
 
 import pytest
 
-from engram.diagnosis.diagnose import diagnose
-from engram.diagnosis.live import LiveDiagnosis
+from engram.diagnosis.diagnose import LiveDiagnosis, diagnose
 from engram.diagnosis.setup import Setup
 from engram.stored.metrics import Columns
 

@@ -18,8 +18,7 @@ from engram.analysis.influence import influence
 from engram.analysis.memory_step import unit_names
 from engram.analysis.recording import record
 from engram.display.page import pack, page
-from engram.display.replay_page import RunFacts, replay_page, unit_order
-from engram.display.replay_scenes import png, shrink
+from engram.display.replay_page import RunFacts, png, replay_page, shrink, unit_order
 from engram.env.registry import make_spec
 from engram.env.settings import Gym, Navigation, Recall
 

@@ -12,8 +12,8 @@ import torch
 
 from engram.export import check, formats, write
 from engram.export.formats import FORMATS, INPUTS, trace
-from engram.export.metadata import describe, output_names
 from engram.export.step import PolicyStep
+from engram.export.write import describe, output_names
 from engram.settings import UserError
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "export.md"

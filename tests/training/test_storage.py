@@ -17,9 +17,8 @@ from engram.config.run_directory import LOCK_FILE, lock, prepare_directory, rest
 from engram.settings import UserError
 from engram.training import loop
 from engram.training.checkpoint.files import load_latest
-from engram.training.log import log_to
 from engram.training.run import start
-from engram.training.storage import DiskError, LineFile, Storage
+from engram.training.storage import DiskError, LineFile, Storage, log_to
 
 
 class Meddler(running.Silent):

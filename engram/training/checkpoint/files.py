@@ -17,17 +17,18 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engram.env.spec import EnvSpec
 from engram.settings import printable
-from engram.stored.files import MEGABYTE, UnreadableError, open_file, read_json, require_inside
+from engram.stored.files import MEGABYTE, UnreadableError, has_control_characters, open_file, read_json, require_inside
 from engram.training.checkpoint import list_checkpoints
-from engram.training.checkpoint.state import problem_of
 
 BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -36,6 +37,9 @@ MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of a
 SHOWN = 6  # mismatched tensors to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Groups = dict[str, dict[str, Tensor]]
 
 
@@ -210,3 +214,71 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class ProgressState(_Part):
+    steps: Count
+    epoch: Count
+    seconds: Seconds
+
+
+class ExplosionState(_Part):
+    norms: list[float]
+    above: Count
+
+
+class RankStateJson(_Part):
+    has_env_state: bool
+    env_dtypes: dict[str, str] = {}
+
+
+class ScoreState(_Part):
+    evaluated: bool
+    value: float
+
+
+class EnvState(_Part):
+    settings: dict[str, Any]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class CheckpointState(_Part):
+    """What `state.json` must hold. Checkpoints of earlier versions have no `ranks`."""
+
+    progress: ProgressState
+    recent_returns: list[Finite]
+    schedules: dict[str, dict[str, Any]]
+    explosion: ExplosionState
+    env: EnvState | None = None
+    env_spec: dict[str, Any]
+    policy_spec: dict[str, Any]
+    sizes: dict[str, Count] = {}
+    ranks: Annotated[list[RankStateJson], Field(min_length=1)] | None = None
+    score: ScoreState | None = None
+
+    @field_validator("env_spec", "policy_spec")
+    @classmethod
+    def _is_a_spec(cls, spec: dict[str, Any]) -> dict[str, Any]:
+        try:
+            EnvSpec.from_json(spec)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"not an environment's spec: {type(error).__name__} {error}") from error
+        return spec
+
+
+def problem_of(state: Any) -> str | None:
+    """What is wrong with the state of a checkpoint, if anything."""
+    if has_control_characters(state):
+        return "a name in it holds control characters"
+    try:
+        CheckpointState.model_validate(state)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValueError as error:  # unpaired surrogates
+        return str(error)
+    return None

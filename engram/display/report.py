@@ -1,12 +1,20 @@
-"""The charts of a report: which metrics are shown, and their curves, one for each group of equal runs."""
+"""The report of one or several runs: charts of their metrics, as an HTML page and as PNG files for papers."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from engram.display.page import page
+from engram.settings import UserError
 from engram.stored.metrics import Column, Columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PHASES = ("environment", "inference", "learning", "evaluation", "audit")
 SECTIONS: dict[str, dict[str, str]] = {  # title -> label of a chart -> metric
@@ -37,6 +45,10 @@ LOWEST = {"value/explained_variance": -1.0}  # a few bad epochs would hide the r
 PERCENT = {"loss/clip_fraction"}
 NOT_STATISTICS = {"episode/count", "episode/return", "episode/length"}
 MOST_STATISTICS = 24  # charts of the environment's own statistics
+COLOURS = ("#2f66b5", "#c2571b", "#0f7a56", "#8a3fa8", "#a8324a", "#8a6d00", "#1f8796", "#5a6878")
+STYLES = ("-", "--", ":", "-.")
+DPI = 300
+COLUMNS = 3
 
 
 class Curve(NamedTuple):
@@ -133,3 +145,115 @@ def _curve(group: int, columns: Sequence[Column]) -> Curve:
         steps = np.array([last])
     values = np.stack([np.interp(steps, column.steps, column.mean) for column in columns])
     return Curve(group, steps, values.mean(0), values.min(0), values.max(0))
+
+
+class RunRow(NamedTuple):
+    """What the page shows of a run."""
+
+    name: str
+    group: int
+    state: str
+    steps: int
+    total_steps: int
+    mean_return: float | None
+    best_return: float | None
+    seconds: float | None
+    steps_per_second: float | None
+    replay_error: float | None  # the largest
+    diagnosis: Mapping[str, Any]
+    memory: Sequence[str]  # sentences of the memory report
+    audit: Sequence[Mapping[str, str]]  # checks: name, question, status; of failed ones also finding, effect and fix
+    links: Mapping[str, str]  # name of a page -> address
+
+
+class ReportFacts(NamedTuple):
+    title: str
+    subtitle: str
+    groups: Sequence[str]  # the label of each
+    several: bool  # whether a group has several runs
+    merged: bool  # whether a point covers several epochs
+    runs: Sequence[RunRow]
+    ceiling: float | None  # the best return without memory, if known and the same for all runs
+    goal: float | None
+    differing: Mapping[str, Sequence[str]]  # setting -> its value in each run
+    settings: Mapping[str, str]  # those of all runs together
+
+
+def report_page(facts: ReportFacts, charts: Sequence[Chart]) -> str:
+    arrays = {"plotly": np.frombuffer(plotly_script().encode(), np.uint8)}
+    described = []
+    for chart in charts:
+        curves = []
+        for curve in chart.curves:
+            name = f"curve{len(arrays)}"
+            arrays[name] = np.stack([curve.steps, curve.mean, curve.low, curve.high]).astype(np.float32)
+            curves.append({"group": curve.group, "array": name})
+        described.append({**chart._asdict(), "curves": curves})
+    content = {**facts._asdict(), "runs": [run._asdict() for run in facts.runs], "charts": described}
+    return page("report.html", content, arrays)
+
+
+def plotly_script() -> str:
+    """The library that draws the charts, from its Python package."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UserError(
+            "report: the charts need plotly, which is not installed: pip install 'engram-rl[report]'"
+        ) from None
+    return str(get_plotlyjs())
+
+
+def write_pngs(charts: Sequence[Chart], labels: Sequence[str], folder: Path) -> list[Path]:
+    """Write `learning.png`, `losses.png` and so on; `labels` names the groups. Returns the paths."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("--png: matplotlib is not installed: pip install 'engram-rl[plot]'") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for section, found in groupby(charts, key=lambda chart: chart.section):
+        shown = list(found)
+        columns = min(COLUMNS, len(shown))
+        rows = -(-len(shown) // columns)
+        figure = Figure(figsize=(6.0 if columns == 1 else 3.2 * columns, 2.3 * rows + 0.4), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for panel, chart in zip(panels, shown, strict=False):
+            _draw(panel, chart, labels)
+        for panel in panels[len(shown) :]:
+            panel.set_visible(False)
+        if len(labels) > 1:
+            handles, names = panels[0].get_legend_handles_labels()
+            figure.legend(
+                handles, names, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=8
+            )
+        path = folder / f"{re.sub('[^a-z]+', '-', section.lower())}.png"
+        figure.savefig(path, dpi=DPI)
+        paths.append(path)
+    return paths
+
+
+def _draw(panel: "Axes", chart: Chart, labels: Sequence[str]) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    for curve in chart.curves:
+        colour = COLOURS[curve.group % len(COLOURS)]
+        style: Any = {"color": colour, "linestyle": STYLES[curve.group // len(COLOURS) % len(STYLES)], "linewidth": 1.2}
+        marker = "o" if len(curve.steps) == 1 else None
+        panel.plot(curve.steps, curve.mean, label=labels[curve.group], marker=marker, **style)
+        panel.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+    if chart.logarithmic:
+        panel.set_yscale("log")
+    if chart.percent:
+        panel.yaxis.set_major_formatter("{x:.0%}")
+    panel.set_title(chart.title, fontsize=8, loc="left")
+    panel.set_xlabel("steps", fontsize=8)
+    panel.xaxis.set_major_locator(MaxNLocator(5))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.tick_params(labelsize=7)
+    if chart.lowest is not None:
+        panel.set_ylim(bottom=max(chart.lowest, panel.get_ylim()[0]))
+    panel.grid(alpha=0.25, linewidth=0.5)
+    panel.spines[["top", "right"]].set_visible(False)
