@@ -303,6 +303,8 @@ function moments(facts, agent) {
   return found.sort((a, b) => b.back - a.back || b.change - a.change);
 }
 
+const MOST_MOMENTS = 10;
+
 function showVerdict({ facts, agent }, go) {
   const found = moments(facts, agent);
   const who = facts.agents > 1 ? facts.agentNames[agent] : "this agent";
@@ -310,14 +312,14 @@ function showVerdict({ facts, agent }, go) {
   if (!found.length) {
     let most = 0;
     for (let step = 0; step < facts.count; step++) most = Math.max(most, facts.arrays.use.data[step * facts.agents + agent]);
-    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who} by more than ${percent(most)}.`;
+    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who} by ${most < 0.005 ? "even 1%" : `more than ${percent(most)}`}.`;
   } else {
     const { step, last, back, change } = found[0];
     $("verdict").textContent = `Yes. ${Who} remembers at least ${back} step${back === 1 ? "" : "s"}: without what it saw up to step ${last}, `
       + `its action at step ${step} would change by ${percent(change)}. `
-      + (found.length > 1 ? "The longest memory in each episode:" : "");
+      + (found.length > 1 ? `The longest memory in each episode${found.length > MOST_MOMENTS ? `, the first ${MOST_MOMENTS} of ${found.length}` : ""}:` : "");
   }
-  $("moments").replaceChildren(...found.slice(0, 10).map(({ step, last, back, change }) => element("button", {
+  $("moments").replaceChildren(...found.slice(0, MOST_MOMENTS).map(({ step, last, back, change }) => element("button", {
     type: "button", textContent: `step ${step} ← ${last} (${back} back): ${percent(change)}`, onclick: () => go(step),
     title: `The action of step ${step} would change by ${percent(change)} without what was seen up to step ${last}`,
   })));
