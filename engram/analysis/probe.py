@@ -41,7 +41,7 @@ class AgentEpisodes(NamedTuple):
 
 
 def agent_episodes(recording: Recording, episode_starts_TR: np.ndarray) -> AgentEpisodes:
-    found: list[tuple[int, int, int, bool]] = []
+    found = []
     rows = episode_starts_TR.shape[1]
     for row, finished in enumerate(np.bincount(recording.episodes.rows, minlength=rows)):
         starts = np.flatnonzero(episode_starts_TR[:, row])
