@@ -167,6 +167,11 @@ def test_bounds_of_an_axis_differ_and_no_change_is_not_more_than_nothing(tmp_pat
         assert shown.execute_script("return bounds(1, -0.1)") == ["1.00", "-0.10"]
 
 
+def test_actions_that_are_not_listed_are_counted(tmp_path):
+    with browser.opened(written(tmp_path, Recall(cues=15, delay=2), episodes=1)) as shown:
+        assert browser.text(shown, "actions").endswith("and 3 more")
+
+
 def test_names_cannot_run_as_code(grid):
     with browser.opened(grid) as shown:
         assert browser.text(shown, "title").startswith("</script><b>odd on navigation")

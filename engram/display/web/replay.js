@@ -228,8 +228,8 @@ function showActions(facts, at) {
   if (facts.actions === "continuous") return showContinuous(facts, row, chosen);
   let shown = [...facts.names.keys()];
   if (shown.length > MOST_ACTIONS) {
-    shown = shown.sort((a, b) => row[b] - row[a]).slice(0, MOST_ACTIONS);
-    for (const index of chosen) if (!shown.includes(index)) shown[shown.length - 1] = index;
+    const likely = shown.filter((index) => !chosen.includes(index)).sort((a, b) => row[b] - row[a]);
+    shown = [...chosen, ...likely].slice(0, MOST_ACTIONS).sort((a, b) => row[b] - row[a]);
   }
   $("actions").replaceChildren(...shown.map((index) => {
     const bar = element("i");
@@ -238,7 +238,12 @@ function showActions(facts, at) {
       element("span", { className: "name", textContent: facts.names[index].replaceAll("_", " "), title: facts.names[index] }),
       element("span", { className: "bar" }, bar),
       element("span", { className: "share", textContent: percent(row[index]) }));
-  }));
+  }), ...furtherActions(facts));
+}
+
+function furtherActions(facts) {
+  const further = facts.names.length - MOST_ACTIONS;
+  return further > 0 ? [element("div", { className: "soft", textContent: `and ${further} more` })] : [];
 }
 
 function showContinuous(facts, row, chosen) {
@@ -255,7 +260,7 @@ function showContinuous(facts, row, chosen) {
       element("span", { className: "name", textContent: `${name} ${number(mean)} ± ${number(deviation)}` }),
       element("span", { className: "bar" }, bar, mark),
       element("span", { className: "share", textContent: number(chosen[i]) }));
-  }));
+  }), ...furtherActions(facts));
 }
 
 // The earliest past that an action depends on: the first step, or group of steps, whose loss with all before it changes
