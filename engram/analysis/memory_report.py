@@ -55,7 +55,7 @@ class PastScore(NamedTuple):
 
 class MemoryReport(NamedTuple):
     episodes: int  # that the returns are the mean of
-    length: float  # the mean of recorded agent-episodes
+    length: float  # their mean number of steps
     returns: dict[str, Estimate | None]  # "normal" and each intervention
     swap_step: int
     horizon: Horizon | None
@@ -107,10 +107,12 @@ def memory_report(
 
     normal = play()
     found = agent_episodes(normal, normal.starts)
-    lengths = found.stops - found.starts
+    recorded = found.stops - found.starts
+    # Environments play on until the last one has ended: what the end of the recording cuts off has no length.
+    lengths = normal.episodes.lengths[_counted(normal, per_env)] if len(normal.episodes) else recorded
     swap_step = max(1, int(np.median(lengths)) // 2)
     changes = interventions(normal, swap_step)
-    steps = _probed_steps(lengths)
+    steps = _probed_steps(recorded)
     samples, fact_scores = _facts_by_step(normal, found, steps)
     return MemoryReport(
         episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
@@ -169,14 +171,24 @@ class Swapped:
 
 def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:
     """The mean return over the first episodes of each environment; agents are averaged within an episode."""
-    ended = recording.episodes
-    number = np.zeros(len(ended.rows), int)  # of each episode within its row
-    for row in np.unique(ended.rows):
-        own = np.flatnonzero(ended.rows == row)
-        number[own] = np.arange(len(own))
-    used = number < episodes_per_env
+    ended, number = recording.episodes, _number_in_row(recording)
+    used = _counted(recording, episodes_per_env)
     episode = (ended.rows // agents) * episodes_per_env + number
     return estimate(group_means(ended.returns[used], episode[used]))
+
+
+def _counted(recording: Recording, episodes_per_env: int) -> np.ndarray:
+    """Which of the finished episodes count: the first ones of each row, so that short episodes are not favoured."""
+    return _number_in_row(recording) < episodes_per_env
+
+
+def _number_in_row(recording: Recording) -> np.ndarray:
+    rows = recording.episodes.rows
+    number = np.zeros(len(rows), int)
+    for row in np.unique(rows):
+        own = np.flatnonzero(rows == row)
+        number[own] = np.arange(len(own))
+    return number
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:

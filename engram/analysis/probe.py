@@ -42,14 +42,13 @@ class AgentEpisodes(NamedTuple):
 
 def agent_episodes(recording: Recording, episode_starts_TR: np.ndarray) -> AgentEpisodes:
     found = []
-    for row in range(episode_starts_TR.shape[1]):
+    rows = episode_starts_TR.shape[1]
+    for row, finished in enumerate(np.bincount(recording.episodes.rows, minlength=rows)):
         starts = np.flatnonzero(episode_starts_TR[:, row])
-        stops = [*starts[1:], recording.steps]
-        found += [
-            (row, start, stop, stop < recording.steps)
-            for start, stop in zip(starts, stops, strict=True)
-            if recording.alive[start, row]
-        ]
+        spans = zip(starts, [*starts[1:], recording.steps], strict=True)
+        alive = [(start, stop) for start, stop in spans if recording.alive[start, row]]
+        # No start follows an episode that ends at the last step, so the finished ones are counted.
+        found += [(row, start, stop, number < finished) for number, (start, stop) in enumerate(alive)]
     return AgentEpisodes(*(np.array(column) for column in zip(*found, strict=True)))
 
 

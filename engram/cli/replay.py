@@ -69,6 +69,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     from engram.analysis.memory_step import unit_names
     from engram.analysis.recording import record
     from engram.cli.run_arguments import agent_of_run
+    from engram.display.formatting import plural
     from engram.display.replay_page import RunFacts, replay_page
 
     directory, settings, run = request
@@ -86,8 +87,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
     out.write_text(page, encoding="utf-8")
-    episodes = len(recording.episode_starts)
-    played = f"{recording.steps} steps in {episodes} episode{'s' if episodes > 1 else ''}"
+    played = f"{plural(recording.steps, 'step')} in {plural(len(recording.episode_starts), 'episode')}"
     print(f"{played}: {out} ({len(page) / 1e6:.1f} MB)")
     if video is not None:
         from engram.display.video import write_video

@@ -10,7 +10,7 @@ from engram.analysis.memory_report import Frozen, Swapped, erased, mean_return, 
 from engram.analysis.probe import agent_episodes, facts, observation_features
 from engram.analysis.recording import record
 from engram.env.registry import make_spec
-from engram.env.settings import TMaze
+from engram.env.settings import Gym, TMaze
 from engram.training.evaluate import evaluate
 
 
@@ -93,3 +93,19 @@ def test_facts_of_a_token_world_have_the_names_of_its_features(agent):
     assert sum("cue_" in name for name in named) == 1  # the second cue is the absence of the first
     features, names = observation_features(spec, found.observations)
     assert features.shape == (*found.starts.shape, len(names))
+
+
+def test_the_mean_length_is_that_of_whole_episodes():
+    from engram.agent.metta_agent import MettaAgent
+    from engram.agent.policies.fast import Fast
+
+    env = Gym(id="CartPole-v1")
+    spec = make_spec(env)
+    report = memory_report(MettaAgent(spec, Fast(spec, hidden_size=4)).eval(), env, 8)
+    assert report.length == pytest.approx(report.returns["normal"].mean)  # each step of CartPole pays 1
+
+
+def test_an_episode_that_ends_with_the_recording_is_complete(agent, recall):
+    found = record(agent, recall, episodes=1, num_envs=12, pictures=False)
+    episodes = agent_episodes(found, found.starts)
+    assert episodes.complete.sum() == len(found.episodes) == 12

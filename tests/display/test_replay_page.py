@@ -155,6 +155,22 @@ def test_an_agent_that_remembers_is_told_from_one_that_does_not(tmp_path):
         assert shown.find_elements(By.CSS_SELECTOR, "#moments button") == []
 
 
+def test_bounds_of_an_axis_differ_and_no_change_is_not_more_than_nothing(tmp_path):
+    spec = make_spec(remembering.ENV)
+    silent = MettaAgent(spec, Fast(spec, hidden_size=8)).eval()
+    for parameter in silent.parameters():
+        parameter.data.mul_(0.01)  # the past hardly changes anything
+    with browser.opened(written(tmp_path, remembering.ENV, agent=silent, episodes=1)) as shown:
+        assert browser.text(shown, "verdict").endswith("would change no action of this agent by even 1%.")
+        assert shown.execute_script("return bounds(1.60943, 1.60912)") == ["1.6094", "1.6091"]
+        assert shown.execute_script("return bounds(1, -0.1)") == ["1.00", "-0.10"]
+
+
+def test_actions_that_are_not_listed_are_counted(tmp_path):
+    with browser.opened(written(tmp_path, Recall(cues=15, delay=2), episodes=1)) as shown:
+        assert browser.text(shown, "actions").endswith("and 3 more")
+
+
 def test_names_cannot_run_as_code(grid):
     with browser.opened(grid) as shown:
         assert browser.text(shown, "title").startswith("</script><b>odd on navigation")

@@ -228,8 +228,8 @@ function showActions(facts, at) {
   if (facts.actions === "continuous") return showContinuous(facts, row, chosen);
   let shown = [...facts.names.keys()];
   if (shown.length > MOST_ACTIONS) {
-    shown = shown.sort((a, b) => row[b] - row[a]).slice(0, MOST_ACTIONS);
-    for (const index of chosen) if (!shown.includes(index)) shown[shown.length - 1] = index;
+    const likely = shown.filter((index) => !chosen.includes(index)).sort((a, b) => row[b] - row[a]);
+    shown = [...chosen, ...likely].slice(0, MOST_ACTIONS).sort((a, b) => row[b] - row[a]);
   }
   $("actions").replaceChildren(...shown.map((index) => {
     const bar = element("i");
@@ -238,7 +238,12 @@ function showActions(facts, at) {
       element("span", { className: "name", textContent: facts.names[index].replaceAll("_", " "), title: facts.names[index] }),
       element("span", { className: "bar" }, bar),
       element("span", { className: "share", textContent: percent(row[index]) }));
-  }));
+  }), ...furtherActions(facts));
+}
+
+function furtherActions(facts) {
+  const further = facts.names.length - MOST_ACTIONS;
+  return further > 0 ? [element("div", { className: "soft", textContent: `and ${further} more` })] : [];
 }
 
 function showContinuous(facts, row, chosen) {
@@ -255,7 +260,7 @@ function showContinuous(facts, row, chosen) {
       element("span", { className: "name", textContent: `${name} ${number(mean)} ± ${number(deviation)}` }),
       element("span", { className: "bar" }, bar, mark),
       element("span", { className: "share", textContent: number(chosen[i]) }));
-  }));
+  }), ...furtherActions(facts));
 }
 
 // The earliest past that an action depends on: the first step, or group of steps, whose loss with all before it changes
@@ -303,6 +308,8 @@ function moments(facts, agent) {
   return found.sort((a, b) => b.back - a.back || b.change - a.change);
 }
 
+const MOST_MOMENTS = 10;
+
 function showVerdict({ facts, agent }, go) {
   const found = moments(facts, agent);
   const who = facts.agents > 1 ? facts.agentNames[agent] : "this agent";
@@ -310,14 +317,14 @@ function showVerdict({ facts, agent }, go) {
   if (!found.length) {
     let most = 0;
     for (let step = 0; step < facts.count; step++) most = Math.max(most, facts.arrays.use.data[step * facts.agents + agent]);
-    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who} by more than ${percent(most)}.`;
+    $("verdict").textContent = `Hardly. Leaving out the past would change no action of ${who} by ${most < 0.005 ? "even 1%" : `more than ${percent(most)}`}.`;
   } else {
     const { step, last, back, change } = found[0];
     $("verdict").textContent = `Yes. ${Who} remembers at least ${back} step${back === 1 ? "" : "s"}: without what it saw up to step ${last}, `
       + `its action at step ${step} would change by ${percent(change)}. `
-      + (found.length > 1 ? "The longest memory in each episode:" : "");
+      + (found.length > 1 ? `The longest memory in each episode${found.length > MOST_MOMENTS ? `, the first ${MOST_MOMENTS} of ${found.length}` : ""}:` : "");
   }
-  $("moments").replaceChildren(...found.slice(0, 10).map(({ step, last, back, change }) => element("button", {
+  $("moments").replaceChildren(...found.slice(0, MOST_MOMENTS).map(({ step, last, back, change }) => element("button", {
     type: "button", textContent: `step ${step} ← ${last} (${back} back): ${percent(change)}`, onclick: () => go(step),
     title: `The action of step ${step} would change by ${percent(change)} without what was seen up to step ${last}`,
   })));

@@ -54,6 +54,13 @@ function bound(value, range) {
   return Math.abs(value) >= 1000 && Math.abs(value) < 1e5 ? value.toFixed(0) : number(value);
 }
 
+// Both bounds of an axis, with as many digits as tell them apart.
+function bounds(high, low) {
+  let labels = [high, low].map((value) => bound(value, high - low));
+  for (let digits = 4; labels[0] === labels[1] && digits < 9; digits++) labels = [high, low].map((value) => value.toPrecision(digits));
+  return labels;
+}
+
 // A chart whose content changes with the agent and the size only; the cursor is drawn over a copy of it.
 function makeStill(canvas, drawContent) {
   let still = null, scale = null, size = null;
@@ -142,10 +149,9 @@ function drawStrip(context, scale, facts, agent, curve, top, height) {
   context.textAlign = "left";
   context.textBaseline = "top";
   context.fillText(curve.name, scale.left + 5, top - 1);
-  const [above, below] = [high, low].map((value) => bound(value, high - low));
-  const close = above === below;
-  yLabel(context, close ? high.toPrecision(4) : above, top + 16);
-  yLabel(context, close ? low.toPrecision(4) : below, top + height - 6);
+  const [above, below] = bounds(high, low);
+  yLabel(context, above, top + 16);
+  yLabel(context, below, top + height - 6);
 }
 
 // Bars: without that step alone; line: without anything up to it. Both for the step under the cursor.
