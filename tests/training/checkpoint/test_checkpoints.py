@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support import running
 
-from engram.training import run
+from engram.training import environment
 from engram.training.checkpoint import checkpoints as archive
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import load_checkpoint
@@ -25,7 +25,7 @@ def evaluated(monkeypatch):
                 return real
             return type("Fake", (), {"record": lambda self: {**real.record(), "evaluate/return": left.pop(0)}})()
 
-        monkeypatch.setattr(run, "evaluate", fake)
+        monkeypatch.setattr(environment, "evaluate", fake)
 
     return use
 
