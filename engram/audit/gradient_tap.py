@@ -7,7 +7,7 @@ observation of a step shows which part of that output belongs to the step.
 # B rows, T steps
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ class OutputSlice(NamedTuple):
 
 
 Recorded = dict[str, list[Tensor]]  # module -> its output in each call
+Turns = dict[OutputSlice, list[tuple[int, int]]]  # the digits and bits at which a slice changed
 
 
 class GradientTap(NamedTuple):
@@ -47,23 +48,48 @@ def find_gradient_tap(
     generator: torch.Generator,
     memory: Any = None,
 ) -> GradientTap | None:
-    """The first module whose output has a separate slice for each of these steps of a row."""
+    """The first module whose output has a separate slice for each of these steps of a row.
+
+    A binary search for all steps at once: for each binary digit of a step's number, the observations of the steps with a
+    0 there are changed, then those of the others. A slice belongs to the step that changes in the same turns.
+    """
+    untouched = adapter.copy()
     base, _ = record(adapter, segment, memory)
-    slices: dict[str, list[OutputSlice]] = {
-        name: [] for name, calls in base.items() if any(output.requires_grad for output in calls)
+    others = [_other_observation(segment.observations[row, step], spec, generator) for step in steps]
+    turns: dict[str, Turns] = {
+        name: {} for name, calls in base.items() if any(output.requires_grad for output in calls)
     }
-    for step in steps:
-        observations = segment.observations.clone()
-        observations[row, step] = random_observations(spec, (1,), generator)[0]
-        with torch.no_grad():
-            changed, _ = record(adapter, replace(segment, observations=observations), memory)
-        for name in list(slices):
-            found = _changed(base[name], changed.get(name, []), segment.shape)
-            if len(found) == 1 and found[0] not in slices[name]:
-                slices[name].append(found[0])
-            else:
-                del slices[name]
-    return next((GradientTap(name, found) for name, found in slices.items()), None)
+    for digit in range(max((len(steps) - 1).bit_length(), 1)):
+        for bit in (0, 1):
+            observations = segment.observations.clone()
+            for number, (step, other) in enumerate(zip(steps, others, strict=True)):
+                if number >> digit & 1 == bit:
+                    observations[row, step] = other
+            calls = {name: len(base[name]) for name in turns}
+            with torch.no_grad():  # on a copy, since the call is left early
+                changed = _record_until(untouched.copy(), replace(segment, observations=observations), memory, calls)
+            for name, slices in turns.items():
+                for piece in _changed(base[name], changed.get(name, []), segment.shape):
+                    slices.setdefault(piece, []).append((digit, bit))
+        turns = {name: slices for name, slices in turns.items() if _separate(slices, digit + 1, len(steps))}
+    for name, slices in turns.items():
+        by_number = {sum(bit << digit for digit, bit in found): piece for piece, found in slices.items()}
+        if len(by_number) == len(steps):
+            return GradientTap(name, [by_number[number] for number in range(len(steps))])
+    return None
+
+
+def _separate(slices: Turns, digits: int, steps: int) -> bool:
+    """Whether as many slices change as there are steps, each in one of the two turns of every digit."""
+    return len(slices) == steps and all([d for d, _ in found] == list(range(digits)) for found in slices.values())
+
+
+def _other_observation(observation: Tensor, spec: EnvSpec, generator: torch.Generator) -> Tensor:
+    for _ in range(20):  # of few symbols, the same one may be drawn again
+        other = random_observations(spec, (1,), generator)[0]
+        if not torch.equal(other.to(observation.dtype), observation):
+            break
+    return other
 
 
 @contextmanager
@@ -102,13 +128,32 @@ def record(adapter: PolicyAdapter, segment: Segment, memory: Any = None) -> tupl
     return recorded, output
 
 
+class _AllRecordedError(Exception):
+    """Leaves a call whose further outputs are not needed."""
+
+
+def _record_until(adapter: PolicyAdapter, segment: Segment, memory: Any, calls: dict[str, int]) -> Recorded:
+    """Learn until each of these modules was called so often."""
+    recorded: Recorded = {}
+
+    def stop() -> None:
+        if all(len(recorded.get(name, [])) >= count for name, count in calls.items()):
+            raise _AllRecordedError
+
+    with _recording(adapter.policy, recorded, stop), suppress(_AllRecordedError):
+        torch.manual_seed(0)
+        adapter.learn(segment, memory)
+    return recorded
+
+
 @contextmanager
-def _recording(policy: nn.Module, recorded: Recorded) -> Iterator[None]:
+def _recording(policy: nn.Module, recorded: Recorded, then: Callable[[], None] = lambda: None) -> Iterator[None]:
     def recorder(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple) and output else output
             if isinstance(first, Tensor) and first.dim() > 0:
                 recorded.setdefault(name, []).append(first)
+                then()
 
         return hook
 

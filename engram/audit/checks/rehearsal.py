@@ -19,6 +19,7 @@ from engram.audit.weights import jitter_weights, scale_outputs, scale_weights
 AMPLIFIED = 100  # times the bound: what rounding may reach in a network that amplifies it
 ROUNDINGS = 3  # a network rounds several times in a row
 LARGE_OUTPUTS = 10.0  # further factor on output layers where weights are larger: those of a trained policy are sharper
+FEW_ROWS = 8  # of a minibatch that leaves rows out
 Kind = str  # "acting": it differs from the reference; "learning": it differs from acting that is right
 
 
@@ -224,4 +225,4 @@ def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
     else:
         shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)
         yield shuffled
-        yield shuffled[way.rows // 2 :]
+        yield shuffled[max(way.rows // 2, way.rows - FEW_ROWS) :]

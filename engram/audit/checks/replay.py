@@ -31,8 +31,8 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     rows, horizon, steps = audit.sizes
     few = min(rows, 8)
     yield Rehearsal(few, 6, segments=2, rollouts=2, ends=0.2, both_flags=True, slices=True, minibatches="some")
-    yield Rehearsal(rows, horizon, segments=2, ends=2 / horizon, both_flags=True, slices=True, minibatches="some")
-    yield Rehearsal(2, horizon, segments=max(steps // horizon, 1), ends=1 / steps)
+    yield Rehearsal(rows, horizon, warmup=8, ends=2 / horizon, both_flags=True, slices=True, minibatches="some")
+    yield Rehearsal(2, horizon, segments=max(steps // horizon, 1), warmup=steps % horizon, ends=1 / steps)
     yield Rehearsal(5, 5, segments=2, ends=0.3, both_flags=True, minibatches="one", repeats=3)
     yield Rehearsal(few, 1, segments=4, ends=0.2, repeats=2)
     yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, FARTHEST))

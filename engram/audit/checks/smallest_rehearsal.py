@@ -13,7 +13,7 @@ def smallest(way: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
     way = next((small for small in _small(way) if small != way and fails(small)), way)
     blocks = [way._replace(far_ids=(first,)) for first in way.far_ids]
     way = next((block for block in blocks if fails(block)), way)
-    steps = way.horizon * way.segments * way.rollouts
+    steps = way.warmup + way.horizon * way.segments * way.rollouts
     changes: tuple[dict[str, Any], ...] = (
         {"updates": 0, "weights": 1.0},
         {"memory": 1.0},
@@ -45,7 +45,7 @@ def _small(way: Rehearsal) -> Iterator[Rehearsal]:
     )
     if way.far_ids or way.memory != 1.0:
         return
-    few, steps = min(way.rows, 8), way.horizon * way.segments * way.rollouts
+    few, steps = min(way.rows, 8), way.warmup + way.horizon * way.segments * way.rollouts
     ended = plain._replace(rows=few, horizon=min(way.horizon, 6), ends=0.2)
     yield plain
     yield plain._replace(rows=way.rows)
@@ -56,7 +56,7 @@ def _small(way: Rehearsal) -> Iterator[Rehearsal]:
     if way.minibatches != "all":
         yield plain._replace(minibatches=way.minibatches)
         yield ended._replace(minibatches=way.minibatches)
-    if way.segments > 1 or way.rollouts > 1:
+    if way.warmup or way.segments > 1 or way.rollouts > 1:
         yield plain._replace(segments=2)
         yield plain._replace(rollouts=2)
     if way.slices:
