@@ -50,8 +50,8 @@ def find_gradient_tap(
 ) -> GradientTap | None:
     """The first module whose output has a separate slice for each of these steps of a row.
 
-    A binary search for all steps at once: for each binary digit of a step's number, the observations of the steps with a
-    0 there are changed, then those of the others. A slice belongs to the step that changes in the same turns.
+    A binary search for all steps at once: for each binary digit of a step's number, the observations of the steps that
+    have a 0 there are changed, then the others. A slice belongs to the step that changes in the same turns.
     """
     untouched = adapter.copy()
     base, _ = record(adapter, segment, memory)
