@@ -2,7 +2,7 @@
 
     {"measure": 3.0}     train for about 3 seconds -> {"steps": …, "updates": …, "seconds": …, "phases": {…}}
     {"learn": 500000}    train up to 500000 steps  -> {"steps": …, "seconds": …, "return": …}
-    {"train": 600}       train for 600 seconds, or until `end` -> {"curve": [[seconds, steps, return], …], …}
+    {"train": 600}       train for 600 seconds, or until `end` -> {"curve": [[seconds, steps, return, greedy], …], …}
 
 Between commands the program waits; it exits when its input ends. This file does not import Engram, because programs
 that train with other libraries load it too.
@@ -37,8 +37,11 @@ class Meter:
         self._curve: list[list] = []  # of "train"
         self._since = 0.0
 
-    def iteration(self, steps: int, recent_return: float | None = None) -> None:
-        """Call after every iteration of rollout and learning. The first one is a warm-up and reports readiness."""
+    def iteration(self, steps: int, recent_return: float | None = None, greedy: float | None = None) -> None:
+        """Call after every iteration of rollout and learning. The first one is a warm-up and reports readiness.
+
+        `recent_return` is that of recent training episodes, `greedy` that of an evaluation after this iteration.
+        """
         self._total += steps
         self._steps += steps
         self._switch()
@@ -57,7 +60,7 @@ class Meter:
         elif "learn" in self._command and self._total >= self._command["learn"]:
             self._reply({"steps": self._total, "seconds": now - self._began, "return": recent_return})
         elif "train" in self._command:
-            self._curve.append([round(now - self._began, 2), self._total, recent_return])
+            self._curve.append([round(now - self._began, 2), self._total, recent_return, greedy])
             if now - self._began < self._command["train"]:
                 return
             self._reply({"curve": self._curve})
@@ -81,6 +84,11 @@ class Meter:
         finally:
             self._switch()
             self._stack.pop()
+
+    def exclude(self, seconds: float) -> None:
+        """Do not count time that was spent on evaluations, before the iteration ends."""
+        self._began += seconds
+        self._start += seconds
 
     def add(self, phase: str, seconds: float) -> None:
         """Count time for a phase that was measured elsewhere."""

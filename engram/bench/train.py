@@ -141,8 +141,10 @@ class MeterDisplay:
             self._meter.add(phase, record.get(f"time/{phase}_seconds", 0.0))
         self._meter.note("megabytes", record["process/megabytes"])
         self._meter.note("seconds", (record["steps"] - self._steps) / record["time/steps_per_second"])
+        self._meter.exclude(record.get("time/evaluation_seconds", 0.0))
         steps, self._steps = record["steps"] - self._steps, record["steps"]
-        self._meter.iteration(steps, record["return"] if self._recent is None else self._recent_return(record))
+        recent_return = record["return"] if self._recent is None else self._recent_return(record)
+        self._meter.iteration(steps, recent_return, record.get("evaluate/greedy_return"))
 
     def _recent_return(self, record: dict[str, Any]) -> float | None:
         """The mean over the last episodes, of which only the mean of each iteration is known."""

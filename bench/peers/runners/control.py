@@ -15,8 +15,11 @@ def recent_return() -> float | None:
 
 
 class MaskedControl(gymnasium.Wrapper):
-    def __init__(self, name: str) -> None:
+    """Environments for evaluation do not count as recent episodes."""
+
+    def __init__(self, name: str, counted: bool = True) -> None:
         super().__init__(gymnasium.make(name))
+        self._counted = counted
         self._keep = np.ones(self.observation_space.shape, np.float32)
         self._keep[VELOCITIES[name]] = 0
         self._return = 0.0
@@ -29,6 +32,6 @@ class MaskedControl(gymnasium.Wrapper):
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)
-        if terminated or truncated:
+        if self._counted and (terminated or truncated):
             RECENT.append(self._return)
         return observation * self._keep, reward, terminated, truncated, info

@@ -1,5 +1,7 @@
 """sb3-contrib's RecurrentPPO with the settings that rl-zoo publishes for control tasks without velocities."""
 
+import time
+
 import control
 import torch
 from meter import Meter, options
@@ -9,6 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
+INTERVAL = 2048  # steps between evaluations, as in Engram's runs
 SMALL = {
     "ortho_init": False,
     "activation_fn": nn.ReLU,
@@ -74,8 +77,38 @@ ZOO = {  # environments in parallel, and the arguments of RecurrentPPO; rates an
 
 
 class ZooCallback(MeterCallback):
+    """Evaluates greedily every 2048 steps or more; the clock stands still meanwhile."""
+
+    def __init__(self, meter: Meter, steps: int, envs: VecNormalize, episodes: int) -> None:
+        super().__init__(meter, steps, control.recent_return)
+        self.envs, self.episodes, self.next_steps = envs, episodes, INTERVAL
+
+    def _on_rollout_start(self) -> None:
+        if self.started:
+            self._report()
+        self.started = True
+
     def _on_training_end(self) -> None:
-        self.meter.iteration(self.steps, self.recent_return())
+        self._report()
+
+    def _report(self) -> None:
+        greedy, began = None, time.perf_counter()
+        if self.num_timesteps >= self.next_steps:
+            self.next_steps = self.num_timesteps + INTERVAL
+            greedy = greedy_return(self.model, self.envs, self.episodes)
+        self.meter.exclude(time.perf_counter() - began)
+        self.meter.iteration(self.steps, control.recent_return(), greedy)
+
+
+def greedy_return(model: RecurrentPPO, envs: VecNormalize, episodes: int) -> float:
+    """With the statistics of observations that training has now, which do not change here."""
+    name = envs.get_attr("spec")[0].id
+    number = min(episodes, 8)
+    rows = VecNormalize(
+        DummyVecEnv([lambda: control.MaskedControl(name, counted=False)] * number), training=False, norm_reward=False
+    )
+    rows.obs_rms = envs.obs_rms
+    return float(evaluate_policy(model, rows, episodes, deterministic=True, warn=False)[0])
 
 
 def main() -> None:
@@ -86,10 +119,9 @@ def main() -> None:
     envs = VecNormalize(DummyVecEnv([lambda: control.MaskedControl(name)] * number), gamma=settings["gamma"])
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=task["seed"], device="cpu", **settings)
     torch.set_num_threads(task["threads"])
-    model.learn(task["steps"], callback=ZooCallback(meter, number * settings["n_steps"], control.recent_return))
-    envs.training, envs.norm_reward = False, False
-    greedy, _ = evaluate_policy(model, envs, task["evaluate"], deterministic=True, warn=False)
-    meter.end(greedy=float(greedy))
+    callback = ZooCallback(meter, number * settings["n_steps"], envs, task["recent"])
+    model.learn(task["steps"], callback=callback)
+    meter.end(greedy=greedy_return(model, envs, task["evaluate"]))
 
 
 if __name__ == "__main__":

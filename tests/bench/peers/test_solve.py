@@ -14,8 +14,13 @@ from engram.bench.process import ProgramError
 from engram.bench.train import MeterDisplay
 
 CURVES = {
-    "engram": [[5.0, 1000, None], [10.0, 2000, 300.0], [20.0, 4000, 498.0], [30.0, 6000, 480.0]],
-    "sb3_zoo": [[20.0, 500, 100.0], [90.0, 1000, 400.0], [200.0, 2000, 499.0]],
+    "engram": [
+        [5.0, 1000, None, 90.0],
+        [10.0, 2000, 300.0, 499.0],
+        [20.0, 4000, 498.0, 480.0],
+        [30.0, 6000, 480.0, 500.0],
+    ],
+    "sb3_zoo": [[20.0, 500, 100.0, None], [90.0, 1000, 400.0, 496.0], [200.0, 2000, 499.0, 500.0]],
 }
 
 
@@ -25,10 +30,18 @@ def test_rows_compare_seconds_to_the_goal_and_returns_at_equal_time() -> None:
     assert (engram["seconds"], engram["steps"], engram["final_return"]) == (20.0, 4000.0, 480.0)
     assert (other["seconds"], other["times_engram"], other["return_at_engrams_time"]) == (200.0, 10.0, 100.0)
     assert (other["runs"], other["reached"], other["failed"]) == (1, 1, "it went wrong")
+    assert (engram["greedy_seconds"], engram["greedy_steps"]) == (10.0, 2000.0)
+    assert (other["greedy_seconds"], other["greedy_reached"]) == (90.0, 1)
+
+
+def test_systems_that_are_not_evaluated_meanwhile_have_no_greedy_figures() -> None:
+    runs = [Solving("control/CartPole", "rl_games", 1, [[9.0, 500, 499.0, None]], None)]
+    (row,) = summarize(runs)
+    assert (row["seconds"], row["greedy_reached"], row["greedy_seconds"]) == (9.0, None, None)
 
 
 def test_a_goal_that_half_of_the_runs_miss_has_no_median() -> None:
-    missed = [[10.0, 2000, 300.0]]
+    missed = [[10.0, 2000, 300.0, None]]
     runs = [
         Solving("control/CartPole", "engram", seed, curve, None)
         for seed, curve in enumerate([CURVES["engram"], missed])
@@ -82,12 +95,15 @@ def test_the_meter_records_a_curve_and_replies_when_training_ends(monkeypatch) -
     monkeypatch.setattr(meter_module.os, "fdopen", lambda *arguments, **more: replies)
     monkeypatch.setattr(meter_module.sys, "stdin", io.StringIO('{"train": 1000}\n{"train": 0}\n{"train": 0}\n'))
     meter = Meter()
-    for steps, value in ((10, None), (10, 1.0), (10, 2.0)):
+    for steps, value in ((10, None), (10, 1.0)):
         meter.iteration(steps, value)
+    meter.exclude(3600.0)
+    meter.iteration(10, 2.0, greedy=5.0)
     meter.end(greedy=3.0)
     ready, reply = (json.loads(line) for line in replies.getvalue().splitlines())
     assert ready == {"ready": True}
-    assert [point[1:] for point in reply["curve"]] == [[20, 1.0], [30, 2.0]]
+    assert [point[1:] for point in reply["curve"]] == [[20, 1.0, None], [30, 2.0, 5.0]]
+    assert reply["curve"][1][0] < 0  # an hour of evaluation before it was not counted
     assert reply["greedy"] == 3.0
 
 
@@ -99,7 +115,9 @@ def test_a_recent_return_is_the_mean_of_the_last_episodes() -> None:
 
         def note(self, *_): ...
 
-        def iteration(self, steps, value):
+        def exclude(self, seconds): ...
+
+        def iteration(self, steps, value, greedy):
             self.returns.append(value)
 
     display = MeterDisplay(Recorder(), recent=4)  # type: ignore[arg-type]
