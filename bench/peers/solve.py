@@ -33,11 +33,14 @@ TRAINING, GREEDY = 2, 3  # in a point of a curve
 EVALUATED = {ENGRAM, "sb3_zoo"}  # greedily while they train
 OUT = Path("bench-results/solve")
 ZOO = {"control/CartPole", "control/Pendulum", "control/MountainCarContinuous"}  # with settings of rl-zoo
-CARTPOLE_PEERS = ("pufferlib", "rl_games")  # with the settings of the race on CartPole
-TASKS = {task: [ENGRAM, "sb3_zoo", *(CARTPOLE_PEERS if task == "control/CartPole" else ())] for task in sorted(ZOO)}
-TITLES = {ENGRAM: "Engram", "sb3_zoo": "sb3-contrib, rl-zoo's settings"} | {
-    name: PEERS[name].title for name in CARTPOLE_PEERS
+RACERS = ("pufferlib", "rl_games")  # with the settings of the race on CartPole, where these are not given:
+RACERS_SETTINGS: dict[str, dict[str, Any]] = {  # the discount is rl-zoo's; PufferLib clamps rewards to 1
+    "control/CartPole": {},
+    "control/Pendulum": {"gamma": 0.9, "ent_coef": 0.0, "reward_scale": 0.06, "normalize": True},
+    "control/MountainCarContinuous": {"gamma": 0.9999, "ent_coef": 0.004, "reward_scale": 0.1, "normalize": True},
 }
+TASKS = {task: [ENGRAM, "sb3_zoo", *RACERS] for task in sorted(ZOO)}
+TITLES = {ENGRAM: "Engram", "sb3_zoo": "sb3-contrib, rl-zoo's settings"} | {name: PEERS[name].title for name in RACERS}
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ def _program(task: str, system: str, seed: int, venvs: Path) -> tuple[list[str],
         sizes = {"steps": _budget(recipe), "evaluate": EVALUATION_EPISODES, "recent": RECENT}
         options = {"env": recipe.env["id"], "seed": seed, "threads": 1, **sizes}
         return [str(python_of("sb3_contrib", venvs)), str(RUNNERS / "run_sb3_zoo.py"), json.dumps(options)], {}
-    options = {**CARTPOLE, "seed": seed, "threads": 1, "recent": RECENT}
+    options = {**CARTPOLE, "env": recipe.env["id"], **RACERS_SETTINGS[task], "seed": seed, "threads": 1}
+    options |= {"recent": RECENT, "compile": False}  # compiling rl_games takes longer than training
     peer = PEERS[system]
     return [str(python_of(system, venvs)), str(RUNNERS / peer.program), json.dumps(options)], peer.environment
 

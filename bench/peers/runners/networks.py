@@ -4,16 +4,17 @@
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
 
-class CartPoleNet(nn.Module):
-    """Two linear layers before the LSTM, and one per head after it."""
+class ControlNet(nn.Module):
+    """Two linear layers before the LSTM, and one per head after it. Continuous actions are normally distributed."""
 
     layers = 1
 
-    def __init__(self, size: int = 4, actions: int = 2, hidden: int = 128) -> None:
+    def __init__(self, size: int = 4, actions: int = 2, hidden: int = 128, continuous: bool = False) -> None:
         super().__init__()
-        self.hidden = hidden
+        self.hidden, self.log_std = hidden, nn.Parameter(torch.zeros(actions)) if continuous else None
         self.encoder = nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
         self.actor, self.critic = nn.Linear(hidden, actions), nn.Linear(hidden, 1)
         nn.init.orthogonal_(self.actor.weight, 0.01)
@@ -21,8 +22,9 @@ class CartPoleNet(nn.Module):
     def encode(self, observations: Tensor) -> Tensor:
         return self.encoder(observations.float())
 
-    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor(hidden), self.critic(hidden)
+    def decode(self, hidden: Tensor) -> tuple[Tensor | Normal, Tensor]:
+        output = self.actor(hidden)
+        return output if self.log_std is None else Normal(output, self.log_std.exp()), self.critic(hidden)
 
 
 class FastNet(nn.Module):
@@ -79,7 +81,7 @@ class FastNet(nn.Module):
         return box[:-1].view(rows, self.count, self.height, self.width)
 
 
-def make_network(task: dict, repeated: bool = False) -> CartPoleNet | FastNet:
+def make_network(task: dict, repeated: bool = False) -> ControlNet | FastNet:
     if task["name"] == "cartpole":
-        return CartPoleNet(hidden=task["hidden"])
+        return ControlNet(hidden=task["hidden"])
     return FastNet(task["window"], task["features"], task["actions"], task["hidden"], repeated)

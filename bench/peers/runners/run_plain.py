@@ -5,7 +5,7 @@ In the arena it works like the trainer that Engram replaced: one call of nn.LSTM
 resets inside, and an actor that multiplies its hidden layer once per action.
 """
 
-import cartpole
+import control
 import numpy as np
 import torch
 from meter import Meter, options
@@ -57,12 +57,12 @@ def main() -> None:
         state, last_value = rollout(policy, world, fields, first, meter)
         with meter.phase("learning"):
             learn(policy, optimizer, fields, first, last_value, task)
-        meter.iteration(rows * steps, cartpole.recent_return())
+        meter.iteration(rows * steps, control.recent_return())
 
 
 def make_rows(task: dict):
     if task["name"] == "cartpole":
-        return cartpole.CartPoleRows(task["envs"], task["seed"])
+        return control.Rows(task["envs"], task["seed"])
     from arena import ArenaRows  # needs mettagrid, CartPole does not
 
     rows = ArenaRows(task["world"], task["envs"], task["seed"])

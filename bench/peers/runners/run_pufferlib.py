@@ -1,8 +1,8 @@
-"""PufferLib's trainer: CartPole through its emulation layer, the arena as one native environment of many agents."""
+"""PufferLib's trainer: control tasks by its emulation layer, the arena as one environment of many agents."""
 
 import tempfile
 
-import cartpole
+import control
 import gymnasium
 import numpy as np
 import pufferlib
@@ -12,18 +12,20 @@ import pufferlib.pufferl
 import pufferlib.vector
 import torch
 from meter import Meter, options
-from networks import make_network
+from networks import ControlNet, make_network
 from torch import nn
 
 
 class EncoderAndHeads(nn.Module):
     """For PufferLib's own LSTM wrapper, which has one layer."""
 
-    is_continuous = False
-
-    def __init__(self, task: dict) -> None:
+    def __init__(self, task: dict, envs) -> None:
         super().__init__()
-        self.net = make_network(task)
+        space = envs.single_action_space
+        self.is_continuous = isinstance(space, gymnasium.spaces.Box)
+        actions = space.shape[0] if self.is_continuous else space.n
+        size = envs.single_observation_space.shape[0]
+        self.net = ControlNet(size, actions, task["hidden"], self.is_continuous)
 
     def encode_observations(self, observations, state=None):
         return self.net.encode(observations)
@@ -91,8 +93,8 @@ class ArenaEnv(pufferlib.PufferEnv):
     def close(self) -> None: ...
 
 
-def make_cartpole(buf=None, seed=0):
-    return pufferlib.emulation.GymnasiumPufferEnv(cartpole.MaskedCartPole(), buf=buf, seed=seed)
+def make_control(buf=None, seed=0):
+    return pufferlib.emulation.GymnasiumPufferEnv(control.from_options(), buf=buf, seed=seed)
 
 
 def main() -> None:
@@ -100,8 +102,8 @@ def main() -> None:
     torch.set_num_threads(task["threads"])
     torch.manual_seed(task["seed"])
     if task["name"] == "cartpole":
-        envs = pufferlib.vector.make(make_cartpole, num_envs=task["envs"], backend=pufferlib.vector.Serial)
-        policy = pufferlib.models.LSTMWrapper(envs, EncoderAndHeads(task), task["hidden"], task["hidden"])
+        envs = pufferlib.vector.make(make_control, num_envs=task["envs"], backend=pufferlib.vector.Serial)
+        policy = pufferlib.models.LSTMWrapper(envs, EncoderAndHeads(task, envs), task["hidden"], task["hidden"])
     else:
         envs = pufferlib.vector.make(ArenaEnv, env_args=[task], backend=pufferlib.PufferEnv)
         policy = SeveralLayers(task)
@@ -149,7 +151,7 @@ def main() -> None:
     while True:
         trainer.evaluate()
         trainer.train()
-        meter.iteration(batch, cartpole.recent_return())
+        meter.iteration(batch, control.recent_return())
 
 
 if __name__ == "__main__":

@@ -2,20 +2,20 @@
 
 import tempfile
 
-import cartpole
+import control
 import gymnasium
-import numpy as np
 import torch
 from meter import Meter, options
+from rl_games.algos_torch.a2c_continuous import A2CAgent
 from rl_games.algos_torch.a2c_discrete import DiscreteA2CAgent
 from rl_games.common.algo_observer import AlgoObserver
 from rl_games.common.ivecenv import IVecEnv
 from rl_games.torch_runner import Runner
 
 
-class CartPoleVecEnv(IVecEnv):
+class ControlVecEnv(IVecEnv):
     def __init__(self, envs: int, seed: int) -> None:
-        self.rows = cartpole.CartPoleRows(envs, seed)
+        self.rows = control.Rows(envs, seed)
 
     def step(self, actions):
         self.rows.step(actions)
@@ -25,8 +25,7 @@ class CartPoleVecEnv(IVecEnv):
         return self.rows.observations.copy()
 
     def get_env_info(self):
-        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-        return {"observation_space": space, "action_space": gymnasium.spaces.Discrete(2)}
+        return {"observation_space": self.rows.observation_space, "action_space": self.rows.action_space}
 
 
 class MeterObserver(AlgoObserver):
@@ -38,10 +37,10 @@ class MeterObserver(AlgoObserver):
         # With discrete actions this is called twice per iteration; the second call has no new frames.
         if frame > self.frame:
             steps, self.frame = frame - self.frame, frame
-            self.meter.iteration(steps, cartpole.recent_return())
+            self.meter.iteration(steps, control.recent_return())
 
 
-def config(task: dict, envs: CartPoleVecEnv) -> dict:
+def config(task: dict, envs: ControlVecEnv) -> dict:
     return {
         "name": "cartpole",
         "env_name": "cartpole",
@@ -50,8 +49,8 @@ def config(task: dict, envs: CartPoleVecEnv) -> dict:
         "num_actors": task["envs"],
         "reward_shaper": {"scale_value": 1.0},
         "normalize_advantage": True,
-        "normalize_input": False,
-        "normalize_value": False,
+        "normalize_input": task.get("normalize", False),
+        "normalize_value": task.get("normalize", False),
         "gamma": task["gamma"],
         "tau": task["gae_lambda"],
         "learning_rate": task["learning_rate"],
@@ -61,6 +60,7 @@ def config(task: dict, envs: CartPoleVecEnv) -> dict:
         "entropy_coef": task["ent_coef"],
         "critic_coef": 2 * task["vf_coef"],  # rl_games halves the critic loss
         "clip_value": False,
+        "bounds_loss_coef": 0.0001,  # of continuous actions alone, as in its examples
         "e_clip": task["clip"],
         "ppo": True,
         "horizon_length": task["horizon"],
@@ -68,6 +68,7 @@ def config(task: dict, envs: CartPoleVecEnv) -> dict:
         "minibatch_size": task["envs"] * task["horizon"] // task["minibatches"],
         "mini_epochs": task["epochs"],
         "max_epochs": 10**9,
+        "torch_compile": task.get("compile", True),
         "device": "cpu",
         "device_name": "cpu",
         "print_stats": False,
@@ -76,11 +77,20 @@ def config(task: dict, envs: CartPoleVecEnv) -> dict:
     }
 
 
-def network(hidden: int) -> dict:
+GAUSSIAN = {
+    "mu_activation": "None",
+    "sigma_activation": "None",
+    "mu_init": {"name": "default"},
+    "sigma_init": {"name": "const_initializer", "val": 0},
+    "fixed_sigma": True,
+}
+
+
+def network(hidden: int, continuous: bool) -> dict:
     return {
         "name": "actor_critic",
         "separate": False,
-        "space": {"discrete": None},
+        "space": {"continuous": GAUSSIAN} if continuous else {"discrete": None},
         "mlp": {
             "units": [hidden, hidden],
             "activation": "relu",
@@ -94,17 +104,19 @@ def network(hidden: int) -> dict:
 def main() -> None:
     task, meter = options(), Meter()
     torch.set_num_threads(task["threads"])
-    envs = CartPoleVecEnv(task["envs"], task["seed"])
+    envs = ControlVecEnv(task["envs"], task["seed"])
+    continuous = isinstance(envs.rows.action_space, gymnasium.spaces.Box)
     params = {
         "seed": task["seed"],
-        "algo": {"name": "a2c_discrete"},
-        "model": {"name": "discrete_a2c"},
-        "network": network(task["hidden"]),
+        "algo": {"name": "a2c_continuous" if continuous else "a2c_discrete"},
+        "model": {"name": "continuous_a2c_logstd" if continuous else "discrete_a2c"},
+        "network": network(task["hidden"], continuous),
         "config": config(task, envs),
     }
     meter.wrap(envs, "step", "environment")
-    meter.wrap(DiscreteA2CAgent, "play_steps_rnn", "inference")
-    meter.wrap(DiscreteA2CAgent, "train_epoch", "learning")  # rollout and environment are nested phases
+    agent = A2CAgent if continuous else DiscreteA2CAgent
+    meter.wrap(agent, "play_steps_rnn", "inference")
+    meter.wrap(agent, "train_epoch", "learning")  # rollout and environment are nested phases
     runner = Runner(algo_observer=MeterObserver(meter))
     runner.load({"params": params})
     torch.set_num_threads(task["threads"])

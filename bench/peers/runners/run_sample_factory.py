@@ -3,7 +3,7 @@
 import sys
 import tempfile
 
-import cartpole
+import control
 import numpy as np
 from meter import Meter, options
 from sample_factory.algo.runners.runner import AlgoObserver
@@ -22,11 +22,11 @@ class MeterObserver(AlgoObserver):
         steps = runner.total_env_steps_since_resume or 0
         new_steps, self.steps = steps - self.steps, steps
         rewards = runner.policy_avg_stats.get("reward", [[]])[0]  # scaled
-        self.meter.iteration(new_steps, float(np.mean(rewards)) / cartpole.REWARD_SCALE if len(rewards) else None)
+        self.meter.iteration(new_steps, float(np.mean(rewards)) / control.REWARD_SCALE if len(rewards) else None)
 
 
 def make_env(name, cfg=None, env_config=None, render_mode=None):
-    return cartpole.MaskedCartPole()
+    return control.from_options()
 
 
 def main() -> None:

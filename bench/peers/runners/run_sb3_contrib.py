@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import cartpole
+import control
 import torch
 from meter import Meter, options
 from sb3_contrib import RecurrentPPO
@@ -42,7 +42,7 @@ class MeterCallback(BaseCallback):
 def main() -> None:
     task, meter = options(), Meter()
     torch.set_num_threads(task["threads"])
-    envs = DummyVecEnv([cartpole.MaskedCartPole] * task["envs"])
+    envs = DummyVecEnv([control.from_options] * task["envs"])
     batch = task["envs"] * task["horizon"]
     model = RecurrentPPO(
         "MlpLstmPolicy",
@@ -73,7 +73,7 @@ def main() -> None:
     meter.wrap(model.env, "step", "environment")
     meter.wrap(model, "collect_rollouts", "inference")
     meter.wrap(model, "train", "learning")
-    model.learn(total_timesteps=10**12, callback=MeterCallback(meter, batch, cartpole.recent_return))
+    model.learn(total_timesteps=10**12, callback=MeterCallback(meter, batch, control.recent_return))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """TorchRL: its collector, LSTM module and PPO loss, assembled as in its tutorial on recurrent policies."""
 
-import cartpole
+import control
 import torch
 from meter import Meter, options
 from networks import make_network
@@ -19,7 +19,7 @@ def main() -> None:
     torch.manual_seed(task["seed"])
     net, hidden = make_network(task), task["hidden"]
     lstm = LSTMModule(input_size=hidden, hidden_size=hidden, num_layers=1, in_key="embed", out_key="memory")
-    cartpoles = SerialEnv(task["envs"], lambda: GymWrapper(cartpole.MaskedCartPole(), categorical_action_encoding=True))
+    cartpoles = SerialEnv(task["envs"], lambda: GymWrapper(control.from_options(), categorical_action_encoding=True))
     # Without the primer the memory is silently zero in every step.
     envs = TransformedEnv(cartpoles, Compose(InitTracker(), lstm.make_tensordict_primer()))
     encoder = TensorDictModule(net.encoder, in_keys=["observation"], out_keys=["embed"])
@@ -61,7 +61,7 @@ def main() -> None:
             rollout = next(data)
         with meter.phase("learning"), set_recurrent_mode(True):
             learn(rollout, advantage, loss, optimizer, task)
-        meter.iteration(batch, cartpole.recent_return())
+        meter.iteration(batch, control.recent_return())
 
 
 def learn(rollout, advantage, loss, optimizer, task) -> None:

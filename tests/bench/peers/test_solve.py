@@ -69,6 +69,7 @@ def test_finished_runs_are_kept_and_failures_are_tried_again(tmp_path, monkeypat
     monkeypatch.setattr(solve, "start_program", start_program)
     monkeypatch.setattr(solve, "python_of", lambda name, venvs: "python")
     words = ["--tasks", "control/Pendulum", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)]
+    words += ["--systems", "engram,sb3_zoo"]
     assert solve.main(words) == 0
     assert len(started) == 2
     assert "no such module" in capsys.readouterr().out
