@@ -95,6 +95,8 @@ class GymBlock:
         seed: int,
         buffers: Buffers,
     ) -> None:
+        for env in envs:
+            _check_actions_quickly(env.action_space)
         self._envs, transforms = zip(*map(unwrap_rows, map(with_previous_action, envs)), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
@@ -244,6 +246,17 @@ class GymBlock:
             log.returns[i] += reward
             log.lengths[i] += 1
         return observation, info
+
+
+def _check_actions_quickly(space: spaces.Space) -> None:
+    """Answers `contains` for valid integers at once: CartPole, for one, asks at every step, a third of its time."""
+    if type(space) is spaces.Discrete:
+        choices = range(int(space.start), int(space.start + space.n))
+        space.contains = partial(_contains, space, choices)  # type: ignore[method-assign]
+
+
+def _contains(space: spaces.Discrete, choices: range, action: Any) -> bool:
+    return (type(action) is int and action in choices) or spaces.Discrete.contains(space, action)
 
 
 def _nearest(name: str) -> str:

@@ -1,5 +1,7 @@
 """Gymnasium environments as rows: exact episode boundaries, seeded episodes, replays, clear errors."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import gymnasium
@@ -458,3 +460,13 @@ def test_a_cell_of_a_board_is_one_choice_unless_its_parts_are_masked(masked):
     buffers.actions[:] = [[1, 2], [1, 1]] if masked else [5, 4]
     block.step()
     assert buffers.rewards.tolist() == [1.0, 0.0]
+
+
+def test_actions_that_a_block_checks_quickly_are_judged_as_gymnasium_does():
+    space, plain = spaces.Discrete(3, start=1), spaces.Discrete(3, start=1)
+    env = gymnasium.make("CartPole-v1")
+    env.action_space = space
+    adapter.GymBlock([env], "test", Gym(id="CartPole-v1"), range(1), 0, Buffers.allocate(adapter.spec(Gym()), 1))
+    for action in (0, 1, 3, 4, 1.0, True, None, "1", np.int8(1), np.int64(4), np.array(2), np.ones(2, int)):
+        assert (action in space) == (action in plain), action
+    assert copy.deepcopy(space) == pickle.loads(pickle.dumps(space)) == plain
