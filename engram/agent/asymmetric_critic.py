@@ -12,8 +12,7 @@ from engram.agent.encoders.parts import PartsEncoder
 from engram.agent.heads import make_critic
 from engram.agent.observations import Observations
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.memory_call import run_with_memory
-from engram.agent.recurrent.store import MemoryStore
+from engram.agent.recurrent.store import MemoryStore, run_with_memory
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError

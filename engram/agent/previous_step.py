@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from engram.agent.actions import ActionSpace, GaussianActions
-from engram.agent.recurrent.memory_call import episode_starts
+from engram.agent.recurrent.store import episode_starts
 from engram.env.parts import PREVIOUS_ACTION
 from engram.env.spec import EnvSpec
 from engram.settings import UserError

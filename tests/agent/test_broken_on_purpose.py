@@ -25,7 +25,7 @@ from engram.agent.encoders import tokens
 from engram.agent.policies import base, lstm_wrapper
 from engram.agent.policies.base import Policy
 from engram.agent.recurrent import CORES
-from engram.agent.recurrent import memory_call as recurrence
+from engram.agent.recurrent import store as recurrence
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.store import MemoryStore
 from engram.config.load import load

@@ -1,11 +1,11 @@
-"""Fused layers equal separate ones, with gradients, and give a row the same bits in any batch."""
+"""Fast layers equal those of PyTorch, with gradients, and give a row the same bits in any batch."""
 
 import pytest
 import torch
 from torch import nn
 
 from engram.agent.heads import BigBilinearScores, BilinearActor, Critic
-from engram.agent.layers import ACTIVATIONS, two_layers
+from engram.agent.layers import ACTIVATIONS, Conv2d, two_layers
 from engram.native import layers as native
 from engram.native.layers import two_layers_op
 from engram.native.library import kernels, without_kernels
@@ -123,3 +123,20 @@ def test_autocast_is_respected():
     hidden, output = layers()
     with torch.autocast("cpu", torch.bfloat16):
         assert two_layers(torch.randn(5, 12), hidden, output, "relu").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("size", [(3, 3), (5, 4)], ids=["one cell", "several cells"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_as_large_as_its_input_equals_that_of_torch(size, layout) -> None:
+    torch.manual_seed(0)
+    ours, theirs = Conv2d(6, 7, (3, 3)), nn.Conv2d(6, 7, (3, 3))
+    theirs.load_state_dict(ours.state_dict())
+    results = []
+    for layer in (ours, theirs):
+        box = torch.linspace(-1, 1, 4 * 6 * size[0] * size[1]).view(4, 6, *size).contiguous(memory_format=layout)
+        box.requires_grad_()
+        output = layer(box)
+        output.square().sum().backward()
+        results.append([output, box.grad, *(parameter.grad for parameter in layer.parameters())])
+    for mine, other in zip(*results, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)

@@ -23,7 +23,7 @@ from engram.agent.components.component import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from engram.agent.encoders.convolution import Convolution
+    from engram.agent.layers import Convolution
 
 
 class LinearComponent(LayerComponent):
@@ -59,8 +59,8 @@ class Conv2dComponent(LayerComponent):
         return Shape("box", (self.channels, *self._fit(height, width).output))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.encoders.convolution import Conv2d
         from engram.agent.initialisation import initialise
+        from engram.agent.layers import Conv2d
 
         channels, height, width = inputs[0].sizes
         sizes = self._fit(height, width)
@@ -68,7 +68,7 @@ class Conv2dComponent(LayerComponent):
         return initialise(layer, self.nonlinearity, self.initialisation)
 
     def _fit(self, height: int, width: int) -> Convolution:
-        from engram.agent.encoders.convolution import fit_convolution
+        from engram.agent.layers import fit_convolution
 
         return fit_convolution((height, width), self.kernel, self.stride, self.leave)
 

@@ -21,8 +21,7 @@ from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
 from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.memory_call import run_with_memory
-from engram.agent.recurrent.store import MemoryStore
+from engram.agent.recurrent.store import MemoryStore, run_with_memory
 from engram.agent.settings import YamlAgent
 from engram.agent.weights import WeightOptions
 from engram.settings import SettingsError

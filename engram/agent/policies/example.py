@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from engram import LSTMWrapper
 from engram.agent.encoders import make_encoder
 from engram.agent.encoders.box import TokensToBox
-from engram.agent.encoders.convolution import conv_shape
+from engram.agent.layers import conv_shape
 from engram.agent.observations import Observations
 
 

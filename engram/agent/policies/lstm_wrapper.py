@@ -16,8 +16,7 @@ from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
 from engram.agent.recurrent.lstm import LSTM
-from engram.agent.recurrent.memory_call import episode_starts, read_memory, run_with_memory
-from engram.agent.recurrent.store import MemoryStore
+from engram.agent.recurrent.store import MemoryStore, episode_starts, read_memory, run_with_memory
 from engram.settings import UserError
 
 Memory = tuple[dict[int, Tensor], dict[int, Tensor]]  # h [L, H] and c [L, H], by environment id

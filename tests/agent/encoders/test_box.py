@@ -14,8 +14,8 @@ from engram.agent.encoders.box import (
     TokensToBox,
     scatter_last,
 )
-from engram.agent.encoders.convolution import conv_shape
 from engram.agent.encoders.tokens import is_last
+from engram.agent.layers import conv_shape
 from engram.env.parts import box
 from engram.env.spec import EnvSpec, Feature
 

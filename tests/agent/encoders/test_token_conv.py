@@ -10,7 +10,7 @@ from support.playing import random_observations, token_spec
 from torch import Tensor
 
 from engram.agent.encoders.box import TokenConv2d
-from engram.agent.encoders.convolution import conv_shape
+from engram.agent.layers import conv_shape
 from engram.native import library
 
 MODES = [*library.instruction_sets(), "pure"]

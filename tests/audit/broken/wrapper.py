@@ -5,7 +5,7 @@ from audit.broken.case import TOKENS, Case
 from torch import nn
 
 from engram import LSTMWrapper
-from engram.agent.recurrent.memory_call import row_ids
+from engram.agent.recurrent.store import row_ids
 
 
 class Small(LSTMWrapper):
