@@ -54,7 +54,7 @@ class PastScore(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    episodes: int  # that the returns are the mean of
+    episodes: int  # of which `returns` are means
     length: float  # their mean number of steps
     returns: dict[str, Estimate | None]  # "normal" and each intervention
     swap_step: int
@@ -132,7 +132,7 @@ def memory_report(
 
 
 def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], Change]]:
-    """Changes of memory before each step, by name. Each call of a value makes a fresh one."""
+    """Changes of memory before each step, by name; the values are functions that make them."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
     swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}

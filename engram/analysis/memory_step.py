@@ -53,7 +53,7 @@ def entropy(action_space: ActionSpace, rows: Tensor) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """What the agent reads at a step, beside its memory."""
+    """The inputs of a step, apart from memory."""
 
     observations: Tensor  # [N, …]
     previous_actions: Tensor  # [N] or [N, n]

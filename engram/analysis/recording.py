@@ -55,7 +55,7 @@ class Recording:
         return len(self.starts)
 
     def seen(self, *at: Any) -> Seen:
-        """What the agent read at these steps and rows."""
+        """The inputs of the agent at these steps and rows, apart from memory."""
         return Seen(*(torch.from_numpy(getattr(self, name)[at]) for name in Seen._fields))
 
 

@@ -10,7 +10,7 @@ from engram.stored.metrics import Column, Columns
 FIRST, LAST = 0.1, 0.2  # parts of a run that count as its beginning and its end
 CERTAIN = 5.0  # standard errors between two means that differ
 FEWEST_EPOCHS, FEWEST_EPISODES = 8, 20  # fewer say nothing about learning
-GAIN = 0.05  # of the range of returns: a smaller improvement is none
+GAIN = 0.05  # of the range of returns: smaller improvements do not count
 LOST = 0.5  # of what was gained
 FALL = 0.3  # of the range of returns
 
@@ -50,7 +50,7 @@ class Course:
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of an epoch's mean return around those of its neighbours, so that a trend is none."""
+        """The standard deviation of epochs' mean returns around those of their neighbours, which leaves out trends."""
         if len(self.returns.mean) < 3:
             return 0.0
         around = np.diff(self.returns.mean, 2) / 2

@@ -110,7 +110,7 @@ def _without_findings(course: Course, setup: Setup) -> Diagnosis:
 
 
 def _shorter_episodes(course: Course) -> str:
-    """What the return alone cannot tell: whether ending early is the task, or a reward with the wrong sign."""
+    """A warning if episodes became shorter while returns are negative: the reward may have the wrong sign."""
     first, last = course.mean("episode/length", 0.0, FIRST), course.mean("episode/length", 1 - LAST, 1.0)
     if first is None or last is None or last > SHORTER * first or course.start >= 0:
         return ""

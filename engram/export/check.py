@@ -19,7 +19,7 @@ from engram.training.evaluate import copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
 
 ENVIRONMENTS = 3
-RESET_PROBABILITY = 0.02  # of each row and step, beside the episodes' own ends
+RESET_PROBABILITY = 0.02  # of each row and step, in addition to the ends of episodes
 TOLERANCE = 1e-4  # of log-probabilities and values, relative to their size where that exceeds 1
 TIE = 1e-5  # two actions are equally likely if their log-probabilities differ by less
 

@@ -49,7 +49,7 @@ def export_agent(
     origin: dict[str, Any] | None = None,
     steps: int = 1000,
 ) -> Export:
-    """Write a file that runs without Engram, after `steps` steps in which it did what the agent does.
+    """Write a file that runs without Engram, and compare it with the agent over `steps` steps.
 
     If the two disagree, raises `UserError` and leaves no file.
     """

@@ -87,7 +87,7 @@ class Column(NamedTuple):
 class Columns:
     """The metrics of a run by name, in at most `limit` buckets. When they are full, neighbours are merged.
 
-    A metric takes its memory when it first appears: a long run must not look like a leak.
+    The memory of a metric is allocated when it first appears, so that a long run does not look like a leak.
     """
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = (), limit: int = BUCKETS) -> None:

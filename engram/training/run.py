@@ -152,13 +152,7 @@ def start(
     on_hang = partial(_log_and_end, end_hung)
     if settings.trainer.audit is not None and audit is None:
         raise UserError("trainer.audit: `start` needs an audit function: audit=engram.audit.stop_on_memory_fault")
-    keep_freed_memory()
-    directory = settings.directory
-    log_to(directory / "log.txt" if world.main else None, display.message)
-    device = choose_device(settings.device, world.info)
-    require_precision(settings.trainer.precision, device)
-    torch.manual_seed(settings.seed)
-    spec = make_spec(settings.env)
+    device, directory, spec = _prepare(settings, display, world), settings.directory, make_spec(settings.env)
     if world.main:
         check_before_run(settings.env, on_hang)
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
@@ -186,6 +180,16 @@ def start(
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
     return result
+
+
+def _prepare(settings: TrainingSettings, display: Display, world: World) -> torch.device:
+    """Opens the log, seeds torch and chooses the device."""
+    keep_freed_memory()
+    log_to(settings.directory / "log.txt" if world.main else None, display.message)
+    device = choose_device(settings.device, world.info)
+    require_precision(settings.trainer.precision, device)
+    torch.manual_seed(settings.seed)
+    return device
 
 
 def _log_and_end(end: Callable[[], None], message: str) -> None:

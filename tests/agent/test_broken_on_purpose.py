@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support.own_forward import own_forward
 from support.playing import token_spec
 from support.properties import (
     check_boundaries,
@@ -161,19 +162,7 @@ def test_a_core_that_ignores_starts_is_detected(monkeypatch: pytest.MonkeyPatch,
 
 
 class OwnForward(Example):
-    """A policy with its own forward, using the two building blocks for memory."""
-
-    def forward(self, td, state=None, action=None):
-        observations = td["env_obs"]
-        B, TT = observations.shape[0], 1 if action is None else observations.shape[1]
-        hidden = self.encode_observations(observations.flatten(0, td.batch_dims - 1))
-        lstm_h, lstm_c, env_id = self._manage_lstm_state(td, B, TT, observations.device)
-        hidden, (new_h, new_c) = self.lstm(hidden.view(B, TT, -1).transpose(0, 1), (lstm_h, lstm_c))
-        self._store_lstm_state(new_h, new_c, env_id)
-        logits, value = self.decode_actions(hidden.transpose(0, 1).reshape(B * TT, -1))
-        if action is None:
-            return self.forward_inference(td, logits, value)
-        return self.forward_training(td, action, logits, value)
+    forward = own_forward
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts"
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d{1,9})?:(-?\d{1,9})?\])?")
 MAX_SOURCES = 100
-MANY, MOST = 15, 100  # problems
+HINTS_FOR, MAX_PROBLEMS = 15, 100  # problems that get a hint; problems that are recorded
 
 
 class Problems:
@@ -34,12 +34,12 @@ class Problems:
     @property
     def many(self) -> bool:
         """Whether there are so many that further ones get no hint: finding the nearest names takes time."""
-        return len(self.lines) >= MANY
+        return len(self.lines) >= HINTS_FOR
 
     def add(self, name: str, problem: str) -> None:
         """Record a problem of the component or option of this name, or of the whole graph if the name is empty."""
         line = f"agent.components.{name}: {problem}" if name else f"agent.components: {problem}"
-        if len(self.lines) < MOST and line not in self.lines:
+        if len(self.lines) < MAX_PROBLEMS and line not in self.lines:
             self.lines.append(line)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from gymnasium import spaces
+from support.own_forward import own_forward
 from support.playing import play, random_observations, replay_difference, vector_env
 from tensordict import TensorDict
 from torch import Tensor, nn
@@ -44,16 +45,7 @@ class Sized(LSTMWrapper):
 
 
 class OwnForward(Sized):
-    def forward(self, td, state=None, action=None):
-        B, TT = td.batch_size[0], 1 if action is None else td.batch_size[1]
-        features = self.encode_observations(td["env_obs"].flatten(0, td.batch_dims - 1))
-        h, c, ids = self._manage_lstm_state(td, B, TT, features.device)
-        hidden, (h, c) = self.lstm(features.view(B, TT, -1).transpose(0, 1), (h, c))
-        self._store_lstm_state(h, c, ids)
-        logits, value = self.decode_actions(hidden.transpose(0, 1).reshape(B * TT, -1))
-        if action is None:
-            return self.forward_inference(td, logits, value)
-        return self.forward_training(td, action, logits, value)
+    forward = own_forward
 
 
 def act(policy: nn.Module, spec, grad: bool = False) -> TensorDict:
