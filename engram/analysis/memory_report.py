@@ -183,6 +183,7 @@ def _counted(recording: Recording, episodes_per_env: int) -> np.ndarray:
 
 
 def _number_in_row(recording: Recording) -> np.ndarray:
+    """For each finished episode, how many of the same row ended before it."""
     rows = recording.episodes.rows
     number = np.zeros(len(rows), int)
     for row in np.unique(rows):

@@ -67,7 +67,7 @@ class EnvSpec:
 
     @classmethod
     def of_parts(cls, name: str, parts: list[Part], action: spaces.Space, **others: Any) -> "EnvSpec":
-        """The spec of an environment whose observation has these parts, or is the only one, if it has no name."""
+        """The spec of an environment with these parts; a single part without a name is the whole observation."""
         if [part.name for part in parts] == [OBSERVATION]:
             (part,) = parts
             return cls(name, part.space, action, part.kind, symbols=part.symbols, **others)

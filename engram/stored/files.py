@@ -180,7 +180,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _check_yaml_bounds(text: str, where: str) -> None:
-    """Raise for deep nesting and many values, which loading would not survive. Aliases count as what they repeat."""
+    """Raise for nesting and values beyond these bounds, before they are loaded. Aliases count as what they repeat."""
     values, sizes = 0, dict[str, int]()
     open_nodes: list[tuple[str | None, int]] = []  # anchor, and number of values before
     for event in yaml.parse(text, Loader=_YamlLoader):

@@ -22,7 +22,7 @@ def return_scale(agent: MettaAgent, normalize: bool) -> ReturnScale:
 
 
 def is_first_update(agent: MettaAgent) -> bool:
-    """Whether all returns so far were the same, so that there is no unit for values yet."""
+    """Whether the value statistics were never updated; they have no unit while all returns are the same."""
     return not agent.policy.value_normalizer.updates.item()
 
 

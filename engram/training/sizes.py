@@ -105,7 +105,7 @@ def default_workers(cores: int, num_envs: int, device: str) -> int:
 
 
 def default_epochs(batch_size: int) -> int:
-    """Passes over a batch: one of a large batch, which has many minibatches."""
+    """Passes over a batch: only one if it is large, since it then has many minibatches."""
     return 1 if batch_size >= 65536 else 4
 
 
