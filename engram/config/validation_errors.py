@@ -12,7 +12,7 @@ from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
 
 MAPPING = "{given} is not a set of names and values: write {{name:value}}"
-MANY = 10  # errors
+MANY = 10  # errors; unknown names after them get no suggestion
 MESSAGES = {  # pydantic's type of error -> message, with the fields of its context
     "bool_parsing": "{given} is neither true nor false",
     "bool_type": "{given} is neither true nor false",

@@ -256,7 +256,7 @@ def describe_parts(
 
 
 def _largest(leaf: Leaf, observation: Any) -> int:
-    """The largest value of a grid of bytes; 0 if it is none: the run then says what is wrong, and in which step."""
+    """The largest value of a grid of bytes; 0 if the value is not a grid, which the run reports later with its step."""
     try:
         grid = np.asarray(leaf.of(observation))
     except (KeyError, IndexError, TypeError):

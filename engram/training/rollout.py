@@ -93,7 +93,7 @@ class Rollout:
         return bool((self.experience.position[self._held[0].rows] == 0).all())
 
     def _step(self, batch: Batch, noise: Tensor) -> np.ndarray | None:
-        """Store one step of these rows and return their actions; None if they were full and this bootstraps them."""
+        """Store one step of these rows and return their actions; None if they are full and the step only bootstraps."""
         experience, rows = self.experience, batch.rows
         step = experience.step_of(rows)
         if batch.interrupted.any():

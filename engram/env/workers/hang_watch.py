@@ -21,7 +21,7 @@ class Call:
 
 
 class HangWatch:
-    """A thread that reports calls which take too long. It counts ticks, so that a pause (Ctrl-Z) does not count as a hang.
+    """A thread that reports calls which take too long. It counts ticks, because a pause (Ctrl-Z) is not a hang.
 
     Environments that hang in C code without releasing Python's lock stop this thread too; only workers notice those.
     """

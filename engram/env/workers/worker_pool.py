@@ -160,7 +160,7 @@ class WorkerPool:
         self._results[batch][worker.slot] = result
 
     def _wait(self, timeout: float, unfinished: Iterator[WorkerProcess]) -> None:
-        """Waits for a reply in short polls and counts them, so that a pause of the program (Ctrl-Z) is no timeout."""
+        """Waits for a reply in short polls and counts them, because a pause (Ctrl-Z) is not a timeout."""
         for _ in range(round(timeout / POLL_SECONDS)):
             dead = next((worker for worker in self._workers.values() if worker.died), None)
             reply = self._receiver.receive()
