@@ -252,7 +252,7 @@ def _check_actions_quickly(space: spaces.Space) -> None:
     """Answers `contains` for valid integers at once: CartPole, for one, asks at every step, a third of its time."""
     if type(space) is spaces.Discrete:
         choices = range(int(space.start), int(space.start + space.n))
-        space.contains = partial(_contains, space, choices)  # type: ignore[method-assign]
+        space.contains = partial(_contains, space, choices)
 
 
 def _contains(space: spaces.Discrete, choices: range, action: Any) -> bool:
