@@ -94,13 +94,13 @@ def update(training: Training, experience: Experience, settings: Trainer, averag
     beta = training.progress.anneal(prioritized.prio_beta0, 1.0, settings.total_timesteps)
     scale = return_scale(agent, settings.ppo.norm_returns)
     set_options(training.optimizer, settings.optimizer)
-    step = OptimizerStep(agent, training.optimizer)
+    step, epoch = OptimizerStep(agent, training.optimizer), training.progress.epoch + 1
     for update_epoch in range(settings.update_epochs or 1):
         advantages = compute_advantages(experience, settings.ppo, scale, world)
         minibatches = experience.minibatches(advantages, training.generator, prioritized.prio_alpha, beta)
         for number, minibatch in enumerate(minibatches):
             replayed, losses = compute_gradient(agent, minibatch, settings, training.trace, world)
-            norms, epoch = step.norms(), training.progress.epoch + 1
+            norms = step.norms()
             if not training.numbers.accepts(minibatch, replayed, losses, norms.norm, agent, experience, epoch):
                 continue
             if update_epoch == number == 0:
