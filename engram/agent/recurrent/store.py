@@ -1,6 +1,6 @@
 """The memory store, and a call of a core with the memory of a td's rows."""
 
-# N rows in the store (of features: N = B * T), B rows of a call, T steps, L layers, S floats per layer
+# N rows of the store (features and outputs: N = B * T), B rows of a call, T steps, L layers, S floats per layer
 
 from collections.abc import Mapping
 
