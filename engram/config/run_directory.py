@@ -12,6 +12,8 @@ from engram.config.load import SETTINGS_FILE, describe_run, dump, read_settings
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
 from engram.stored.files import MEGABYTE, UnreadableError, open_file, require_inside
+from engram.stored.metrics import METRICS_FILE
+from engram.stored.plan import PLAN_FILE
 from engram.stored.trust import record_own
 from engram.training.checkpoint import list_checkpoints
 
@@ -21,6 +23,7 @@ except ImportError:  # Windows: train without a lock
     fcntl = None  # type: ignore[assignment]
 
 LOCK_FILE = ".lock"
+WRITTEN_FILES = (LOCK_FILE, PLAN_FILE, METRICS_FILE, "log.txt", "trace.jsonl")
 # These settings may change on resume; none of them affects what is learned.
 MAY_CHANGE = (
     "run",
@@ -60,6 +63,7 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
         directory.mkdir(parents=True, exist_ok=True)
         _check_is_a_run(directory)
         _check_nothing_leads_out(directory)
+        _check_kinds(directory)
         if stack is not None:
             stack.enter_context(lock(directory))
             if new:
@@ -198,6 +202,16 @@ def _check_nothing_leads_out(directory: Path) -> None:
                     raise UserError(f"{error}: a run reads and writes only its own directory: remove it") from None
             elif not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
                 raise UserError(f"{path} is neither a file nor a directory: remove it")
+
+
+def _check_kinds(directory: Path) -> None:
+    """Raise if a file is in the place of a folder or a folder in that of a file: waiting cannot make it writable."""
+    for name in WRITTEN_FILES:
+        if (directory / name).is_dir():
+            raise UserError(f"{directory / name} is a directory, expected a file: remove it")
+    checkpoints = directory / "checkpoints"
+    if checkpoints.exists() and not checkpoints.is_dir():
+        raise UserError(f"{checkpoints} is a file, expected a directory: remove it")
 
 
 def _write_settings(settings: RunSettings, directory: Path) -> None:

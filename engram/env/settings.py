@@ -9,6 +9,7 @@ from engram.settings import Settings
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
+Delay = Annotated[int, Field(ge=0, le=100_000)]  # of Recall, in steps
 Size = Annotated[int, Field(ge=5, le=200)]
 Window = Annotated[int, Field(ge=3, le=15)]
 Tokens = Annotated[int, Field(ge=1, le=2000)]
@@ -222,8 +223,8 @@ class Recall(Settings):
 
     kind: Literal["recall"] = "recall"
     cues: Annotated[int, Field(ge=2, le=64)] = 4
-    delay: Annotated[int, Field(ge=0)] = 8
-    delay_jitter: Annotated[int, Field(ge=0)] = 0  # the delay of each episode is sampled from delay ± jitter
+    delay: Delay = 8
+    delay_jitter: Delay = 0  # the delay of each episode is sampled from delay ± jitter
     distractors: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of a cue that must be ignored
     truncate: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability per step of truncation
 

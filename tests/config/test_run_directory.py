@@ -204,3 +204,12 @@ def test_a_renamed_run_resumes(begun) -> None:
 def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path) -> None:
     os.mkfifo(tmp_path / ".lock")
     assert not is_locked(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "log.txt", "plan.json", ".lock"])
+def test_a_file_in_the_place_of_a_folder_or_the_reverse_is_refused_at_once(tmp_path, name) -> None:
+    settings = load(["run=mine", f"runs_dir={tmp_path}"])
+    path = prepare_directory(settings) / name
+    path.write_text("x") if name == "checkpoints" else path.mkdir()
+    with pytest.raises(UserError, match=rf"{name} is a (file|directory), expected a (file|directory): remove it"):
+        prepare_directory(settings)

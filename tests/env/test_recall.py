@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from engram.config.load import load
 from engram.env.block import Buffers, Episodes
 from engram.env.recall import block, spec
 from engram.env.settings import Recall
+from engram.settings import SettingsError
 
 
 def play(settings, ids=range(64), steps=60, seed=0, act=lambda block, buffers: buffers.actions * 0):
@@ -156,3 +158,9 @@ def test_a_restored_block_resumes_exactly(at):
         played.step()
     assert (one.observations == other.observations).all()
     assert (one.starts == other.starts).all()
+
+
+@pytest.mark.parametrize("name", ["delay", "delay_jitter"])
+def test_delays_are_bounded(name) -> None:
+    with pytest.raises(SettingsError, match="100000"):
+        load(["env=recall", f"env.{name}=1_000_000_000_000"])

@@ -34,7 +34,7 @@ BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
-SHOWN = 6  # mismatched tensors to name
+SHOWN = 6  # mismatched tensors or unreadable checkpoints to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]

@@ -15,6 +15,7 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError, require_inside
 from engram.training.checkpoint.files import (
     BEST,
+    SHOWN,
     BadCheckpointError,
     Checkpoint,
     load_checkpoint,
@@ -102,8 +103,10 @@ def _newest(directory: Path, option: str, with_best: str, without: str) -> Check
     if problems and checkpoint is None:
         instead = with_best.format(best=where / BEST) if _is_readable(where / BEST) else without
         raise UserError(f"{option}none of the checkpoints in {where} is readable ({problems[0]}): {instead}")
-    for problem in problems:
+    for problem in problems[:SHOWN]:
         log.warning("checkpoint not readable, using the one before: %s", problem)
+    if len(problems) > SHOWN:
+        log.warning("%s more checkpoints are not readable", f"{len(problems) - SHOWN:,}")
     return checkpoint
 
 

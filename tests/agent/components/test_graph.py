@@ -41,6 +41,7 @@ def test_the_bundled_designs_have_no_problems(name: str) -> None:
         ({"fc1": {"sources": ["flat[3]"]}}, "fc1.sources: 'flat[3]' is not the name of a component: write NAME"),
         ({"fc1": {"sources": 3}}, "fc1.sources: 3 is not a list of names"),
         ({"fc1": {"sources": []}}, "fc1.sources: linear takes 1 source, got none: name what it reads"),
+        ({"fc1": {"sources": ["flat"] * 60}}, "takes 1 source, got 60 (flat, flat, flat, flat, flat, flat, …): merge"),
         ({"critic": {"sources": ["_core_", "actor"]}}, "critic.sources: linear takes 1 source, got 2 (_core_, actor)"),
         ({"_action_embeds_": {"sources": ["_core_"]}}, "action_embedding takes no sources, got 1 (_core_)"),
         ({"fc1": {"kind": "liner"}}, "fc1.kind: no kind 'liner'; did you mean linear?"),

@@ -131,6 +131,17 @@ def test_a_damaged_checkpoint_is_skipped_unless_it_was_named(tmp_path, source, m
     assert str(newest.path) in said[0]
 
 
+def test_thousands_of_unreadable_checkpoints_take_few_lines(tmp_path, source, monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(origin.log, "warning", lambda text, *values: said.append(text % values))
+    run = shutil.copytree(source / "recall", tmp_path / "run")
+    for epoch in range(100, 2100):
+        (run / "checkpoints" / f"epoch_{epoch}").mkdir()
+    find_checkpoint(run, "checkpoint")
+    assert len(said) == 7
+    assert said[-1] == "1,994 more checkpoints are not readable"
+
+
 def test_if_no_checkpoint_is_readable_a_readable_best_is_suggested(tmp_path, source) -> None:
     run = shutil.copytree(source / "recall", tmp_path / "run", symlinks=True)
     for path in (run / "checkpoints").glob("epoch_*"):
