@@ -125,12 +125,14 @@ def _train(
     world: "World | None" = None,
 ) -> int:
     """Train, and return the exit code: that of a signal if one stopped the run."""
+    request = None
     try:
-        with request_stop(display.message) as request:
+        with request_stop(display.message, relayed=world is not None and world.size > 1) as request:
             end_hung = partial(_end_hung, display)
             train_run(settings, display, world, trust, restore, lambda: request.stop is not None, end_hung)
     except KeyboardInterrupt as stop:
-        raise type(stop)(*(stop.args or [STOPPED])) from None
+        kind = (request and request.stop) if type(stop) is KeyboardInterrupt else type(stop)
+        raise (kind or Stopped)(*(stop.args or [STOPPED])) from None
     if request.stop is None:
         return 0
     if world is None or world.main:

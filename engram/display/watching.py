@@ -42,10 +42,11 @@ class RunFollower:
             if self.plan is None:
                 return
             self.progress = self.progress or RunProgress(self.plan)  # type: ignore[arg-type]  # it has the same names
+            checkpoint = last_checkpoint(self._directory)
             for record in self._reader.new_records():
                 figures = {name: value for name, value in record.items() if _can_be_shown(name, value)}
                 if "steps" in figures:
-                    self.progress.add({**figures, "checkpoint": last_checkpoint(self._directory)})
+                    self.progress.add({**figures, "checkpoint": checkpoint})
         except UnreadableError as error:
             raise UserError(f"watch: {error}") from None
         self.progress.ending = None if running else "done" if self.complete else "stopped"

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from engram.training.stop_signals import Terminated
+
 # Imported before the first run starts. An adapter's own packages follow when a run needs them.
 PRELOADED = ["engram.training.run", "engram.display.terminal", "engram.cli.train", "engram.env.recall"]
 ONE_THREAD = {
@@ -77,10 +79,10 @@ class RunPool:
     def __enter__(self) -> "RunPool":
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         processes = [process for process, _, _ in self._running.values()]
         for process in processes:
-            process.terminate()
+            _ask_to_stop(process, kind)
         for process in processes:
             process.join(GRACE_SECONDS)
             if process.is_alive():
@@ -95,6 +97,14 @@ class RunPool:
         lines = [line for line in text.splitlines() if line.strip()]
         code = process.exitcode
         return Finished(name, 1 if code is None else code, time.monotonic() - began, "\n".join(lines[-5:]))
+
+
+def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseException] | None) -> None:
+    """With another signal than this process got: if the run got that one too, the same again would end it at once."""
+    if kind is Terminated and process.pid is not None and process.is_alive():
+        os.kill(process.pid, signal.SIGUSR1)
+    else:
+        process.terminate()
 
 
 def _run(train: Train, words: list[str], output: str) -> None:

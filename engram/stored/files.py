@@ -60,12 +60,15 @@ def require_inside(path: Path, directory: Path) -> None:
 
 
 def file_in_run(directory: Path, name: str, option: str) -> Path:
-    """The path of a file to write in the directory of a run; raises if a link there leads out of it."""
+    """The path of a file to write in the directory of a run; raises if a link leads out of it, or a FIFO is there."""
+    path = directory / name
     try:
-        require_inside(directory / name, directory)
+        require_inside(path, directory)
+        if path.exists() and not path.is_file():  # opening a FIFO waits for its reader
+            raise UnreadableError(f"{path}: not a regular file")
     except UnreadableError as error:
         raise UserError(f"{error}: name a different file with {option}") from None
-    return directory / name
+    return path
 
 
 def check_writable(path: Path, option: str) -> None:

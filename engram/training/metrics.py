@@ -135,6 +135,8 @@ class ReturnTracker:
 class MetricsFile:
     """A JSON Lines file with one record per epoch."""
 
+    name = "metrics.jsonl"
+
     def __init__(self, path: Path) -> None:
         self._lines = LineFile(path)
 

@@ -24,7 +24,7 @@ from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
-from engram.stored.plan import stored_plan, write_plan
+from engram.stored.plan import PLAN_FILE, stored_plan, write_plan
 from engram.training.build import build, make_agent, share_weights
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
@@ -49,7 +49,7 @@ from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
 from engram.training.state import HookResult, Training
-from engram.training.stop_signals import stop_message
+from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
 
@@ -168,7 +168,7 @@ def start(
         training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
         training.numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
         resume(training, directory, checkpoint)
-        storage = Storage(directory, trainer.disk_timeout, restore_directory)
+        storage = Storage(directory, trainer.disk_timeout, restore_directory, overdue(interrupted))
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
@@ -200,7 +200,7 @@ def _log_and_end(end: Callable[[], None], message: str) -> None:
 def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, storage: Storage) -> LiveDiagnosis:
     """Follows the run from its beginning; also stores the plan, for others who look at the run."""
     stored = stored_plan(plan)
-    storage.attempt("plan.json", partial(write_plan, settings.directory, stored))
+    storage.keep(settings.directory / PLAN_FILE, partial(write_plan, settings.directory, stored))
     try:
         earlier = read_columns(settings.directory)
     except UnreadableError:
@@ -224,7 +224,7 @@ def _train(
 
     def report(record: Record) -> None:
         for sink in sinks:
-            storage.attempt(type(sink).__name__, partial(sink.write, record))
+            storage.attempt(sink.name, partial(sink.write, record))
         display.update({**record, "checkpoint": checkpoints.epoch})
         for finding in diagnosis.add(record) if diagnosis else ():
             log.warning("%s. Try %s", finding.line, finding.advice)

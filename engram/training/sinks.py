@@ -22,6 +22,8 @@ log = logging.getLogger("engram")
 
 
 class Sink(Protocol):
+    name: str  # of what it writes, in messages
+
     def write(self, record: Record) -> None: ...
 
     def close(self) -> None: ...
@@ -43,6 +45,8 @@ def make_sinks(
 
 class TensorBoard:
     """Writes files for `tensorboard --logdir runs`. On resume, records after the checkpoint are dropped."""
+
+    name = "the log for TensorBoard"
 
     def __init__(self, directory: Path, steps_done: int) -> None:
         self._module = _import("torch.utils.tensorboard", "tensorboard", "trainer.tensorboard=true")
@@ -69,6 +73,8 @@ class TensorBoard:
 
 class WeightsAndBiases:
     """Logs online, or into the run's directory for `wandb sync`. A resumed run continues the same W&B run."""
+
+    name = "the log for W&B"
 
     def __init__(self, directory: Path, settings: Wandb, config: Mapping[str, Any]) -> None:
         wandb = _import("wandb", "wandb", f"wandb={settings.mode}")
@@ -102,6 +108,8 @@ class Profile:
 
     Profiles the second epoch after a start or resume; one-time work slows down the first.
     """
+
+    name = "the profile"
 
     def __init__(self, directory: Path) -> None:
         self.table, self.trace = directory / "profile.txt", directory / "profile.json"

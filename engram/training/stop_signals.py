@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
 
-PATIENCE = 10.0  # seconds that an evaluation may go on after a stop signal; schedulers kill after about 30
+PATIENCE = 10.0  # seconds that an evaluation or a full disk may delay a stop; schedulers kill after about 30
+TOGETHER = 2.0  # seconds between signals that mean the same stop, such as those of a terminal and of a launcher
 
 
 class Stopped(KeyboardInterrupt):
@@ -37,25 +38,32 @@ STOPS: dict[signal.Signals, type[Stopped]] = {
 
 
 class StopRequest:
-    """The first stop signal received; the second one raises."""
+    """The first stop signal received; the second one raises.
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
+    Whoever stops a group of processes may send each of them one signal, and its parent, which got it too, another.
+    So a different signal soon after the first means the same; if a launcher `relays` signals, so does the same one.
+    """
+
+    def __init__(self, show: Callable[[str], None], relayed: bool) -> None:
+        self._show, self._relayed, self._since = show, relayed, 0.0
         self.stop: type[Stopped] | None = None
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        kind = STOPS[signal.Signals(number)]
         if self.stop is not None:
-            raise STOPS[signal.Signals(number)]
-        self.stop = STOPS[signal.Signals(number)]
+            if (self._relayed or kind is not self.stop) and time.monotonic() - self._since < TOGETHER:
+                return
+            raise kind
+        self.stop, self._since = kind, time.monotonic()
         self._show("stopping after this epoch, with a checkpoint; a second signal stops at once")
 
 
 @contextmanager
 def request_stop(
-    show: Callable[[str], None], signals: Sequence[signal.Signals] = tuple(STOPS)
+    show: Callable[[str], None], signals: Sequence[signal.Signals] = tuple(STOPS), relayed: bool = False
 ) -> Iterator[StopRequest]:
-    """Within this context, a stop signal is only a request, shown to the user."""
-    request = StopRequest(show)
+    """Within this context, a stop signal is only a request, shown to the user. `relayed`: also by a launcher."""
+    request = StopRequest(show, relayed)
     with handle_signals(signals, request.on_signal):
         yield request
 

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,21 +26,44 @@ class DiskError(UserError):
 class Storage:
     """Tries to write. A failure is a warning at first; if it lasts longer than `timeout` seconds, training stops.
 
-    `restore` recreates the run's directory if it was removed.
+    `restore` recreates the run's directory if it was removed. `give_up` tells whether a run that was asked to stop has
+    waited long enough; then it stops without having written.
     """
 
-    def __init__(self, directory: Path, timeout: float, restore: Callable[[], None] | None = None) -> None:
-        self.directory, self.timeout = directory, timeout
+    def __init__(
+        self,
+        directory: Path,
+        timeout: float,
+        restore: Callable[[], None] | None = None,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.directory, self.timeout, self._give_up = directory, timeout, give_up
         self._restore = restore or (lambda: directory.mkdir(parents=True, exist_ok=True))
         self._folder = _current_folder()
         self._failing: dict[str, float] = {}  # what cannot be written -> since when
         self._warned = -WARN_INTERVAL
+        self._kept: dict[Path, Callable[[], object]] = {}
+        self._unwritten: set[Path] = set()
+
+    def keep(self, path: Path, write: Callable[[], object]) -> None:
+        """Write a file now, or as soon as possible, and again whenever it is missing."""
+        self._kept[path] = write
+        self._unwritten.add(path)
+        self.attempt(path.name, partial(self._write_kept, path))
+
+    def _write_kept(self, path: Path) -> None:
+        if path in self._unwritten or not path.exists():
+            self._kept[path]()
+            self._unwritten.discard(path)
 
     def attempt(self, what: str, write: Callable[[], object]) -> bool:
         """Whether `write` succeeded. Raises `DiskError` if it has failed for too long."""
         try:
             self._return_to_folder()
             self._restore()
+            for path in self._kept:
+                with suppress(OSError):
+                    self._write_kept(path)
             write()
         except OSError as error:
             self._failed(what, error)
@@ -67,6 +91,9 @@ class Storage:
         now = time.monotonic()
         since = self._failing.setdefault(what, now)
         reason = error.strerror or str(error)
+        if self._give_up():
+            log.warning("%s: %s could not be written before the stop (%s)", self.directory, what, reason)
+            raise KeyboardInterrupt
         if now - since > self.timeout:
             raise DiskError(
                 f"{self.directory}: {what} could not be written for {now - since:.0f} s ({reason}; "

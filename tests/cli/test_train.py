@@ -112,6 +112,20 @@ def test_a_stop_signal_saves_the_run_after_its_epoch(tmp_path, sign, code):
     assert [path.name for path in (tmp_path / "x" / "checkpoints").glob("epoch_*")] == [f"epoch_{last:06d}"]
 
 
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_group_that_is_signalled_as_a_whole_saves_its_runs(tmp_path, sign, code):
+    interval = "trainer.checkpoint.interval=1000000"
+    with training(*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", interval, "seed=1,2") as process:
+        metrics = tmp_path / "x_seed-1" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size, process)
+        for each in [process, *psutil.Process(process.pid).children(recursive=True)]:  # as a terminal does
+            each.send_signal(sign)
+        process.communicate(timeout=TIMEOUT)
+    assert process.returncode == code
+    last = json.loads(metrics.read_text().splitlines()[-1])["epoch"]
+    assert [path.name for path in (tmp_path / "x_seed-1" / "checkpoints").glob("epoch_*")] == [f"epoch_{last:06d}"]
+
+
 def test_a_second_process_cannot_train_the_same_run(tmp_path, capsys):
     words = [*RECALL, *SMALL, "run=x", f"runs_dir={tmp_path}", "trainer.num_workers=1"]
     with training(*words) as first:

@@ -2,10 +2,12 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from engram.display import watching
 from engram.display.watching import PlainWatcher, RunFollower, TerminalWatcher
 from engram.stored.plan import PlannedEnv, PlannedSizes, StoredPlan, write_plan
 
@@ -84,6 +86,14 @@ def test_the_last_checkpoint_is_shown(directory, record):
     follower = RunFollower(directory)
     follower.read(running=True)
     assert "epoch 10" in drawn(follower)
+
+
+def test_checkpoints_are_not_listed_again_for_every_line_of_a_long_run(directory, record, monkeypatch):
+    calls: list[Path] = []
+    monkeypatch.setattr(watching, "last_checkpoint", lambda path: calls.append(path) or 1)
+    write(directory, *(record(epoch) for epoch in range(1, 50)))
+    RunFollower(directory).read(running=True)
+    assert len(calls) == 1
 
 
 def test_records_of_a_stranger_do_not_break_the_watcher(directory):

@@ -224,3 +224,20 @@ def test_a_replay_is_not_written_through_a_link(tmp_path) -> None:
     (tmp_path / "x" / "replay.html").symlink_to(tmp_path / "secret")
     assert run("replay", f"run={tmp_path / 'x'}", "episodes=1") == 2
     assert (tmp_path / "secret").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("replay", "replay.html"),
+        ("memory", "memory.html"),
+        ("memory", "memory.json"),
+        ("export", "policy.onnx"),
+        ("report", "report.html"),
+    ],
+)
+def test_a_page_in_whose_place_is_a_fifo_is_refused_and_nobody_waits(tmp_path, capsys, verb, name) -> None:
+    running.run(tmp_path, epochs=1)
+    os.mkfifo(tmp_path / "x" / name)
+    assert run(verb, "x", f"runs_dir={tmp_path}") == 2
+    assert f"{name}: not a regular file" in capsys.readouterr().err

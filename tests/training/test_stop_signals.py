@@ -12,9 +12,33 @@ def test_the_first_signal_is_a_request_and_the_second_one_raises():
     with request_stop(shown.append) as request:
         os.kill(os.getpid(), signal.SIGTERM)
         assert request.stop is Terminated
+        with pytest.raises(Terminated):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert shown == ["stopping after this epoch, with a checkpoint; a second signal stops at once"]
+
+
+@pytest.mark.parametrize(("relayed", "second"), [(False, signal.SIGHUP), (True, signal.SIGHUP), (True, signal.SIGTERM)])
+def test_signals_of_a_terminal_and_of_a_parent_process_are_one_stop(monkeypatch, relayed, second):
+    now = 100.0
+    monkeypatch.setattr(stop_signals.time, "monotonic", lambda: now)
+    with request_stop(lambda text: None, relayed=relayed) as request:
+        os.kill(os.getpid(), signal.SIGTERM)
+        now = 101.0
+        os.kill(os.getpid(), second)
+        assert request.stop is Terminated
+        now = 103.0
+        with pytest.raises(STOPS[second]):
+            os.kill(os.getpid(), second)
+
+
+def test_a_different_signal_later_is_a_second_one(monkeypatch):
+    monkeypatch.setattr(stop_signals, "TOGETHER", 0.0)
+    shown = []
+    with request_stop(shown.append):
+        os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(HungUp):
             os.kill(os.getpid(), signal.SIGHUP)
-    assert shown == ["stopping after this epoch, with a checkpoint; a second signal stops at once"]
+    assert len(shown) == 1
 
 
 def test_every_signal_has_the_exit_code_of_a_shell():

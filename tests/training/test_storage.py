@@ -1,5 +1,6 @@
 """Full, read-only and removed directories: nothing is lost that can be kept, and nothing half-written is left."""
 
+import errno
 import json
 import resource
 import shutil
@@ -17,6 +18,7 @@ from engram.config.run_directory import LOCK_FILE, lock, prepare_directory, rest
 from engram.settings import UserError
 from engram.training import loop
 from engram.training.checkpoint.files import load_latest
+from engram.training.metrics import MetricsFile
 from engram.training.run import start
 from engram.training.storage import DiskError, LineFile, Storage, log_to
 
@@ -136,6 +138,34 @@ def test_while_the_disk_is_full_the_last_checkpoint_stays_whole_and_then_the_run
     assert epochs_in(disk.path) == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_cannot_be_written_is_named_as_the_user_knows_it(tmp_path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MetricsFile, "write", full)
+    display = running.Silent()
+    run(tmp_path, display, 1)
+    assert any("metrics.jsonl cannot be written (No space" in message for message in display.messages)
+
+
+def test_a_stop_waits_for_a_full_disk_only_for_a_while(disk) -> None:
+    waited = iter([False, False])
+    storage = Storage(disk.path, 600, give_up=lambda: next(waited, True))
+    disk.fill()
+    assert not storage.attempt("the checkpoint", lambda: (disk.path / "x").write_bytes(bytes(5000)))
+    assert not storage.attempt("the checkpoint", lambda: (disk.path / "x").write_bytes(bytes(5000)))
+    with pytest.raises(KeyboardInterrupt):
+        storage.attempt("the checkpoint", lambda: (disk.path / "x").write_bytes(bytes(5000)))
+
+
+def test_the_plan_is_written_again_if_it_was_removed(tmp_path) -> None:
+    display = Meddler({2: lambda: shutil.rmtree(tmp_path / "x")})
+    run(tmp_path, display, 5)
+    left = {path.name for path in (tmp_path / "x").iterdir()}
+    assert left == {".lock", "settings.yaml", "plan.json", "metrics.jsonl", "log.txt", "checkpoints"}
+    assert epochs_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
 def test_a_read_only_disk_is_only_a_pause(disk) -> None:
     if not disk.mounted:
         pytest.skip("only root can make a file system read-only")
@@ -213,8 +243,6 @@ def test_no_partial_line_is_left(disk) -> None:
 
 
 def test_damaged_metrics_are_cut_off_and_never_raise(tmp_path) -> None:
-    from engram.training.metrics import MetricsFile
-
     good = [json.dumps({"epoch": epoch}) + "\n" for epoch in (1, 2)]
     for bad in (
         "3\n",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,6 +34,7 @@ BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
+MAX_VALUES = 10_000  # of a list or mapping that is validated
 SHOWN = 6  # mismatched tensors or unreadable checkpoints to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
@@ -216,6 +217,15 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _short(value: Any) -> Any:
+    if isinstance(value, list | dict) and len(value) > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES:,} values")
+    return value
+
+
+Short = BeforeValidator(_short)  # pydantic's max_length comes too late: it first describes every wrong value
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -227,13 +237,13 @@ class ProgressState(_Part):
 
 
 class ExplosionState(_Part):
-    norms: list[float]
+    norms: Annotated[list[float], Short]
     above: Count
 
 
 class RankStateJson(_Part):
     has_env_state: bool
-    env_dtypes: dict[str, str] = {}
+    env_dtypes: Annotated[dict[str, str], Short] = {}
 
 
 class ScoreState(_Part):
@@ -250,14 +260,14 @@ class CheckpointState(_Part):
     """What `state.json` must hold. Checkpoints of earlier versions have no `ranks`."""
 
     progress: ProgressState
-    recent_returns: list[Finite]
-    schedules: dict[str, dict[str, Any]]
+    recent_returns: Annotated[list[Finite], Short]
+    schedules: Annotated[dict[str, dict[str, Any]], Short]
     explosion: ExplosionState
     env: EnvState | None = None
     env_spec: dict[str, Any]
     policy_spec: dict[str, Any]
-    sizes: dict[str, Count] = {}
-    ranks: Annotated[list[RankStateJson], Field(min_length=1)] | None = None
+    sizes: Annotated[dict[str, Count], Short] = {}
+    ranks: Annotated[list[RankStateJson], Short, Field(min_length=1)] | None = None
     score: ScoreState | None = None
 
     @field_validator("env_spec", "policy_spec")

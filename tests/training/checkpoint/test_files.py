@@ -325,6 +325,23 @@ def test_hostile_specs_are_refused_before_anything_is_built(tmp_path, change: di
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ranks": [None] * 20_000},
+        {"recent_returns": [None] * 20_000},
+        {"explosion": {"norms": [None] * 20_000, "above": 0}},
+        {"sizes": {str(number): None for number in range(20_000)}},
+        {"schedules": {str(number): None for number in range(20_000)}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_millions_of_wrong_values_in_a_state_are_not_described_one_by_one(tmp_path, change: dict) -> None:
+    path = save(tmp_path, 1, **change)
+    with pytest.raises(BadCheckpointError, match="more than 10,000 values"):
+        load_checkpoint(path)
+
+
 def test_an_error_of_safetensors_on_a_full_disk_is_an_os_error(tmp_path, monkeypatch) -> None:
     def full(*_args, **_kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
