@@ -79,7 +79,7 @@ def _run(words: Sequence[str]) -> int:
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
         _import_from_current_folder()
-        with _loading(command.verb):
+        with _loading(command.verb, command.words):
             if command.verb != "bench":  # it measures how busy the machine is
                 choose_wait_policy()
             module = import_module(f"engram.cli.{command.verb.replace('-', '_')}")
@@ -123,8 +123,8 @@ def choose_wait_policy() -> None:
 
 
 @contextmanager
-def _loading(verb: str) -> Iterator[None]:
-    """In a terminal, say at once that something happens: imports take most of the first second.
+def _loading(verb: str, words: Sequence[str]) -> Iterator[None]:
+    """In a terminal, say at once what is being loaded: imports take most of the first second.
 
     `train` already shows the frame of its panel, drawn without Rich, whose import would delay it.
     """
@@ -133,14 +133,26 @@ def _loading(verb: str) -> Iterator[None]:
         return
     lines = [f"engram {verb}: loading …"]
     if verb == "train" and (sys.stdout.encoding or "").lower().startswith("utf"):
-        inside = max(min(get_terminal_size().columns, PANEL_WIDTH) - 2, 20)
-        lines = [f"╭─ engram {'─' * (inside - 9)}╮", f"│ {'loading …':<{inside - 1}}│", f"╰{'─' * inside}╯", ""]
+        lines = _first_frame([word for word in words if word.isascii() and word.isprintable()])
     print("\n".join(lines), end="", flush=True)
     try:
         yield
     finally:
         up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
         print(f"{up}\r\x1b[J", end="", flush=True)
+
+
+def _first_frame(words: Sequence[str]) -> list[str]:
+    """The frame of the panel with the name of the run and its settings, as far as the command line has them."""
+    inside = max(min(get_terminal_size().columns, PANEL_WIDTH) - 2, 20)
+    run = [word.removeprefix("run=") for word in words if word.startswith("run=")]
+    title = _cut(" ".join(["engram", *run[-1:]]), inside - 3)
+    text = _cut(" ".join(["loading", *(word for word in words if not word.startswith("run="))]), inside - 4)
+    return [f"╭─ {title} {'─' * (inside - 3 - len(title))}╮", f"│ {text + ' …':<{inside - 1}}│", f"╰{'─' * inside}╯", ""]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _import_from_current_folder() -> None:

@@ -29,21 +29,31 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def test_a_terminal_shows_the_frame_of_the_panel_before_anything_heavy_is_imported(monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "title", "text"),
+    [
+        ([], "engram ─", "loading …"),
+        (["env=recall", "run=first", "seed=2"], "engram first ─", "loading env=recall seed=2 …"),
+        (["run=" + "a" * 200, "b" * 200, "\x1b[2J", "ö"], f"engram {'a' * 67}… ╮", f"loading {'b' * 65}… … "),
+    ],
+)
+def test_a_terminal_shows_run_and_settings_before_anything_heavy_is_imported(words, title, text, monkeypatch):
     shown_before: dict[str, str] = {}
     screen = Terminal(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
 
     def record(name):
         shown_before[name] = screen.buffer.getvalue().decode()
         raise UserError("stop here")
 
     monkeypatch.setattr("engram.cli.main.import_module", record)
-    assert main(["train"]) == 2
+    assert main(["train", *words]) == 2
     lines = shown_before["engram.cli.train"].splitlines()
-    assert lines[0].startswith("╭─ engram ─")
+    assert lines[0].startswith(f"╭─ {title}")
     assert lines[0].endswith("╮")
+    assert lines[1].startswith(f"│ {text}")
     assert len({len(line) for line in lines}) == 1
     assert screen.buffer.getvalue().decode().endswith("╯\n\x1b[3A\r\x1b[J")  # removed again
 
