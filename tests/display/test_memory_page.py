@@ -79,3 +79,9 @@ def test_the_page_fits_and_is_read_by_keyboard_and_pointer(written, width, dark)
         shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", curve)
         ActionChains(shown).move_to_element(curve).perform()
         assert "memory 100%" in browser.text(shown, "fact-text")
+
+
+def test_bptt_horizon_is_marked_between_the_places_around_it(written):
+    with browser.opened(written) as shown:
+        marks = "return [1, 3, 4, 9].map((value) => indexAmong([1, 2, 4], value))"
+        assert shown.execute_script(marks) == [0, 1.5, 2, None]

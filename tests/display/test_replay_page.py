@@ -141,6 +141,16 @@ def test_no_label_is_cut_off(tmp_path, width):
         assert browser.cut_labels(shown) == []
 
 
+def test_a_count_of_items_never_hides_the_number_of_an_agent(grid):
+    draw = """
+        const texts = [], context = { beginPath() {}, arc() {}, fill() {}, fillText: (text) => texts.push(text) };
+        for (const cell of [14, 40]) drawCount(context, 0, 0, cell, cell);
+        return texts;
+    """
+    with browser.opened(grid) as shown:
+        assert shown.execute_script(draw) == ["40"]  # a small cell has room for a dot only
+
+
 def test_an_agent_that_remembers_is_told_from_one_that_does_not(tmp_path):
     from selenium.webdriver.common.by import By
 

@@ -91,16 +91,23 @@ function drawReturns(canvas, { returns }, ceiling) {
   }
 }
 
+// Where a value lies among rising places: an index, with a fraction between two of them; null beyond the last.
+function indexAmong(places, value) {
+  const above = places.findIndex((place) => place >= value);
+  if (above < 0) return null;
+  return above ? above - (places[above] - value) / (places[above] - places[above - 1]) : 0;
+}
+
 function makeHorizon({ horizon }, bptt) {
   const chart = makeCurves($("horizon"), $("horizon-text"), ({ places, series }, at) => {
     const [mean, strong] = series;
     const interval = mean.low[at] === null ? "" : ` (${percent(mean.low[at])} to ${percent(mean.high[at])})`;
     return `Memory erased before the last ${places[at]}: mean change ${percent(mean.values[at])}${interval}, a tenth of the steps above ${percent(strong.values[at])}`;
   });
-  const within = horizon.lags.findIndex((lag) => lag >= bptt);
+  const within = indexAmong(horizon.lags, bptt);
   chart.show({
     places: horizon.lags, label: "k: observations since memory was erased", bottom: 0, top: 0.2,
-    marks: within >= 0 ? [{ index: within, name: "bptt_horizon" }] : [],
+    marks: within !== null ? [{ index: within, name: "bptt_horizon" }] : [],
     series: [
       { name: "mean", tone: "accent", values: horizon.change.map(({ mean }) => mean), low: horizon.change.map(({ low }) => low), high: horizon.change.map(({ high }) => high) },
       { name: "strong", tone: "warm", values: horizon.strong },

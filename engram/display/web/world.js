@@ -6,6 +6,7 @@ const KNOWN = {
   cue_1: "#b8327a", cue_2: "#0f7f93",
 };
 const MOST_BARS = 24;
+const ROOM_FOR_COUNT = 30; // pixels of a cell from which a count beside the label leaves the label readable
 const OTHER = ["#b0413e", "#4d7c2b", "#5b5fc7", "#a8487f", "#2b7a78", "#96621a", "#6b7f10", "#7a4fa0"];
 
 function kindColours(kinds) {
@@ -47,6 +48,11 @@ function makeGrid(facts, place, legend) {
     if (kind === "agent") chip.style.borderRadius = "50%";
     legend.append(element("span", {}, chip, kind.replaceAll("_", " ")));
   });
+  if (inventories.length > 1) {
+    const dot = element("i");
+    dot.style.cssText = "background: var(--warm); border-radius: 50%; transform: scale(0.5)";
+    legend.append(element("span", {}, dot, "holds items"));
+  }
   if (facts.window[0]) legend.append(element("span", { textContent: "⬚ what the agent sees" }));
 
   function draw(step, selected) {
@@ -68,7 +74,7 @@ function makeGrid(facts, place, legend) {
         drawObject(context, x, y, cell, kinds[kind] === "wall" ? "" : labels[kind], colours[kind], kinds[kind] === "wall");
       }
       const held = Object.values(inventories[inventory]).reduce((sum, count) => sum + count, 0);
-      if (held && cell >= 12) drawCount(context, x, y, cell, held);
+      if (held) drawCount(context, x, y, cell, held);
     }
     if (own && facts.window[0]) {
       const [tall, wide] = facts.window;
@@ -117,13 +123,16 @@ function drawAgent(context, x, y, cell, agent, selected, fill) {
   }
 }
 
+// How many items are held, in a corner; in small cells only a dot.
 function drawCount(context, x, y, cell, count) {
-  const radius = Math.max(5, cell * 0.17);
+  const shown = cell >= ROOM_FOR_COUNT;
+  const radius = shown ? cell * 0.17 : Math.max(1.5, cell * 0.14);
   context.beginPath();
   context.arc(x + cell - radius, y + radius, radius, 0, 2 * Math.PI);
-  context.fillStyle = colour("card");
+  context.fillStyle = colour("warm");
   context.fill();
-  context.fillStyle = colour("ink");
+  if (!shown) return;
+  context.fillStyle = colour("card");
   context.font = `600 ${Math.max(8, cell * 0.24)}px system-ui, sans-serif`;
   context.fillText(String(count), x + cell - radius, y + radius + 0.5);
 }
