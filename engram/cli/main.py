@@ -148,7 +148,12 @@ def _first_frame(words: Sequence[str]) -> list[str]:
     run = [word.removeprefix("run=") for word in words if word.startswith("run=")]
     title = _cut(" ".join(["engram", *run[-1:]]), inside - 3)
     text = _cut(" ".join(["loading", *(word for word in words if not word.startswith("run="))]), inside - 4)
-    return [f"╭─ {title} {'─' * (inside - 3 - len(title))}╮", f"│ {text + ' …':<{inside - 1}}│", f"╰{'─' * inside}╯", ""]
+    return [
+        f"╭─ {title} {'─' * (inside - 3 - len(title))}╮",
+        f"│ {text + ' …':<{inside - 1}}│",
+        f"╰{'─' * inside}╯",
+        "",
+    ]
 
 
 def _cut(text: str, width: int) -> str:

@@ -80,7 +80,7 @@ def learning_faults(course: Course, setup: Setup) -> list[Finding]:
 
 
 def has_learned(course: Course, setup: Setup) -> bool:
-    return (course.improved or is_solved(course, setup)) and not course.lost
+    return (is_solved(course, setup) or (course.improved and not rules.destroyed(course))) and not course.lost
 
 
 def is_solved(course: Course, setup: Setup) -> bool:

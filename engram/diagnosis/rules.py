@@ -20,6 +20,7 @@ SMALL_RATE = 1e-6
 FAST_RATE = 3e-3  # three times the default
 SMALL_TARGET_KL = 1e-3
 LARGE_KL, LARGE_KL_AT_FAST_RATE = 1.0, 0.2  # in one epoch; 0.01 to 0.05 are usual
+DESTROYING_KL = 10.0  # in one epoch: whatever was likely has become impossible
 MOST_CLIPPED = 0.5
 NARROW_CLIP = 0.01
 COLLAPSED = 0.05  # of the entropy of uniform actions
@@ -247,6 +248,12 @@ def unexplained_returns(course: Course, setup: Setup) -> Finding | None:
         if setup.memory == "off"
         else "engram check-env, to see observations and rewards; a larger trainer.ppo.vf_coef or trainer.bptt_horizon.",
     )
+
+
+def destroyed(course: Course) -> bool:
+    """Whether an update destroyed policy and values, so that a better return is only that of doing always the same."""
+    kl, explained = course.columns["loss/kl"], course.mean("value/explained_variance", 0.5, 1.0)
+    return len(kl.steps) > 0 and kl.high.max() >= DESTROYING_KL and explained is not None and explained <= EXPLAINED
 
 
 def acts_at_random(course: Course, setup: Setup) -> bool:

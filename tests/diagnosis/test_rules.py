@@ -175,6 +175,15 @@ def test_a_learning_rate_that_is_too_high_explains_all_that_follows_from_it():
     assert names(flat, MEMORY_TASK._replace(learning_rate=5.0), **ruined) == ["Learning rate too high"]
 
 
+def test_a_policy_that_was_destroyed_has_not_learned_although_its_return_rose():
+    """Always the same action earns more than random ones in many tasks."""
+    ruined = {"loss/kl": lambda epoch: 5e5 if epoch < 5 else 0.0, "value/explained_variance": -5.0}
+    fast = SETUP._replace(learning_rate=5.0)
+    assert names(rising, fast, **ruined) == ["Learning rate too high"]
+    assert names(rising, fast, **ruined | {"value/explained_variance": 0.6}) == []
+    assert names(rising, fast._replace(ceiling=0.25, goal=1.0), **ruined) == []  # it is solved
+
+
 def test_an_agent_that_acts_at_random_is_not_said_to_lack_memory():
     assert names(flat, MEMORY_TASK, **{"loss/entropy": math.log(4)}) == []
 
