@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict
 # Characters that command a terminal or reverse text: with them a stranger's file could hide what is shown.
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 
+WORD, LONGEST_WORD = re.compile(r"\S+"), 1000  # characters of a name or value in a message
+
 
 def printable(text: str) -> str:
     """Text without control characters, except for new lines and tabs.
@@ -15,6 +17,10 @@ def printable(text: str) -> str:
     'fast�[2K'
     """
     return CONTROL.sub("\ufffd", text)
+
+
+def _shorten(word: re.Match[str]) -> str:
+    return word[0] if len(word[0]) <= LONGEST_WORD else f"{word[0][:LONGEST_WORD]}…"
 
 
 class Settings(BaseModel):
@@ -37,7 +43,7 @@ class UserError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return WORD.sub(_shorten, printable(super().__str__()))
 
 
 class SettingsError(UserError):

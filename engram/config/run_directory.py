@@ -11,7 +11,7 @@ from weakref import WeakSet
 from engram.config.load import SETTINGS_FILE, describe_run, dump, read_settings
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
-from engram.stored.files import MEGABYTE, UnreadableError, open_file, require_inside
+from engram.stored.files import MEGABYTE, UnreadableError, open_file, require_inside, sync
 from engram.stored.metrics import METRICS_FILE
 from engram.stored.plan import PLAN_FILE
 from engram.stored.trust import record_own
@@ -218,7 +218,9 @@ def _write_settings(settings: RunSettings, directory: Path) -> None:
     temporary = directory / f".{SETTINGS_FILE}.{os.getpid()}"
     try:
         temporary.write_text(dump(settings), encoding="utf-8")
+        sync(temporary)  # without it, a power failure may leave an empty file: checkpoints that cannot be opened
         temporary.replace(directory / SETTINGS_FILE)
+        sync(directory)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

@@ -113,7 +113,11 @@ def check_parallel_step(returned: Sequence[Any], agents: Collection[Any], possib
                 f"step returned the {name}s {given!r}, expected a dict with an entry for each agent"[:200]
             )
         check_known(what, given, possible)
+    if not isinstance(agents, Collection):
+        raise MisfitError(f"the attribute agents is {agents!r}, expected a list of agents"[:200])
     check_known("an agent", agents, possible)
+    if len({*agents}) < len(agents):
+        raise MisfitError(f"the attribute agents holds an agent twice: {agents!r}"[:200])
 
 
 def check_reward(value: Any) -> None:

@@ -87,6 +87,15 @@ def check_writable(path: Path, option: str) -> None:
         raise UserError(f"{option}: {path} cannot be written ({reason}): give a different path") from None
 
 
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def read_bytes(path: Path, limit: int, inside: Path | None = None) -> bytes:
     with open_file(path, limit, inside) as file:
         size = os.fstat(file.fileno()).st_size

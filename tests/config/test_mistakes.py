@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engram.config.groups import GROUPS
 from engram.config.load import load
 from engram.config.run import known_settings
-from engram.settings import SettingsError
+from engram.settings import SettingsError, UserError
 
 
 def lines(*words: str) -> list[str]:
@@ -230,3 +230,10 @@ def test_a_setting_of_a_section_that_was_made_a_list_is_a_problem():
 def test_any_command_line_gives_settings_or_a_list_of_problems(words):
     with suppress(SettingsError):
         assert load(words)
+
+
+@pytest.mark.parametrize("setting", ["trainer.on_nan", "trainer.checkpoint.keep", "x" * 50_000, "env.delay"])
+def test_long_names_and_values_do_not_fill_the_screen(setting):
+    with pytest.raises(UserError) as caught:
+        load(["env=recall", f"{setting}={'y' * 50_000}"])
+    assert len(str(caught.value)) < 5000

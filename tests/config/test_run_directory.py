@@ -213,3 +213,10 @@ def test_a_file_in_the_place_of_a_folder_or_the_reverse_is_refused_at_once(tmp_p
     path.write_text("x") if name == "checkpoints" else path.mkdir()
     with pytest.raises(UserError, match=rf"{name} is a (file|directory), expected a (file|directory): remove it"):
         prepare_directory(settings)
+
+
+def test_stored_settings_survive_a_power_failure(tmp_path, monkeypatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(run_directory, "sync", lambda path: synced.append(path.name))
+    prepare_directory(load(["run=mine", f"runs_dir={tmp_path}"]))
+    assert [name.partition(".yaml")[0] for name in synced] == [".settings", "mine"]

@@ -215,6 +215,24 @@ def test_invalid_results_of_a_step_are_refused(change, message):
         assert "environment 1, at step 1 of the episode with seed" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("agents", "message"), [(None, "the attribute agents is None, expected a list"), (["a", "a"], "an agent twice")]
+)
+def test_invalid_agents_after_a_step_are_refused(agents, message):
+    block, _ = start(skirmish(), range(2))
+    env = block._envs[1]
+    step = env.step
+
+    def changed(actions):
+        returned = step(actions)
+        env.agents = agents
+        return returned
+
+    env.step = changed
+    with pytest.raises(UserError, match=message):
+        block.step()
+
+
 def test_the_same_seed_gives_a_row_the_same_stream_in_any_block():
     together, buffers = start(skirmish(table=EARLY), range(3))
     alone, own = start(skirmish(table=EARLY), range(2, 3))

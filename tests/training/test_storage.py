@@ -17,6 +17,7 @@ from engram.config.load import describe_run, load
 from engram.config.run_directory import LOCK_FILE, lock, prepare_directory, restore_directory
 from engram.settings import UserError
 from engram.training import loop
+from engram.training.checkpoint import checkpoints
 from engram.training.checkpoint.files import load_latest
 from engram.training.metrics import MetricsFile
 from engram.training.run import start
@@ -156,6 +157,13 @@ def test_a_stop_waits_for_a_full_disk_only_for_a_while(disk) -> None:
     assert not storage.attempt("the checkpoint", lambda: (disk.path / "x").write_bytes(bytes(5000)))
     with pytest.raises(KeyboardInterrupt):
         storage.attempt("the checkpoint", lambda: (disk.path / "x").write_bytes(bytes(5000)))
+
+
+def test_metrics_are_on_the_disk_before_their_checkpoint(tmp_path, monkeypatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(checkpoints, "sync", lambda path: synced.append(path.read_bytes().count(b"\n")))
+    run(tmp_path, running.Silent(), 4, "trainer.checkpoint.interval=2")
+    assert synced == [2, 4]
 
 
 def test_the_plan_is_written_again_if_it_was_removed(tmp_path) -> None:

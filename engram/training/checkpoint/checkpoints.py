@@ -4,7 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engram.stored.files import UnreadableError, require_inside
+from engram.stored.files import UnreadableError, require_inside, sync
+from engram.stored.metrics import METRICS_FILE
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import (
     BEST,
@@ -69,6 +70,9 @@ class Checkpoints:
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
         """The best one first: a run killed between the two repeats this epoch, and saves both again."""
+        metrics = self.directory.parent / METRICS_FILE
+        if metrics.exists():  # a checkpoint that outlives a power failure needs its metrics
+            sync(metrics)
         if score is not None and (self._best is None or score > self._best):
             best = save_best(self.directory, epoch, groups, {**state, "score": score._asdict()})
             self._best = score

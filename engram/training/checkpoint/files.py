@@ -27,7 +27,15 @@ from torch import Tensor
 
 from engram.env.spec import EnvSpec
 from engram.settings import printable
-from engram.stored.files import MEGABYTE, UnreadableError, has_control_characters, open_file, read_json, require_inside
+from engram.stored.files import (
+    MEGABYTE,
+    UnreadableError,
+    has_control_characters,
+    open_file,
+    read_json,
+    require_inside,
+    sync,
+)
 from engram.training.checkpoint import list_checkpoints
 
 BEST = "best"
@@ -91,7 +99,7 @@ def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Ten
     new_link.unlink(missing_ok=True)
     new_link.symlink_to(target.name, target_is_directory=True)
     new_link.replace(link)
-    _sync(directory)
+    sync(directory)
     for old in list_checkpoints(directory, "best_epoch_"):
         if old != target:
             delete(old)
@@ -175,12 +183,12 @@ def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict
         manifest = {path.name: _checksum(path, temporary) for path in sorted(temporary.iterdir())}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for path in temporary.iterdir():
-            _sync(path)
-        _sync(temporary)
+            sync(path)
+        sync(temporary)
         if os.path.lexists(target):
             delete(target)
         temporary.rename(target)
-        _sync(directory)
+        sync(directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -207,14 +215,6 @@ def _remove(path: Path) -> None:
 def _checksum(path: Path, directory: Path) -> str:
     with open_file(path, psutil.virtual_memory().total, inside=directory) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _short(value: Any) -> Any:
