@@ -48,10 +48,18 @@ def graph_nodes(tensors: Iterable[Tensor]) -> set[Any]:
 def copy_policy(thing: Any, module: nn.Module, constants: Iterable[Any] = ()) -> Any:
     """A deep copy of a module, or of its adapter. Constants, and what cannot be copied (an environment), are shared."""
     shared = {id(value): value for value in (*constants, *_spaces(module))}
+    memo: dict[int, Any] = {**shared}
     try:
-        return deepcopy(thing, {**shared})
+        copied = deepcopy(thing, memo)
     except Exception:
-        return deepcopy(thing, shared | {id(value): value for value in _uncopiable(module)})
+        memo = shared | {id(value): value for value in _uncopiable(module)}
+        copied = deepcopy(thing, memo)
+    for parameter in module.parameters():  # PyTorch copies a parameter without its hooks
+        other = memo.get(id(parameter), parameter)
+        if other is not parameter and other._backward_hooks is None and other.requires_grad:
+            for hook in (parameter._backward_hooks or {}).values():
+                other.register_hook(hook)
+    return copied
 
 
 def restore_retained(module: nn.Module, blank: nn.Module) -> None:

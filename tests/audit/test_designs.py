@@ -8,6 +8,7 @@ from audit.broken.case import TINY
 from audit.designs import right, right_rare, right_unusual
 from audit.designs import wrong_episodes as episodes
 from audit.designs import wrong_gradients as gradients
+from audit.designs import wrong_inputs as inputs
 from audit.designs import wrong_learning as learning
 from audit.designs import wrong_memory as memory
 from audit.designs import wrong_sizes as sizes
@@ -160,6 +161,17 @@ WRONG = [
     Wrong(learning.ForgetsInEvaluation, "modes", "eval()"),
     Wrong(learning.Bidirectional, "causality", ""),
     Wrong(learning.ClampsLogitsWhenLearning, "replay", "with weights 3 times as large"),
+    Wrong(inputs.RepeatedObservationSkipped, "replay", "where an observation is the same as the one before"),
+    Wrong(inputs.ZeroObservationIsPadding, "replay", "where an observation is all zeros"),
+    Wrong(inputs.LargeMemoryCleared, "replay", "when memory has grown 100 times as large"),
+    Wrong(inputs.HookOnRecurrentWeights, "gradient_exact", "a hook changes the gradient of cell.weight_hh"),
+    Wrong(inputs.EpsilonGreedy, "action_log_prob", "drawn actions are less likely"),
+    Wrong(inputs.StoreOfTheClass, "determinism", "shared by all copies of the policy"),
+    Wrong(inputs.OutputBufferReused, "determinism", "a buffer is reused"),
+    Wrong(inputs.LoneRowsNotStored, "row_isolation", "cut or ordered differently"),
+    Wrong(inputs.NewRowsBeginWithTheMean, "row_isolation", ""),
+    Wrong(inputs.RowZeroNotReset, "memory_interface", "after reset_env_memory(0), row 0 still remembers"),
+    Wrong(inputs.CutByTheBatch, "gradient_boundary", "it comes from other rows"),
 ]
 # Measured by gallery.py only.
 MORE_WRONG = [
@@ -179,6 +191,8 @@ MORE_WRONG = [
     Wrong(learning.NeverRemembers, "memory_used", ""),
     Wrong(learning.ClipsValuesWhenLearning, "replay", "learning differs from acting"),
     Wrong(learning.SoftensInBigBatches, "replay", "learning differs from acting", FULL),
+    Wrong(inputs.IdsAsHalf, "replay", "environment ids of 10000"),
+    Wrong(inputs.AgeAsByte, "replay", "acting steps", FULL),
 ]
 
 
@@ -222,6 +236,14 @@ SAMPLE = (
     learning.Batchnormed,
     learning.Bidirectional,
     learning.ClampsLogitsWhenLearning,
+    inputs.RepeatedObservationSkipped,
+    inputs.ZeroObservationIsPadding,
+    inputs.LargeMemoryCleared,
+    inputs.HookOnRecurrentWeights,
+    inputs.EpsilonGreedy,
+    inputs.StoreOfTheClass,
+    inputs.OutputBufferReused,
+    inputs.RowZeroNotReset,
 )
 ROOTS = (gradients.HiddenDetached, memory.FlagsCancelOut, memory.MemoryAliased, episodes.FirstStartOnly)
 

@@ -3,6 +3,7 @@
 # N rows, A actions
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from gymnasium import spaces
@@ -14,22 +15,23 @@ from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
 from engram.audit.scenario import random_actions
-from engram.audit.weights import scale_weights
+from engram.audit.weights import scale_outputs, scale_weights
 
 ROWS, STEPS = 128, 6
 FEWEST_EXPECTED = 20  # an action expected this often is not missing by chance
 MAX_DEVIATION = 6.0  # standard deviations
-SHARPER = 3.0  # factor on the weights
+SHARPER = ((3.0, 1.0), (3.0, 10.0))  # factors on the weights, and on those of output layers besides
 
 
 def action_log_prob(audit: AuditContext) -> Verdict:
     problems: list[str] = []
     bound = 1e-4
     with torch.no_grad():
-        acted = _act(audit, 1.0)
+        acted = _act(audit)
         measured, texts = _of_the_action(audit, _joined(acted))
         problems += [f"acting: {text}" for text in texts]
-        problems += list(_drawn(audit, acted)) or list(_drawn(audit, _act(audit, SHARPER)))
+        sharper = (_act(audit, *factors) for factors in SHARPER)
+        problems += next((found for each in chain([acted], sharper) if (found := list(_drawn(audit, each)))), [])
         if not audit.learning_error:
             found, texts = _in_learning(audit)
             measured = max(measured, found)
@@ -41,11 +43,12 @@ def action_log_prob(audit: AuditContext) -> Verdict:
     return Verdict(not problems, measured, bound, finding, cause=problems[0] if problems else "")
 
 
-def _act(audit: AuditContext, weights: float) -> list[PolicyOutput]:
+def _act(audit: AuditContext, weights: float = 1.0, outputs: float = 1.0) -> list[PolicyOutput]:
     """Steps of many rows, with weights of this size: the distributions of a new policy are nearly uniform."""
     adapter, scenario = audit.adapter(original_weights=True), audit.scenario(110, rows=ROWS, steps=STEPS)
     adapter.fixed_sampling = False
     scale_weights(adapter, weights)
+    scale_outputs(adapter, outputs)
     torch.manual_seed(audit.seed)
     return [adapter.act(scenario.batch(slice(0, ROWS), step)) for step in range(STEPS)]
 

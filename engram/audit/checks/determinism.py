@@ -18,6 +18,8 @@ from engram.audit.scenario import play, seed_everything
 def determinism(audit: AuditContext) -> Verdict:
     """Outputs do not depend on the seed, nor on earlier calls; weights and actions depend on the seed alone."""
     drawn, always = audit.random_outputs[None], audit.random_outputs[False]
+    if (drawn or always) and (shared := _shared_by_copies(audit)):
+        return Verdict(False, None, None, shared, cause=SHARED, fix=SHARED_FIX, fix_without_engram=SHARED_FIX)
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
         text += "" if always else " in training mode, as with dropout"
@@ -25,7 +27,7 @@ def determinism(audit: AuditContext) -> Verdict:
         by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
         cause = f"the policy draws random numbers in {drawn or always}{by}"
         return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
-    if changed := _changed_by_calls(audit):
+    if changed := _overwrites_outputs(audit) or _changed_by_calls(audit):
         return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
@@ -40,6 +42,37 @@ def determinism(audit: AuditContext) -> Verdict:
     share = float((actions[0] != actions[1]).float().mean())
     text = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
     return Verdict(share == 0 and other == 0, max(share, float(other)), 0, text)
+
+
+def _shared_by_copies(audit: AuditContext) -> str:
+    """Whether what one copy plays changes the outputs of another, but not once that one is reset."""
+    scenario, outputs = audit.scenario(93, steps=3), []
+    for other, reset in ((False, True), (False, True), (True, False)):
+        if other:
+            play(audit.adapter(), audit.scenario(86, steps=3))
+        adapter = audit.adapter()
+        if reset:
+            adapter.reset()
+        seed_everything(len(outputs))  # another one each time
+        outputs.append(play(adapter, scenario).numbers)
+    one, again, after_another = outputs
+    off = max_difference(one, after_another)
+    if max_difference(one, again) > tolerance(one) or off <= tolerance(one):
+        return ""
+    return f"what one copy of the policy plays changes the outputs of another, by {off:.2g}: {SHARED}"
+
+
+def _overwrites_outputs(audit: AuditContext) -> str:
+    """Whether a call changes what the call before returned."""
+    adapter, scenario = audit.adapter(), audit.scenario(86, steps=2)
+    first = adapter.act(scenario.batch(slice(0, audit.rows), 0))
+    given = {"the value": first.value, "the log-probability": first.log_prob, "the action": first.actions}
+    before = {name: value.clone() for name, value in given.items()}
+    adapter.act(scenario.batch(slice(0, audit.rows), 1))
+    changed = [name for name, value in given.items() if not torch.equal(value, before[name])]
+    return f"a call overwrites {' and '.join(changed)} that the call before returned (a buffer is reused)" * bool(
+        changed
+    )
 
 
 def _changed_by_calls(audit: AuditContext) -> str:
@@ -128,6 +161,8 @@ RANDOM_FIX = (
     "Outputs must be a function of observations, memory and weights: take out dropout (also nn.LSTM(dropout=…)), noise "
     "and random initial states. Only the sampled action may be random."
 )
+SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
+SHARED_FIX = "Keep memory in attributes that __init__ makes (self.memory = {}), or in buffers."
 REPEAT_FIX = (
     "A call may change nothing but the memory of its rows. Update statistics of observations between rollouts, and use "
     "normalisations that do not depend on the batch (LayerNorm, not BatchNorm)."

@@ -37,6 +37,7 @@ def gradient_boundary(audit: AuditContext) -> Verdict:
     if not size:
         return Verdict(False, 0.0, SAME_GRADIENT, "learning gives no gradient at all", fix=NO_GRADIENT)
     finding = f"another past changes the gradient of what follows an episode start by {measured:.2g} of its size"
+    cause = ""
     if measured > SAME_GRADIENT:
         crossed = [
             step
@@ -44,8 +45,20 @@ def gradient_boundary(audit: AuditContext) -> Verdict:
             if _gradient_change(adapter, segment, changed, memory, after & (torch.arange(steps) == step).view(-1, 1))[0]
             > SAME_GRADIENT * size
         ]
-        finding += f"; it crosses starts at steps {', '.join(map(str, crossed))} of {steps}" if crossed else ""
-    return Verdict(measured <= SAME_GRADIENT, measured, SAME_GRADIENT, finding)
+        alone = (
+            _gradient_change(adapter, segment[[row]], changed[[row]], _of_row(adapter, memory, row), after[[row]])[0]
+            for row in range(1, steps)
+        )
+        if not adapter.learns_row_subsets or any(apart > SAME_GRADIENT * size for apart in alone):
+            finding += f"; it crosses starts at steps {', '.join(map(str, crossed))} of {steps}" if crossed else ""
+        else:
+            finding += "; but not in minibatches of one row: it comes from other rows"
+            cause = "the gradient of a row depends on what other rows observe"
+    return Verdict(measured <= SAME_GRADIENT, measured, SAME_GRADIENT, finding, cause=cause)
+
+
+def _of_row(adapter: PolicyAdapter, memory: Any, row: int) -> Any:
+    return None if memory is None else adapter.select_rows(memory, [row])
 
 
 def _gradient_change(

@@ -28,6 +28,7 @@ CLIPPED = (
     "the gradient of a larger loss is not larger in proportion: something clips or normalises gradients inside the "
     "network, as a hook does"
 )
+NO_HOOK = "Remove the hook. Clip gradients, all together, before the optimiser's step, and scale learning rates there."
 CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
@@ -42,6 +43,9 @@ def gradient_exact(audit: AuditContext) -> Verdict:
     call, kinds = learning_call(audit, steps), [0, 1, 2]
     bound = call.precision.error
     gradients = call.gradients(call.loss())
+    if hooked := _changed_by_hooks(call, gradients):
+        text = f"{hooked}: the optimiser gets another gradient than the one of the loss"
+        return Verdict(False, None, bound, text, cause=hooked, notes=tuple(notes), fix=NO_HOOK)
     if missing := _without_gradient(call, gradients):
         return Verdict(False, None, bound, missing, cause=missing, notes=tuple(notes), fix=NO_GRADIENT)
     error = call.error(call.loss(), gradients=gradients)
@@ -84,6 +88,22 @@ def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dic
     if call.disproportion(call.loss(), gradients) > call.precision.error:
         return CLIPPED_CAUSE
     return pattern if pattern.startswith("the recurrent") else f"the gradient through time is changed: {pattern}"
+
+
+def _changed_by_hooks(call: LearningCall, gradients: dict[str, Tensor]) -> str:
+    """Which weights have a hook that changes their gradient."""
+    hooks = {
+        name: (p._backward_hooks, dict(p._backward_hooks)) for name, p in call.parameters().items() if p._backward_hooks
+    }
+    if not hooks:
+        return ""
+    for registered, _ in hooks.values():
+        registered.clear()
+    without = call.gradients(call.loss())
+    for registered, before in hooks.values():
+        registered.update(before)
+    changed = [name for name in hooks if gradient_difference({name: without[name]}, gradients) > FLOAT32_GRADIENT]
+    return f"a hook changes the gradient of {', '.join(changed[:5])}" if changed else ""
 
 
 def _without_gradient(call: LearningCall, gradients: dict[str, Tensor]) -> str:

@@ -150,15 +150,19 @@ def _reset_row(audit: AuditContext) -> Iterator[str]:
     """`reset_env_memory` forgets one row, and ignores unknown rows."""
     fresh = _next_outputs(audit, audit.adapter())
     undisturbed = _next_outputs(audit, _after_acting(audit)[0])
-    adapter, policy = _after_acting(audit)
-    policy.reset_env_memory(2)
-    policy.reset_env_memory(1_000_000)
-    seen = _next_outputs(audit, adapter)
-    bound, others = tolerance(undisturbed), torch.arange(audit.rows) != 2
-    if max_difference(seen[2], fresh[2]) > bound:
-        yield "after reset_env_memory(2), row 2 still remembers"
-    if max_difference(seen[others], undisturbed[others]) > bound:
-        yield "reset_env_memory(2) changes other rows"
+    bound = tolerance(undisturbed)
+    for row in (2, 0):  # 0 is false, where an id is asked for with `if env_id:`
+        adapter, policy = _after_acting(audit)
+        policy.reset_env_memory(row)
+        policy.reset_env_memory(1_000_000)
+        seen = _next_outputs(audit, adapter)
+        others = torch.arange(audit.rows) != row
+        if max_difference(seen[row], fresh[row]) > bound:
+            yield f"after reset_env_memory({row}), row {row} still remembers"
+            return
+        if max_difference(seen[others], undisturbed[others]) > bound:
+            yield f"reset_env_memory({row}) changes other rows"
+            return
 
 
 def _new_rows(audit: AuditContext) -> Iterator[str]:

@@ -40,6 +40,8 @@ class Rehearsal(NamedTuple):
     weights: float = 1.0  # factor
     updates: int = 0  # before the rehearsal
     memory: float = 1.0  # factor on the memory that the rehearsal begins with
+    repeated: bool = False  # many observations are those of the step before
+    zeros: bool = False  # many observations are all zeros, where the environment can give them
 
 
 class Outcome(NamedTuple):
@@ -70,7 +72,8 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
         references = {}
     acting, learning, bound = [], [], 0.0
     for rollout in range(way.rollouts):
-        adapter.begin_rollout()
+        if rollout or way.memory == 1.0:
+            adapter.begin_rollout()
         if adapter.resets_between_rollouts:
             for reference in references.values():
                 reference.reset()
@@ -146,6 +149,8 @@ def _sampled_rows(way: Rehearsal) -> list[int]:
 def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
     steps = way.horizon * way.segments + (way.warmup if rollout == 0 else 0)
     scenario = audit.scenario(80 + rollout, rows=way.rows, steps=steps, end_chance=way.ends)
+    if way.repeated or way.zeros:
+        scenario = _with_plain_observations(audit, way, scenario)
     if not way.ends:
         return scenario
     generator = audit.generator(180 + rollout)
@@ -162,6 +167,25 @@ def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
     else:
         truncateds &= ~dones
     return replace(scenario, dones=dones, truncateds=truncateds)
+
+
+def _with_plain_observations(audit: AuditContext, way: Rehearsal, scenario: Scenario) -> Scenario:
+    """Two of four steps, which random observations never are: the observation of the step before, or zeros."""
+    observations = scenario.observations.clone()
+    for step in range(1, scenario.steps):
+        if way.repeated and step % 4 == 1:
+            observations[:, step] = observations[:, step - 1]
+        if way.zeros and step % 4 == 3 and _has_zeros(audit):
+            observations[:, step] = 0
+    return replace(scenario, observations=observations)
+
+
+def _has_zeros(audit: AuditContext) -> bool:
+    """Zeros belong to the observation space. In tokens they would be a feature that need not exist."""
+    spaces = [part.space for part in audit.spec.all_parts]
+    return audit.spec.observation_kind != "tokens" and all(
+        bool((space.low <= 0).all() and (space.high >= 0).all()) for space in spaces
+    )
 
 
 def _order(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:

@@ -23,6 +23,7 @@ IN_TD = (
 )
 FARTHEST = 10_000  # the largest environment ids that are tried
 MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
+LARGE_MEMORY = 100.0  # which a policy may refuse with an error: as a position, for example
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
 
@@ -40,6 +41,8 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
     yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
     yield Rehearsal(4, 6, memory=10.0)
+    yield Rehearsal(4, 6, memory=LARGE_MEMORY)
+    yield Rehearsal(4, 8, repeated=True, zeros=True)
 
 
 class Fault(NamedTuple):
@@ -173,6 +176,8 @@ def _stored(audit: AuditContext) -> str:
     adapter = audit.adapter()
     play(adapter, audit.scenario(77, steps=6))
     memory = adapter.memory_numbers(audit.rows)
+    if memory is not None:
+        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
     numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
     if len(numbers) < MANY:
         return ""
@@ -186,7 +191,10 @@ def _stored(audit: AuditContext) -> str:
 
 
 def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
-    """An error is a fault, but not the refusal of an id beyond a table."""
+    """An error is a fault, but not the refusal of an id beyond a table, or of a memory that cannot be."""
+    if way.memory == LARGE_MEMORY:
+        notes.append(f"memory {LARGE_MEMORY:g} times as large is refused: {describe(error)}")
+        return None
     if way.far_ids and way.far_ids[-1] >= TABLE_LIMIT:
         within = tuple(first for first in way.far_ids if first < TABLE_LIMIT)
         try:
@@ -216,6 +224,10 @@ def _fix(fault: Fault) -> str:
     way, acting = fault.way, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
+    if way.repeated or way.zeros:
+        return (
+            "Treat an observation alike in acting and learning: do not take zeros for padding, or skip repeated ones."
+        )
     if way.updates:
         return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
     if way.minibatches == "one":

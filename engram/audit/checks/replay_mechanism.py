@@ -12,6 +12,7 @@ from engram.audit.memory_parts import memory_parts, noise_like
 from engram.audit.scenario import play
 
 LOOKED_AT = 24  # the longest segment in which every step is looked at
+COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
 STALE = "calls use a copy of the weights that was made before an update"
 
 
@@ -20,8 +21,10 @@ def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
     if way.updates:
         return STALE
     if way.far_ids:
-        return f"environment ids collide: rows with ids of {way.far_ids[0]} and more share the memory of others"
-    if way.slices:
+        return COLLIDE.format(way.far_ids[0])
+    if way.repeated or way.zeros:
+        return f"acting treats an observation differently that {_plain(way)}"
+    if way.slices and ("row_isolation" in audit.failed or not (way.ends or way.warmup > SHORT)):
         return "memory is kept by a row's position in the batch, not by its environment id"
     if way.warmup > SHORT:
         return _after_many_steps(audit, way.warmup)
@@ -30,6 +33,11 @@ def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
     if way.rows > 2:
         return f"with {way.rows} rows or more, rows lose their memory or share that of others"
     return "a row's outputs depend on more than its own observations since its episode began"
+
+
+def _plain(way: Rehearsal) -> str:
+    found = (way.repeated, "is the same as the one before"), (way.zeros, "is all zeros (padding?)")
+    return " or ".join(text for needed, text in found if needed)
 
 
 @torch.no_grad()
@@ -47,6 +55,10 @@ def _after_many_steps(audit: AuditContext, steps: int) -> str:
 
 def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     """Why learning in this rehearsal differs from acting that is right."""
+    if way.far_ids:
+        return COLLIDE.format(way.far_ids[0])
+    if way.repeated or way.zeros:
+        return f"learning or acting treats an observation differently that {_plain(way)}"
     before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
     if way.updates:
         return STALE

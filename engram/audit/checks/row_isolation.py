@@ -5,17 +5,15 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
+from engram.audit.checks.row_mechanism import LEAKS, acting_cause, learning_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
 from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import PlayedRollout, Scenario, play, random_observations, shuffled_slices
-
-FAR = 900  # ids of environments that are not in the scenario
-LEAKS = 4  # steps in which what one row sees could reach another
 
 
 def memory_used(audit: AuditContext) -> Verdict:
@@ -116,10 +114,10 @@ def row_isolation(audit: AuditContext) -> Verdict:
     fix, cause = "", ""
     if found[1] > bound:
         finding = _leak(leaks, "acting") + "; " + finding
-        cause = attempt(_acting_cause, audit, scenario)
+        cause = attempt(acting_cause, audit, scenario)
     elif found[2] > bound:
         finding = _leak(learning, "learning") + "; " + finding
-        cause = attempt(_learning_cause, audit, learning > bound)
+        cause = attempt(learning_cause, audit, learning > bound)
         fix = (
             "Rows and steps are mixed up: an LSTM takes [T, B, features]. From [B * T, features]: "
             "x.view(B, T, -1).transpose(0, 1), and back: y.transpose(0, 1).reshape(B * T, -1)."
@@ -127,85 +125,9 @@ def row_isolation(audit: AuditContext) -> Verdict:
     elif found[0] > bound:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
-        cause = attempt(_acting_cause, audit, scenario)
+        cause = attempt(acting_cause, audit, scenario)
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
-
-
-def _acting_cause(audit: AuditContext, scenario: Scenario) -> str:
-    """How rows reach one another in acting: not at all in whole batches, all of them, or some."""
-    leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAKS).with_starts())
-    own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
-    if 0 < int(own.sum()) < audit.rows:
-        lost = (~own).nonzero().flatten().tolist()
-        last = ", the last of the batch," if lost == [audit.rows - 1] else ""
-        return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
-    if not bool((leaks > bound)[others].any()):
-        return STARTS if _starts_leak(audit) else CALLS if _counts_calls(audit) else BY_BATCH
-    return _pattern(audit, (leaks > bound) & others, others)
-
-
-def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Tensor, float]:
-    """From row, to row: how far another past of one changes the last outputs of the other."""
-    base, leaks = play(audit.adapter(), scenario).numbers[:, -1], torch.zeros(audit.rows, audit.rows)
-    for row in range(audit.rows):
-        other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
-        leaks[row] = abs_difference(play(audit.adapter(), other).numbers[:, -1], base).amax(1)
-    return leaks, tolerance(base)
-
-
-def _starts_leak(audit: AuditContext) -> bool:
-    """Whether an episode start in one row changes the outputs of others, in whole batches."""
-    scenario = audit.scenario(19, steps=3)
-    flags = torch.zeros_like(scenario.dones)
-    flags[0, 1] = True
-    one, other = (play(audit.adapter(), each).numbers[1:] for each in (scenario, scenario.with_starts(dones=flags)))
-    return max_difference(one, other) > tolerance(one)
-
-
-def _counts_calls(audit: AuditContext) -> bool:
-    """Whether calls for other environments change outputs, whatever these environments show."""
-    scenario, outputs = audit.scenario(19, steps=3), []
-    for salt in (None, 20, 21):
-        adapter, seen = audit.adapter(), []
-        for step in range(scenario.steps):
-            if salt is not None:
-                play(adapter, audit.scenario(salt + 100 * step, rows=2, steps=1), ids=range(FAR, FAR + 2))
-            seen.append(adapter.act(scenario.batch(slice(0, audit.rows), step)).numbers())
-        outputs.append(torch.stack(seen, 1))
-    alone, one, other = outputs
-    bound = tolerance(alone)
-    return max_difference(alone, one) > bound and max_difference(one, other) <= bound
-
-
-def _learning_cause(audit: AuditContext, leaks: Tensor) -> str:
-    others = ~torch.eye(audit.rows, dtype=torch.bool)
-    segment, adapter = audit.segment(17, steps=1), audit.adapter()
-    observations = segment.observations.clone()
-    observations[0] = random_observations(audit.spec, (1, 1), audit.generator(18))[0]
-    changed = adapter.learn(replace(segment, observations=observations)).numbers()
-    base = adapter.learn(segment).numbers()
-    if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
-        return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
-    if not bool(leaks.diagonal().all()):
-        source, target = (leaks & others).nonzero()[0].tolist()
-        return f"in learning, rows are permuted: row {target} gets what belongs to row {source}"
-    return f"in learning, {_pattern(audit, leaks & others, others, 'gets outputs that are computed from')}"
-
-
-def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
-    """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
-    source, target = leaks.nonzero()[0].tolist()
-    if int(leaks.sum()) <= int(others.sum()) // 2:
-        return f"row {target} {reads} row {source}"
-    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
-    return f"rows are mixed by {by}"
-
-
-STARTS = "an episode start in one row changes the outputs of other rows"
-CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
-BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
 
 
 def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:

@@ -17,6 +17,8 @@ def smallest(way: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
     changes: tuple[dict[str, Any], ...] = (
         {"updates": 0, "weights": 1.0},
         {"memory": 1.0},
+        {"repeated": False},
+        {"zeros": False},
         {"far_ids": ()},
         {"repeats": 1},
         {"minibatches": "all"},
@@ -43,7 +45,7 @@ def _small(way: Rehearsal) -> Iterator[Rehearsal]:
     plain = Rehearsal(
         min(way.rows, 4), min(way.horizon, 4), weights=way.weights, updates=way.updates, memory=way.memory
     )
-    if way.far_ids or way.memory != 1.0:
+    if way.far_ids or way.memory != 1.0 or way.repeated or way.zeros:
         return
     few, steps = min(way.rows, 8), way.warmup + way.horizon * way.segments * way.rollouts
     ended = plain._replace(rows=few, horizon=min(way.horizon, 6), ends=0.2)
@@ -97,6 +99,10 @@ def conditions(way: Rehearsal, kind: Kind) -> list[str]:
         found.append(f"after {way.updates} updates")
     if way.memory != 1.0:
         found.append(f"when memory has grown {way.memory:g} times as large")
+    if way.repeated:
+        found.append("where an observation is the same as the one before")
+    if way.zeros:
+        found.append("where an observation is all zeros")
     if way.far_ids:
         found.append(f"with environment ids of {way.far_ids[0]} and more beside ids from 0")
     if way.rows > (3 if way.slices or way.ends else 2):

@@ -1,9 +1,10 @@
-"""Right designs whose memory is of a rare kind: a clock, steps of a staircase, none at all."""
+"""Right designs whose memory is of a rare kind: a clock, counts, steps of a staircase, none at all."""
 
 import torch
 from audit.broken.wrapper import Small
 from audit.designs.base import Design
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class OnlyAClock(Design):
@@ -56,6 +57,30 @@ class BesideTheWrapper(Small):
         return self.forward_training(td, action, logits, value)
 
 
+class Histogram(Design):
+    """Counts how often each feature was the largest: whole numbers, without a gradient."""
+
+    def build(self):
+        self.mix = nn.Linear(2 * self.features, self.hidden)
+
+    def blank(self, rows):
+        return (torch.zeros(rows, self.features, dtype=torch.long),)
+
+    def step(self, x, memory):
+        counts = memory[0] + nn.functional.one_hot(x.argmax(-1), self.features)
+        return self.mix(torch.cat([x, counts.to(x.dtype) / 10], -1)).tanh(), (counts,)
+
+
+class Recomputed(Design):
+    """Learning keeps no activations, and computes each step again in the backward pass."""
+
+    def step(self, x, memory):
+        if not torch.is_grad_enabled():
+            return super().step(x, memory)
+        h, c = checkpoint(lambda x, *memory: self.cell(x, memory), x, *memory, use_reentrant=False)
+        return h, (h, c)
+
+
 class NoMemory(nn.Module):
     """A feed-forward policy that says so."""
 
@@ -73,4 +98,12 @@ class NoMemory(nn.Module):
         return self.actor(obs), self.critic(obs), state
 
 
-RIGHT_RARE = [OnlyAClock, QuantisedStraightThrough, PreviousActionAndReward, BesideTheWrapper, NoMemory]
+RIGHT_RARE = [
+    OnlyAClock,
+    QuantisedStraightThrough,
+    PreviousActionAndReward,
+    BesideTheWrapper,
+    Histogram,
+    Recomputed,
+    NoMemory,
+]
