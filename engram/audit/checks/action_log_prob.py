@@ -31,7 +31,7 @@ def action_log_prob(audit: AuditContext) -> Verdict:
         measured, texts = _of_the_action(audit, _joined(acted))
         problems += [f"acting: {text}" for text in texts]
         sharper = (_act(audit, *factors) for factors in SHARPER)
-        problems += next((found for each in chain([acted], sharper) if (found := list(_drawn(audit, each)))), [])
+        problems += next((odd for each in chain([acted], sharper) if (odd := list(_drawn(audit, each)))), [])
         if not audit.learning_error:
             found, texts = _in_learning(audit)
             measured = max(measured, found)

@@ -46,7 +46,8 @@ def determinism(audit: AuditContext) -> Verdict:
 
 def _shared_by_copies(audit: AuditContext) -> str:
     """Whether what one copy plays changes the outputs of another, but not once that one is reset."""
-    scenario, outputs = audit.scenario(93, steps=3), []
+    scenario = audit.scenario(93, steps=3)
+    outputs: list[Tensor] = []
     for other, reset in ((False, True), (False, True), (True, False)):
         if other:
             play(audit.adapter(), audit.scenario(86, steps=3))
