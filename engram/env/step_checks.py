@@ -1,5 +1,6 @@
 """Checks of what an environment returns from `reset` and `step`: what is wrong with it, in one sentence."""
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -127,6 +128,8 @@ def check_reward(value: Any) -> None:
         raise MisfitError("the reward is missing or None, expected a number")
     if not isinstance(value, NUMBERS) and not isinstance(value, np.ndarray):
         raise MisfitError(f"the reward is {value!r}, expected a number")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise MisfitError("the reward is an integer beyond the largest float")
 
 
 def as_rewards(rewards: Sequence[Any]) -> np.ndarray:

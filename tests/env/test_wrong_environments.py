@@ -75,6 +75,7 @@ def test_the_environments_below_are_right_until_they_are_changed() -> None:
         (1, None, "the reward is missing or None"),
         (1, "1.0", "the reward is '1.0', expected a number"),
         (1, np.zeros(1), r"the reward is an array of shape \(1,\)"),
+        (1, 10**400, "the reward is an integer beyond the largest float"),
         (4, None, "the info is None, expected a dict"),
         (4, [1], r"the info is \[1\], expected a dict"),
         (0, None, "the observation is None"),

@@ -131,15 +131,23 @@ def test_a_damaged_checkpoint_is_skipped_unless_it_was_named(tmp_path, source, m
     assert str(newest.path) in said[0]
 
 
-def test_thousands_of_unreadable_checkpoints_take_few_lines(tmp_path, source, monkeypatch) -> None:
+def test_hundreds_of_unreadable_checkpoints_take_few_lines(tmp_path, source, monkeypatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(origin.log, "warning", lambda text, *values: said.append(text % values))
     run = shutil.copytree(source / "recall", tmp_path / "run")
-    for epoch in range(100, 2100):
+    for epoch in range(100, 1000):
         (run / "checkpoints" / f"epoch_{epoch}").mkdir()
     find_checkpoint(run, "checkpoint")
     assert len(said) == 7
-    assert said[-1] == "1,994 more checkpoints are not readable"
+    assert said[-1] == "894 more checkpoints are not readable"
+
+
+def test_thousands_of_unreadable_checkpoints_are_refused_soon(tmp_path, source) -> None:
+    run = shutil.copytree(source / "recall", tmp_path / "run")
+    for epoch in range(100, 1200):
+        (run / "checkpoints" / f"epoch_{epoch}").mkdir()
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        find_checkpoint(run, "checkpoint")
 
 
 def test_if_no_checkpoint_is_readable_a_readable_best_is_suggested(tmp_path, source) -> None:
