@@ -147,10 +147,10 @@ def _first_frame(words: Sequence[str]) -> list[str]:
     inside = max(min(get_terminal_size().columns, PANEL_WIDTH) - 2, 20)
     run = [word.removeprefix("run=") for word in words if word.startswith("run=")]
     title = _cut(" ".join(["engram", *run[-1:]]), inside - 3)
-    text = _cut(" ".join(["loading", *(word for word in words if not word.startswith("run="))]), inside - 4)
+    text = _cut(" ".join(["loading", *(word for word in words if not word.startswith("run=")), "…"]), inside - 2)
     return [
         f"╭─ {title} {'─' * (inside - 3 - len(title))}╮",
-        f"│ {text + ' …':<{inside - 1}}│",
+        f"│ {text:<{inside - 1}}│",
         f"╰{'─' * inside}╯",
         "",
     ]

@@ -34,7 +34,7 @@ class Terminal(io.TextIOWrapper):
     [
         ([], "engram ─", "loading …"),
         (["env=recall", "run=first", "seed=2"], "engram first ─", "loading env=recall seed=2 …"),
-        (["run=" + "a" * 200, "b" * 200, "\x1b[2J", "ö"], f"engram {'a' * 67}… ╮", f"loading {'b' * 65}… … "),
+        (["run=" + "a" * 200, "b" * 200, "\x1b[2J", "ö"], f"engram {'a' * 67}… ╮", f"loading {'b' * 67}… │"),
     ],
 )
 def test_a_terminal_shows_run_and_settings_before_anything_heavy_is_imported(words, title, text, monkeypatch):
