@@ -103,7 +103,9 @@ def _words(fault: str) -> tuple[str, ...]:
 
 def _outcome(jobs: Sequence[Job], row: Any, failures: dict[str, str]) -> Outcome:
     fault = next(fault for fault in FAULTS if jobs[0].words[0] == _words(fault)[0])
-    errors = [f"{failures[job.name]} (after {_steps(job):,} steps)" for job in jobs if job.name in failures]
+    errors = [
+        f"{failures[job.name].partition('. ')[0]} (after {_steps(job):,} steps)" for job in jobs if job.name in failures
+    ]
     records = [record for job in jobs for record in _records(job)]
     first = next((record["steps"] for record in _records(jobs[0]) if record["memory/replay_error"] > BOUND), None)
     solved = "" if row is None or row.goal is None else str(sum(run.reached is not None for run in row.runs))
