@@ -87,7 +87,7 @@ def test_a_measured_run_notes_the_memory_and_seconds_of_each_epoch() -> None:
     record = {"steps": 32, "return": None, "process/megabytes": 200.0, "time/steps_per_second": 64.0}
     train.MeterDisplay(meter).update(record)
     assert notes == [("megabytes", 200.0), ("seconds", 0.5)]
-    meter.iteration.assert_called_once_with(32, None)
+    meter.iteration.assert_called_once_with(32, None, None)
 
 
 def test_a_result_is_printed_and_written_to_the_given_file(capsys, tmp_path) -> None:
