@@ -11,11 +11,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+
+import psutil
 
 from engram.training.stop_signals import Terminated
 
@@ -85,6 +87,7 @@ class RunPool:
             _ask_to_stop(process, kind)
         for process in processes:
             process.join(GRACE_SECONDS)
+            _wait_until_ended(process.pid)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -105,6 +108,14 @@ def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseEx
         os.kill(process.pid, signal.SIGUSR1)
     else:
         process.terminate()
+
+
+def _wait_until_ended(pid: int | None) -> None:
+    """If the server that forks runs was stopped too, joining a run returns at once, while it saves its checkpoint."""
+    with suppress(psutil.NoSuchProcess):
+        process, deadline = psutil.Process(pid), time.monotonic() + GRACE_SECONDS
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def _run(train: Train, words: list[str], output: str) -> None:
