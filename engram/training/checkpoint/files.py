@@ -43,7 +43,7 @@ MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
 MAX_VALUES = 10_000  # of a list or mapping that is validated
-MAX_UNREADABLE = 1000  # checkpoints to try; more take seconds
+MAX_UNREADABLE = 1000  # checkpoints with a manifest to try; more take seconds
 SHOWN = 6  # mismatched tensors or unreadable checkpoints to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
@@ -124,9 +124,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest intact checkpoint of a run's `directory`, and the problems of newer ones. Tries the newest 1,000."""
+    """The newest intact checkpoint of a run's `directory`, and the problems of newer ones.
+
+    Tries the newest 1,000 that have a manifest. Those without one cost little to pass over, so they do not count.
+    """
     problems: list[str] = []
-    for path in list_checkpoints(directory)[: -MAX_UNREADABLE - 1 : -1]:
+    tried = 0
+    for path in reversed(list_checkpoints(directory)):
+        if not os.path.isfile(path / MANIFEST):
+            problems.append(f"{path}: no {MANIFEST}")
+            continue
+        if tried == MAX_UNREADABLE:
+            problems.append(f"{path} and older ones were not tried")
+            break
+        tried += 1
         try:
             require_inside(path, directory.parent)
             return load_checkpoint(path), problems

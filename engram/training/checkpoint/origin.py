@@ -102,7 +102,8 @@ def _newest(directory: Path, option: str, with_best: str, without: str) -> Check
     checkpoint, problems = load_latest(where)
     if problems and checkpoint is None:
         instead = with_best.format(best=where / BEST) if _is_readable(where / BEST) else without
-        raise UserError(f"{option}none of the checkpoints in {where} is readable ({problems[0]}): {instead}")
+        reasons = "; … ".join(dict.fromkeys((problems[0], problems[-1])))
+        raise UserError(f"{option}none of the checkpoints in {where} is readable ({reasons}): {instead}")
     for problem in problems[:SHOWN]:
         log.warning("checkpoint not readable, using the one before: %s", problem)
     if len(problems) > SHOWN:

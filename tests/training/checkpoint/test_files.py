@@ -116,6 +116,27 @@ def test_a_failed_save_keeps_the_last_checkpoint_and_leaves_no_files(tmp_path, m
     assert load_latest(tmp_path)[0] is not None
 
 
+def test_checkpoints_without_a_manifest_do_not_hide_an_older_one_however_many_there_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_UNREADABLE", 2)
+    save(tmp_path, 1)
+    for epoch in range(2, 9):
+        (tmp_path / f"epoch_{epoch:06d}").mkdir()
+    loaded, problems = load_latest(tmp_path)
+    assert loaded is not None
+    assert (loaded.path.name, len(problems)) == ("epoch_000001", 7)
+
+
+def test_only_so_many_checkpoints_with_a_manifest_are_tried(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_UNREADABLE", 2)
+    for epoch in (1, 2, 3, 4):
+        save(tmp_path, epoch)
+    for epoch in (2, 3, 4):
+        damage(tmp_path / f"epoch_{epoch:06d}")
+    loaded, problems = load_latest(tmp_path)
+    assert loaded is None
+    assert problems[-1].endswith("epoch_000002 and older ones were not tried")
+
+
 def test_leftovers_of_a_killed_save_are_deleted_and_never_loaded(tmp_path) -> None:
     (tmp_path / ".writing_000001").mkdir()
     assert load_latest(tmp_path) == (None, [])

@@ -142,11 +142,19 @@ def test_hundreds_of_unreadable_checkpoints_take_few_lines(tmp_path, source, mon
     assert said[-1] == "894 more checkpoints are not readable"
 
 
-def test_thousands_of_unreadable_checkpoints_are_refused_soon(tmp_path, source) -> None:
+def test_an_intact_checkpoint_is_found_below_more_than_a_thousand_empty_ones(tmp_path, source) -> None:
     run = shutil.copytree(source / "recall", tmp_path / "run")
     for epoch in range(100, 1200):
         (run / "checkpoints" / f"epoch_{epoch}").mkdir()
-    with pytest.raises(UserError, match="none of the checkpoints"):
+    assert int(find_checkpoint(run, "checkpoint").path.name[6:]) < 100
+
+
+def test_more_than_a_thousand_damaged_checkpoints_are_refused_soon(tmp_path, source) -> None:
+    run = shutil.copytree(source / "recall", tmp_path / "run")
+    for epoch in range(100, 1200):
+        (run / "checkpoints" / f"epoch_{epoch}").mkdir()
+        (run / "checkpoints" / f"epoch_{epoch}" / "manifest.json").touch()
+    with pytest.raises(UserError, match="none of the checkpoints .*epoch_199 and older ones were not tried"):
         find_checkpoint(run, "checkpoint")
 
 
