@@ -253,7 +253,8 @@ def _draw(panel: "Axes", chart: Chart, labels: Sequence[str]) -> None:
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     panel.tick_params(labelsize=7)
-    if chart.lowest is not None:
-        panel.set_ylim(bottom=max(chart.lowest, panel.get_ylim()[0]))
+    lowest = 0.0 if all((curve.low >= 0).all() for curve in chart.curves) else chart.lowest
+    if lowest is not None and not chart.logarithmic:
+        panel.set_ylim(bottom=max(lowest, panel.get_ylim()[0]))
     panel.grid(alpha=0.25, linewidth=0.5)
     panel.spines[["top", "right"]].set_visible(False)

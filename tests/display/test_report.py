@@ -8,6 +8,7 @@ import pytest
 from support import browser
 
 from engram.display.report import ReportFacts, RunRow, charts, phase_share, report_page
+from engram.display.report import _draw as draw_png
 from engram.stored.metrics import Columns
 
 
@@ -142,6 +143,24 @@ def test_the_page_fits_and_its_charts_answer_to_pointer_and_keyboard(written, wi
         before = shown.find_element(By.ID, "theme").text
         shown.find_element(By.TAG_NAME, "body").send_keys("t")
         assert shown.find_element(By.ID, "theme").text != before
+
+
+def test_zeros_are_drawn_at_the_bottom_of_their_axis(written):
+    with browser.opened(written) as shown:
+        plot = "document.querySelector(\"[data-metric='memory/replay_error']\")"
+        shown.execute_script(f"{plot}.scrollIntoView()")
+        wait_for(shown, f"return {plot}._fullLayout?.yaxis?.range")
+        assert shown.execute_script(f"return {plot}._fullLayout.yaxis.range[0]") == 0
+
+
+def test_zeros_are_drawn_at_the_bottom_of_pictures_for_papers():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    (_, errors) = charts([[run(**{"memory/replay_error": 0.0})]])
+    panel = Figure().subplots()
+    draw_png(panel, errors, [""])
+    assert panel.get_ylim()[0] == 0
 
 
 def wait_for(shown, condition: str) -> None:

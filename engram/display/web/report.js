@@ -54,7 +54,9 @@ function layout(chart) {
   const grid = { gridcolor: colour("line"), zerolinecolor: colour("line"), color: colour("soft"), automargin: true };
   const type = chart.logarithmic ? "log" : "linear";
   const tickformat = chart.percent ? ".0%" : undefined;
-  const range = chart.lowest !== null && lowestOf(chart) < chart.lowest ? [chart.lowest, 1.05] : undefined;
+  const lowest = lowestOf(chart);
+  const range = chart.lowest !== null && lowest < chart.lowest ? [chart.lowest, 1.05] : undefined;
+  const rangemode = lowest >= 0 ? "nonnegative" : "normal"; // else zeros alone are drawn from -1 to 1
   const exponents = { exponentformat: chart.logarithmic ? "power" : "SI" };
   return {
     ...marks(chart),
@@ -63,7 +65,7 @@ function layout(chart) {
     font: { family: "system-ui, sans-serif", size: 11, color: colour("ink") },
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink"), size: 12 } },
     xaxis: { ...grid, title: { text: "steps", font: { size: 11 }, standoff: 4 }, exponentformat: "SI", hoverformat: ",.0f", nticks: 6 },
-    yaxis: { ...grid, type, range, tickformat, ...exponents, hoverformat: chart.percent ? ".1%" : ".4~g", nticks: 6 },
+    yaxis: { ...grid, type, range, rangemode, tickformat, ...exponents, hoverformat: chart.percent ? ".1%" : ".4~g", nticks: 6 },
   };
 }
 
