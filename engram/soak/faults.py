@@ -69,7 +69,10 @@ def _signal(number: signal.Signals) -> Callable[[Trial, Disk, random.Random], No
 def _fill_disk(trial: Trial, disk: Disk, chance: random.Random) -> None:
     disk.fill(trial.pid)
     time.sleep(chance.uniform(*FULL_SECONDS))
+    written = len(trial.epochs())
     disk.free(trial.pid)
+    while len(trial.epochs()) == written and trial.wait(0.01) is None:
+        pass  # until metrics have caught up: they tell how far the run is
 
 
 def _damage_checkpoint(trial: Trial, disk: Disk, chance: random.Random) -> None:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +52,28 @@ def test_an_undisturbed_run_that_fails_is_a_broken_promise(tmp_path: Path, monke
     monkeypatch.setattr("engram.soak.soak._Soak._round", lambda self, *_: self.report.rounds.append(None))
     report = soak(Plan(0, 1, 1, tmp_path / "x"), fake_training(3), print)
     assert report.promises_broken() == ["an undisturbed run ended with code 3: no output"] * 2
+
+
+class CatchingUp:
+    """A run whose metrics are written again only some time after the disk has room."""
+
+    def __init__(self) -> None:
+        self.pid, self.lines, self.checks = 0, 3, 0
+
+    def epochs(self) -> list[int]:
+        return [0] * self.lines
+
+    def wait(self, seconds: float) -> None:
+        self.checks += 1
+        if self.checks == 5:
+            self.lines = 20
+
+
+def test_after_a_full_disk_the_next_fault_waits_for_the_metrics(monkeypatch) -> None:
+    monkeypatch.setattr("engram.soak.faults.FULL_SECONDS", (0, 0))
+    trial = CatchingUp()
+    EXACT["full disk"].inject(trial, SimpleNamespace(fill=id, free=id), Random(1))  # type: ignore[arg-type]
+    assert trial.lines == 20
 
 
 def test_processes_that_a_run_leaves_behind_are_found_and_ended(tmp_path: Path, monkeypatch) -> None:
