@@ -95,7 +95,7 @@ class Course:
     def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
         """Whether two means differ by more than chance. `epochs`: those of the shorter one; 0: a tenth of the run."""
         width = max(epochs or FIRST * len(self.returns.mean), 1.0)
-        error = max(self.noise * math.sqrt(2 / width), 1e-9)
+        error = max(self.noise * math.sqrt(2 / width), 1e-9 * max(abs(high), abs(low)))
         return high - low > max(CERTAIN * error, GAIN * self.range)
 
     def mean(self, name: str, start: float = 0.0, end: float = 1.0) -> float | None:

@@ -15,6 +15,7 @@ BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging
 # The first cause explains the others and all symptoms, so it is the only one that is reported.
 CAUSES: tuple[Rule, ...] = (
     environment.same_return,
+    environment.tiny_returns,
     environment.large_observation,
     environment.tiny_observation,
     rules.rate_ends_early,
@@ -34,6 +35,7 @@ SINCE: dict[Rule, float] = {
     environment.no_episode_ended: 0.25,
     environment.unchanging_observation: 0.1,
     environment.same_return: 0.25,
+    environment.tiny_returns: 0.25,
     environment.large_observation: 0.25,
     rules.rate_ends_early: 0.25,
     rules.still_policy: 0.25,
@@ -106,7 +108,8 @@ def _without_findings(course: Course, setup: Setup) -> Diagnosis:
     if is_solved(course, setup):
         return Diagnosis("healthy", f"Nothing found: the return is {course.last:.4g}, near the best possible.", [])
     unknown = f"Unknown: the return goes {levels}, and nothing was found that explains it."
-    return Diagnosis("unknown", f"{unknown}{_about_memory(course, setup)} Next: {ADVICE}.", [])
+    remarks = environment.about_masks(course) + _about_memory(course, setup)
+    return Diagnosis("unknown", f"{unknown}{remarks} Next: {ADVICE}.", [])
 
 
 def _shorter_episodes(course: Course) -> str:

@@ -9,6 +9,7 @@ SOME_EPISODES = 20
 MANY_STEPS = 10_000  # without the end of an episode
 LARGE_VALUE = 1000.0  # of an observation that no one normalises
 TINY_VALUE = 1e-3
+TINY_RETURN = 1e-6
 SLOW_FRACTION = 0.8  # of the time
 
 
@@ -17,7 +18,7 @@ def same_return(course: Course, setup: Setup) -> Finding | None:
     if course.episodes < MANY_EPISODES or not len(returns.steps):
         return None
     value = float(returns.mean[0])
-    if course.range > 1e-6 * max(1.0, abs(value)) or (setup.goal is not None and value >= setup.goal):
+    if course.range > 1e-6 * abs(value) or (setup.goal is not None and value >= setup.goal):
         return None
     if value == 0:
         return Finding(
@@ -25,14 +26,39 @@ def same_return(course: Course, setup: Setup) -> Finding | None:
             f"all {course.episodes:,} episodes returned 0",
             "Without a reward nothing tells good actions from bad ones.",
             "an easier version of the task, rewards on the way to the goal, more exploration (trainer.ppo.ent_coef), "
-            "or longer episodes. engram check-env shows the rewards of random actions.",
+            f"or longer episodes. engram check-env shows the rewards of random actions.{about_masks(course)}",
         )
     return Finding(
         "Advantages all alike",
         f"all {course.episodes:,} episodes returned exactly {value:.6g}",
         "Nothing that the agent does changes its return, so no action is better than another.",
         "a reward that depends on what the agent does. If episodes always reach their step limit, the goal may be out "
-        "of reach: raise the limit, or reward the way to it.",
+        f"of reach: raise the limit, or reward the way to it.{about_masks(course)}",
+    )
+
+
+def tiny_returns(course: Course, _: Setup) -> Finding | None:
+    returns = course.returns
+    if course.episodes < MANY_EPISODES or not len(returns.steps) or course.range > TINY_RETURN:
+        return None
+    low, high = returns.low.min(), returns.high.max()
+    return Finding(
+        "Rewards are tiny",
+        f"the mean returns of all epochs lie between {low:.6g} and {high:.6g}",
+        "Such differences are lost in rounding, so good actions look like bad ones.",
+        "larger rewards: env.reward_scale.",
+    )
+
+
+def about_masks(course: Course) -> str:
+    """A remark if some actions are never allowed. It may be meant so, which is why it is no finding."""
+    masked = course.columns["observation/masked_actions"]
+    never = int(masked.low.min()) if len(masked.steps) else 0
+    if never < 1:
+        return ""
+    return (
+        f" The action mask forbids at least {never} action{'s' * (never > 1)} in every step that was looked at: if "
+        "that is not meant, check the mask."
     )
 
 

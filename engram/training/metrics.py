@@ -19,6 +19,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.observations import unpack
 from engram.env.block import Episodes
+from engram.env.parts import ACTION_MASK
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, learnable
 from engram.training.storage import LineFile
@@ -198,7 +199,7 @@ def _epoch_of(line: bytes) -> float:
 
 
 def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
-    """How often observations change, and the largest value that reaches the policy without normalisation.
+    """How often observations change, the largest value that reaches the policy without normalisation, and masks.
 
     Of a sample of this rank's segments: a diagnosis needs no more.
     """
@@ -208,6 +209,7 @@ def observation_record(agent: MettaAgent, experience: Experience, normalized: bo
     found = {
         "observation/changes": changes(sample["env_obs"], sample["starts"] | ~learnable(sample)),
         "observation/largest": _largest(agent, sample["env_obs"], normalized),
+        "observation/masked_actions": _masked_actions(agent, sample["env_obs"]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -226,3 +228,9 @@ def _largest(agent: MettaAgent, observations: Tensor, normalized: bool) -> float
     parts = unpack(agent.env_spec, observations).items()
     sizes = [part.abs().amax().item() for name, part in parts if part.is_floating_point() and name not in covered]
     return max(sizes, default=None)
+
+
+def _masked_actions(agent: MettaAgent, observations: Tensor) -> int | None:
+    """The number of actions that the mask allows in no step; None without a mask."""
+    mask = unpack(agent.env_spec, observations).get(ACTION_MASK)
+    return None if mask is None else int((~mask.bool().flatten(0, 1).any(0)).sum())

@@ -71,6 +71,13 @@ def test_a_run_with_a_fault_is_told_which(name, tmp_path):
     assert expected in [finding.name for finding in diagnosis.findings], diagnosis
 
 
+def test_an_action_that_is_never_allowed_is_mentioned(tmp_path):
+    diagnosis, _ = diagnosis_of(tmp_path, "masked", 20, [CORRIDOR, "env.kwargs.fault=right is masked"])
+    (finding,) = diagnosis.findings
+    assert finding.name == "No reward ever seen"
+    assert "forbids at least 1 action in every step" in finding.advice
+
+
 def test_a_fault_is_told_once_while_the_run_trains(tmp_path):
     _, messages = diagnosis_of(tmp_path, "zero", 20, [CORRIDOR, "env.kwargs.fault=no reward"])
     assert len([message for message in messages if message.startswith("No reward ever seen: all ")]) == 1

@@ -82,6 +82,22 @@ def test_a_run_that_begins_solved_is_healthy():
     assert diagnose(Columns(records(lambda epoch: 1.0, **SOLVED)), MEMORY_TASK).verdict == "healthy"
 
 
+@pytest.mark.parametrize("returns", [flat, lambda epoch: 0.0])
+def test_actions_that_are_never_allowed_are_mentioned_if_nothing_is_learned(returns):
+    def told(returns, **changes) -> str:
+        diagnosis = diagnose(Columns(records(returns, **changes)), SETUP)
+        return " ".join([diagnosis.summary, *(finding.advice for finding in diagnosis.findings)])
+
+    masked = {"observation/masked_actions": lambda epoch: 2 + epoch % 2}
+    assert "forbids at least 2 actions in every step" in told(returns, **masked)
+    assert "mask" not in told(rising, **masked)
+    assert "mask" not in told(returns, **{"observation/masked_actions": lambda epoch: epoch % 2})
+
+
+def test_tiny_rewards_that_are_learned_nevertheless_are_healthy():
+    assert names(lambda epoch: 1e-12 * rising(epoch)) == []
+
+
 def test_a_run_that_does_not_learn_for_no_known_reason_is_unknown():
     diagnosis = diagnose(Columns(records(flat)), SETUP)
     assert (diagnosis.verdict, diagnosis.findings) == ("unknown", [])
@@ -132,6 +148,7 @@ def test_shorter_episodes_with_negative_returns_are_mentioned():
     [
         ("No reward ever seen", lambda epoch: 0.0, SETUP, {}),
         ("Advantages all alike", lambda epoch: -200.0, SETUP, {}),
+        ("Rewards are tiny", lambda epoch: 1e-12 * flat(epoch), SETUP, {}),
         ("The policy does not move", flat, SETUP, {"loss/kl": 1e-9, "loss/clip_fraction": 0.0}),
         (
             "Learning rate near 0",

@@ -25,7 +25,7 @@ class Corridor(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.cell, self.steps = 1, 0
-        return self._observation(), {}
+        return self._observation(), self._info()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         if self.fault == "actions are ignored":
@@ -35,7 +35,11 @@ class Corridor(gymnasium.Env):
         self.cell = min(CELLS - 1, max(0, self.cell + (1 if action else -1)))
         ended = self.cell == CELLS - 1 and self.fault != "same return"
         limited = self.steps >= LIMIT and self.fault != "never ends"
-        return self._observation(), self._reward(ended, action), ended and self.fault != "never ends", limited, {}
+        reward, terminated = self._reward(ended, action), ended and self.fault != "never ends"
+        return self._observation(), reward, terminated, limited, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([1, 0], np.int8)} if self.fault == "right is masked" else {}
 
     def _observation(self) -> np.ndarray:
         observation = np.zeros(CELLS, np.float32)
