@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 TORCH = "torch==2.13.*"  # the same for all
+TASKS = ("--no-deps", "popgym==1.0.7", "minigrid==3.2.0", "pygame-ce==2.5.*")
 NO_CUDA = "/usr/bin:/bin"  # with nvcc in the path, a CPU build would look for CUDA libraries
 
 
@@ -42,6 +43,7 @@ PEERS: dict[str, Peer] = {
             ("gymnasium>=1.2,<2", "pettingzoo", "psutil", "rich", "rich_argparse", "shimmy", "imageio"),
             ("heavyball", "pyro-ppl", "nvidia-ml-py", "mettagrid==0.26.22"),
             ("--no-deps", "gym==0.23"),
+            TASKS,
         ),
         # Built without its games, which download libraries; setup.py then misses a variable.
         PatchedSource(
@@ -54,7 +56,9 @@ PEERS: dict[str, Peer] = {
         {"NO_OCEAN": "1", "PATH": NO_CUDA},
         resets="never",
     ),
-    "rl_games": Peer("rl_games", "run_rl_games.py", ("cartpole",), ((TORCH, "rl-games==1.6.5", "gymnasium>=1.2,<2"),)),
+    "rl_games": Peer(
+        "rl_games", "run_rl_games.py", ("cartpole",), ((TORCH, "rl-games==1.6.5", "gymnasium>=1.2,<2"), TASKS)
+    ),
     "sb3_contrib": Peer(
         "sb3-contrib RecurrentPPO",
         "run_sb3_contrib.py",

@@ -32,15 +32,18 @@ ENGRAM = "engram"
 TRAINING, GREEDY = 2, 3  # in a point of a curve
 EVALUATED = {ENGRAM, "sb3_zoo"}  # greedily while they train
 OUT = Path("bench-results/solve")
-ZOO = {"control/CartPole", "control/Pendulum", "control/MountainCarContinuous"}  # with settings of rl-zoo
 RACERS = ("pufferlib", "rl_games")  # with the settings of the race on CartPole, where these are not given:
+SMALL_REWARDS: dict[str, Any] = {"reward_scale": 1.0}  # an episode's are at most 1
 RACERS_SETTINGS: dict[str, dict[str, Any]] = {  # the discount is rl-zoo's; PufferLib clamps rewards to 1
     "control/CartPole": {},
+    "popgym/PositionOnlyCartPoleEasy": SMALL_REWARDS,
+    "popgym/RepeatPreviousEasy": SMALL_REWARDS,
+    "minigrid/MemoryS7": SMALL_REWARDS,
     "control/Pendulum": {"gamma": 0.9, "ent_coef": 0.0, "reward_scale": 0.06, "normalize": True},
     "control/MountainCarContinuous": {"gamma": 0.9999, "ent_coef": 0.004, "reward_scale": 0.1, "normalize": True},
 }
-TASKS = {task: [ENGRAM, "sb3_zoo", *RACERS] for task in sorted(ZOO)}
-TITLES = {ENGRAM: "Engram", "sb3_zoo": "sb3-contrib, rl-zoo's settings"} | {name: PEERS[name].title for name in RACERS}
+TASKS = {task: [ENGRAM, "sb3_zoo", *RACERS] for task in sorted(RACERS_SETTINGS)}
+TITLES = {ENGRAM: "Engram", "sb3_zoo": "sb3-contrib"} | {name: PEERS[name].title for name in RACERS}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""Gymnasium's control tasks with velocities masked to 0, and the returns of recent episodes."""
+"""Tasks as vectors: control tasks with velocities masked to 0, others flattened; and the returns of recent episodes."""
 
 from collections import deque
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import FlattenObservation
 from meter import options
 
 VELOCITIES = {"CartPole-v1": [1, 3], "Pendulum-v1": [2], "MountainCarContinuous-v0": [1], "Acrobot-v1": [4, 5]}
@@ -15,31 +16,46 @@ def recent_return() -> float | None:
     return float(np.mean(RECENT)) if len(RECENT) == RECENT.maxlen else None
 
 
-class MaskedControl(gymnasium.Wrapper):
+def make(name: str) -> gymnasium.Env:
+    """Observations are vectors: symbols become one-hots, MiniGrid's view a list of its numbers."""
+    env = gymnasium.make(name)
+    if "MiniGrid" in name:
+        from minigrid.wrappers import ImgObsWrapper
+
+        env = ImgObsWrapper(env)
+    space = env.observation_space
+    return env if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 else FlattenObservation(env)
+
+
+class VectorTask(gymnasium.Wrapper):
     """Environments for evaluation do not count as recent episodes."""
 
     def __init__(self, name: str, reward_scale: float = 1.0, counted: bool = True) -> None:
-        super().__init__(gymnasium.make(name))
+        super().__init__(make(name))
         self._scale, self._counted, self._return = reward_scale, counted, 0.0
         self._keep = np.ones(self.observation_space.shape, np.float32)
-        self._keep[VELOCITIES[name]] = 0
+        self._keep[VELOCITIES.get(name, [])] = 0
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._keep.shape, np.float32)
 
     def reset(self, **kwargs):
         observation, info = self.env.reset(**kwargs)
         self._return = 0.0
-        return observation * self._keep, info
+        return self._vector(observation), info
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)
         if self._counted and (terminated or truncated):
             RECENT.append(self._return)
-        return observation * self._keep, float(reward) * self._scale, terminated, truncated, info
+        return self._vector(observation), float(reward) * self._scale, terminated, truncated, info
+
+    def _vector(self, observation: np.ndarray) -> np.ndarray:
+        return np.multiply(observation, self._keep, dtype=np.float32)
 
 
-def from_options() -> MaskedControl:
+def from_options() -> VectorTask:
     """The environment that the command line names: CartPole with rewards scaled by 0.1, if it names none."""
-    return MaskedControl(ENV, REWARD_SCALE)
+    return VectorTask(ENV, REWARD_SCALE)
 
 
 class Rows:

@@ -1,4 +1,4 @@
-"""sb3-contrib's RecurrentPPO with the settings that rl-zoo publishes for control tasks without velocities."""
+"""sb3-contrib's RecurrentPPO: settings of rl-zoo for control tasks without velocities, its own defaults for others."""
 
 import time
 
@@ -74,6 +74,7 @@ ZOO = {  # environments in parallel, and the arguments of RecurrentPPO; rates an
         },
     ),
 }
+DEFAULTS = (8, {"n_steps": 128})
 
 
 class ZooCallback(MeterCallback):
@@ -102,10 +103,10 @@ class ZooCallback(MeterCallback):
 
 def greedy_return(model: RecurrentPPO, envs: VecNormalize, episodes: int) -> float:
     """With the statistics of observations that training has now, which do not change here."""
-    name = envs.get_attr("spec")[0].id
+    name = control.ENV
     number = min(episodes, 8)
     rows = VecNormalize(
-        DummyVecEnv([lambda: control.MaskedControl(name, counted=False)] * number), training=False, norm_reward=False
+        DummyVecEnv([lambda: control.VectorTask(name, counted=False)] * number), training=False, norm_reward=False
     )
     rows.obs_rms = envs.obs_rms
     return float(evaluate_policy(model, rows, episodes, deterministic=True, warn=False)[0])
@@ -114,9 +115,9 @@ def greedy_return(model: RecurrentPPO, envs: VecNormalize, episodes: int) -> flo
 def main() -> None:
     task, meter = options(), Meter()
     name = task["env"]
-    number, settings = ZOO[name]
+    number, settings = ZOO.get(name, DEFAULTS)
     torch.set_num_threads(task["threads"])
-    envs = VecNormalize(DummyVecEnv([lambda: control.MaskedControl(name)] * number), gamma=settings["gamma"])
+    envs = VecNormalize(DummyVecEnv([lambda: control.VectorTask(name)] * number), gamma=settings.get("gamma", 0.99))
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=task["seed"], device="cpu", **settings)
     torch.set_num_threads(task["threads"])
     callback = ZooCallback(meter, number * settings["n_steps"], envs, task["recent"])

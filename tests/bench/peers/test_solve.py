@@ -76,7 +76,7 @@ def test_finished_runs_are_kept_and_failures_are_tried_again(tmp_path, monkeypat
     assert solve.main(words) == 0
     assert len(started) == 3  # the failed one alone
     rows = json.loads((tmp_path / "solve.json").read_text())["rows"]
-    assert [row["system"] for row in rows] == ["Engram", "sb3-contrib, rl-zoo's settings"]
+    assert [row["system"] for row in rows] == ["Engram", "sb3-contrib"]
 
 
 def test_every_system_of_a_task_has_a_command(monkeypatch, tmp_path) -> None:
