@@ -16,6 +16,7 @@ from engram.bench.race import Measure, Slice
 
 START_TIMEOUT = 300.0  # seconds; some programs compile first
 TURN_TIMEOUT = 120.0  # seconds beyond the turn: an iteration may be long
+STARTED = "ENGRAM_BENCH_STARTED"  # read by `meter.py`
 
 
 class ProgramError(Exception):
@@ -32,7 +33,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, STARTED: repr(time.time())},
             cwd=directory,
             start_new_session=True,  # a process group, so that signals reach its workers too
         )

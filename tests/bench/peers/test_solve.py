@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -10,7 +11,7 @@ from bench.peers import solve
 from bench.peers.solve import Solving, summarize
 from engram.bench import meter as meter_module
 from engram.bench.meter import Meter
-from engram.bench.process import ProgramError
+from engram.bench.process import STARTED, ProgramError
 from engram.bench.train import MeterDisplay
 
 CURVES = {
@@ -106,6 +107,20 @@ def test_the_meter_records_a_curve_and_replies_when_training_ends(monkeypatch) -
     assert [point[1:] for point in reply["curve"]] == [[20, 1.0, None], [30, 2.0, 5.0]]
     assert reply["curve"][1][0] < 0  # an hour of evaluation before it was not counted
     assert reply["greedy"] == 3.0
+
+
+def test_seconds_count_from_the_start_of_the_program(monkeypatch) -> None:
+    replies = io.StringIO()
+    monkeypatch.setenv(STARTED, repr(time.time() - 3600))
+    monkeypatch.setattr(meter_module.os, "dup", lambda number: 1)
+    monkeypatch.setattr(meter_module.os, "dup2", lambda *numbers: None)
+    monkeypatch.setattr(meter_module.os, "fdopen", lambda *arguments, **more: replies)
+    monkeypatch.setattr(meter_module.sys, "stdin", io.StringIO('{"train": 60}\n{"train": 0}\n'))
+    meter = Meter()
+    meter.iteration(10)
+    meter.iteration(10)
+    _, reply = (json.loads(line) for line in replies.getvalue().splitlines())
+    assert 3600 <= reply["curve"][0][0] < 3660
 
 
 def test_a_recent_return_is_the_mean_of_the_last_episodes() -> None:
