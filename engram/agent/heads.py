@@ -118,6 +118,14 @@ class LinearActor(nn.Module):
         return two_layers(features_NI, self.hidden, self.output, "relu")
 
 
+class Shortcut(nn.Linear):
+    """Numbers and one-hots [N, I] straight to logits [N, A], past the recurrent core. 0 before training."""
+
+    def __init__(self, input_size: int, num_actions: int) -> None:
+        super().__init__(input_size, num_actions, bias=False)
+        nn.init.zeros_(self.weight)
+
+
 class GaussianOutput(nn.Module):
     """Features [N, I] to means and log standard deviations [N, 2 * dimensions], the latter a free parameter."""
 

@@ -197,7 +197,7 @@ def test_small_grids_are_read_as_a_whole_and_large_ones_by_convolutions():
         encoder = PartsEncoder(EnvSpec.of_parts("test", [part], spaces.Discrete(2)), 32)
         grid = torch.randint(16, (4, side, side, 3), dtype=torch.uint8)
         assert encoder(grid).shape == (4, 32)
-        return encoder.readers[0]
+        return encoder.reader.readers[0]
 
     assert isinstance(reader(7), OneHot)
     assert isinstance(reader(25), SymbolGridEncoder)

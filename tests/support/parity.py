@@ -19,10 +19,10 @@ PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the
     "embedded": "encoder.embed",
     "cross": "encoder.cross",
     "relate": "encoder.relate",
-    "from_vector": "encoder",
     "from_image": "encoder",
-    "from_symbols": "encoder",
-    "from_parts": "encoder",
+    "read1": "encoder.linear1",
+    "read2": "encoder.linear2",
+    "parts": "encoder.reader",
     "_core_": "core",
     "critic": "critic.hidden",
     "small_critic": "critic.hidden",
@@ -30,7 +30,7 @@ PYTHON_NAMES = {  # component of a bundled YAML policy -> the same module in the
     "actor": "actor.hidden",
     "small_actor": "actor.hidden",
     "_action_embeds_": "actor.embedding",
-    "_action_": "actor.scores",
+    "scores": "actor.scores",
 }
 
 
@@ -54,7 +54,7 @@ def python_parameters(policy: Policy) -> dict[str, nn.Parameter]:
     """The parameters of a policy, by their names in its Python form."""
     if not isinstance(policy, ComponentPolicy):
         return dict(policy.named_parameters())
-    names = PYTHON_NAMES | ({} if "_action_embeds_" in policy.components else {"_action_": "actor.output"})
+    names = PYTHON_NAMES | ({} if "_action_embeds_" in policy.components else {"scores": "actor.output"})
     return {
         f"{names.get(component, component)}.{name}": parameter
         for component, module in policy.components.items()

@@ -12,6 +12,7 @@ COMPONENTS: dict[str, type[Component]] = {
     "fourier_embedding": encoders.FourierEmbeddingComponent,
     "latent_attention": encoders.LatentAttentionComponent,
     "self_attention": encoders.SelfAttentionComponent,
+    "reader": encoders.ReaderComponent,
     "vector_encoder": encoders.VectorEncoderComponent,
     "image_encoder": encoders.ImageEncoderComponent,
     "parts_encoder": encoders.PartsEncoderComponent,
@@ -31,4 +32,5 @@ COMPONENTS: dict[str, type[Component]] = {
     "action_embedding": heads.ActionEmbeddingComponent,
     "actor": heads.ActorComponent,
     "big_actor": heads.BigActorComponent,
+    "shortcut": heads.ShortcutComponent,
 }

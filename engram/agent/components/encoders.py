@@ -138,6 +138,22 @@ class SelfAttentionComponent(WeightedComponent):
         return SelfAttention(inputs[0].sizes[1], self.layers, self.heads, self.size)
 
 
+class ReaderComponent(WeightedComponent):
+    """Vectors normalised, symbols as one-hots, images by convolutions: all that is seen as one vector."""
+
+    reads = ("features", "parts", "symbols")
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        from engram.agent.encoders.parts import read_size
+
+        return Shape("features", (sum(map(read_size, context.spec.all_parts)),))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.encoders.parts import PartsReader
+
+        return PartsReader(context.spec)
+
+
 class VectorEncoderComponent(WeightedComponent):
     """Two linear layers, ReLU after each."""
 

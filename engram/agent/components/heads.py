@@ -129,6 +129,20 @@ class ActorComponent(WeightedComponent):
         return BilinearScores(features, inputs[1].sizes[1])
 
 
+class ShortcutComponent(WeightedComponent):
+    """A linear layer to logits, 0 before training: past the core, it is added to what the actor gives."""
+
+    reads = ("features",)
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        return Shape("features", (context.logits,))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.heads import Shortcut
+
+        return Shortcut(inputs[0].sizes[0], context.logits)
+
+
 class BigActorComponent(ActorComponent):
     """Like the actor, but with several channels, which a small network turns into the logit."""
 

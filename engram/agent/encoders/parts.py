@@ -1,6 +1,6 @@
 """Encoders of observations that are not tokens: vectors, images, symbols, and several parts together."""
 
-# N rows, H x W cells, C channels
+# N rows, R numbers that are read of one, H x W cells, C channels
 
 import math
 from collections.abc import Sequence
@@ -20,20 +20,37 @@ GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 FLAT_SYMBOLS = 8192  # one-hot entries up to which a grid of symbols is read as a whole: 7 x 7 x 3 of 16 values has 2352
 LEAST_VARIANCE = 0.01  # of a one-hot: the rarest symbols are about 10 standard deviations away
 CELL_SIZE = 32  # features of a cell of a larger grid
+IMAGE_FEATURES = 128  # of an image or a larger grid that is one of several parts
 
 
-class VectorEncoder(nn.Module):
-    """A vector [N, size], normalised, to features [N, output_size]: two linear layers, ReLU after each."""
+class ReadingEncoder(nn.Module):
+    """Observations as one vector, which two linear layers turn into features [N, output_size], ReLU after each."""
 
-    def __init__(self, size: int, output_size: int = 128, hidden_size: int = 128) -> None:
+    def __init__(self, reader: nn.Module, read_size: int, output_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.normalizer = ObservationNormalizer(size)
-        self.linear1 = initialise(nn.Linear(size, hidden_size), "relu")
+        self.reader, self.read_size = reader, read_size
+        self.linear1 = initialise(nn.Linear(read_size, hidden_size), "relu")
         self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        x = self.normalizer(vectors.to(self.linear1.weight.dtype))
-        return self.linear2(self.linear1(x).relu_()).relu_()
+    def read(self, observations: Observations) -> Tensor:
+        """[N, read_size]."""
+        return self.reader(observations).to(self.linear1.weight.dtype)
+
+    def encode(self, read_NR: Tensor) -> Tensor:
+        return self.linear2(self.linear1(read_NR).relu_()).relu_()
+
+    def forward(self, observations: Observations) -> Tensor:
+        return self.encode(self.read(observations))
+
+
+class VectorEncoder(ReadingEncoder):
+    """Vectors [N, size], normalised, to features."""
+
+    def __init__(self, size: int, output_size: int = 128, hidden_size: int = 128) -> None:
+        super().__init__(ObservationNormalizer(size), size, output_size, hidden_size)
+
+    def read(self, observations: Observations) -> Tensor:
+        return self.reader(observations.to(self.linear1.weight.dtype))
 
 
 class ImageEncoder(nn.Module):
@@ -103,30 +120,33 @@ class SymbolGridEncoder(nn.Module):
         return self.linear(self.convolutions(cells_NHWC.permute(0, 3, 1, 2)).flatten(1)).relu()
 
 
-class PartsEncoder(nn.Module):
-    """Observations in parts to features [N, output_size].
+class PartsReader(nn.Module):
+    """Observations in parts as one vector [N, size].
 
-    Symbols become one-hots, vectors are normalised, images and large grids of symbols are encoded by convolutions. Two
-    linear layers, ReLU after each, read all of it.
+    Symbols become one-hots, vectors are normalised, images and large grids of symbols are encoded by convolutions.
     """
 
-    def __init__(self, spec: EnvSpec, output_size: int = 128, hidden_size: int = 128) -> None:
+    def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
         self.names = [part.name for part in spec.all_parts]
-        readers = [_reader(part) for part in spec.all_parts]
-        self.readers = nn.ModuleList(reader for reader, _ in readers)
-        self.linear1 = initialise(nn.Linear(sum(size for _, size in readers), hidden_size), "relu")
-        self.linear2 = initialise(nn.Linear(hidden_size, output_size), "relu")
+        self.readers = nn.ModuleList(map(_make_reader, spec.all_parts))
+        self.size = sum(map(read_size, spec.all_parts))
 
     def forward(self, observations: Observations) -> Tensor:
-        dtype = self.linear1.weight.dtype
         features = []
         for name, reader in zip(self.names, self.readers, strict=True):
             part = observations if isinstance(observations, Tensor) else observations[name]
-            value = part.flatten(1).to(dtype) if type(reader) is ObservationNormalizer else part
-            features.append(reader(value).flatten(1).to(dtype))
-        x = features[0] if len(features) == 1 else torch.cat(features, 1)
-        return self.linear2(self.linear1(x).relu()).relu()
+            value = part.flatten(1).to(reader.mean.dtype) if type(reader) is ObservationNormalizer else part
+            features.append(reader(value).flatten(1))
+        return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+
+class PartsEncoder(ReadingEncoder):
+    """Observations in parts to features."""
+
+    def __init__(self, spec: EnvSpec, output_size: int = 128, hidden_size: int = 128) -> None:
+        reader = PartsReader(spec)
+        super().__init__(reader, reader.size, output_size, hidden_size)
 
 
 def _convolutions(shape: tuple[int, int, int], layers: Sequence[tuple[int, int, int]]) -> tuple[nn.Sequential, int]:
@@ -140,15 +160,23 @@ def _convolutions(shape: tuple[int, int, int], layers: Sequence[tuple[int, int, 
     return nn.Sequential(*modules), inputs * math.prod(size)
 
 
-def _reader(part: Part) -> tuple[nn.Module, int]:
-    """The module that turns a part into features, and their number."""
+def read_size(part: Part) -> int:
+    """The number of features that a part becomes."""
+    if part.kind == "image" or _is_large_grid(part):
+        return IMAGE_FEATURES
+    return math.prod(part.shape[:-1]) * sum(part.symbols) if part.kind == "symbols" else math.prod(part.shape)
+
+
+def _is_large_grid(part: Part) -> bool:
+    one_hots = math.prod(part.shape[:-1]) * sum(part.symbols)
+    return part.kind == "symbols" and len(part.shape) == 3 and one_hots > FLAT_SYMBOLS
+
+
+def _make_reader(part: Part) -> nn.Module:
+    """The module that turns a part into `read_size` features."""
     if part.kind == "image":
         height, width, channels = part.shape
-        return ImageEncoder((height, width, channels)), 128
+        return ImageEncoder((height, width, channels), IMAGE_FEATURES)
     if part.kind == "vector":
-        size = math.prod(part.shape)
-        return ObservationNormalizer(size, part.name), size
-    size = math.prod(part.shape[:-1]) * sum(part.symbols)
-    if len(part.shape) == 3 and size > FLAT_SYMBOLS:
-        return SymbolGridEncoder(part), 128
-    return OneHot(part), size
+        return ObservationNormalizer(math.prod(part.shape), part.name)
+    return SymbolGridEncoder(part, IMAGE_FEATURES) if _is_large_grid(part) else OneHot(part)

@@ -225,12 +225,23 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)
 
 
-def check_features(policy: str, features: Any, rows: int, input_size: int) -> None:
-    """Of `encode_observations`: `input_size` numbers for each of N rows."""
+def check_features(policy: str, encoded: Any, rows: int, input_size: int) -> tuple[Tensor, Tensor | None]:
+    """Of `encode_observations`: `input_size` numbers for each of N rows, and the logits beside them, if any."""
+    features, direct = encoded if isinstance(encoded, tuple) and len(encoded) == 2 else (encoded, None)
     if not isinstance(features, Tensor) or features.shape[:1] != (rows,) or features.shape[1:].numel() != input_size:
         raise UserError(
             f"{policy}: encode_observations returned {_describe(features)}, but the core expects "
             f"[{rows}, {input_size}] (input_size={input_size}): make the two agree"
+        )
+    return features, direct
+
+
+def check_direct(policy: str, direct: Any, logits: Tensor) -> None:
+    """Of `encode_observations`: logits that are added to those of `decode_actions`."""
+    if not isinstance(direct, Tensor) or direct.shape != logits.shape:
+        raise UserError(
+            f"{policy}: encode_observations returned a pair of features and {_describe(direct)}, but the second is "
+            f"added to the logits {_describe(logits)} of decode_actions: make it logits too, or return only features"
         )
 
 

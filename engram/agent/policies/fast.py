@@ -4,8 +4,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from engram.agent.actions import GaussianActions
 from engram.agent.encoders import make_encoder
-from engram.agent.heads import make_actor, make_critic
+from engram.agent.encoders.parts import ReadingEncoder
+from engram.agent.heads import Shortcut, make_actor, make_critic
 from engram.agent.observations import Observations
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 from engram.env.spec import EnvSpec
@@ -14,11 +16,14 @@ from engram.env.spec import EnvSpec
 class Fast(LSTMWrapper):
     """Convolutions over the token grid and an LSTM, or the encoder for vectors or images.
 
+    Vectors and symbols also reach the logits of discrete actions directly, by a linear layer past the LSTM.
+
     >>> import gymnasium
     >>> policy = Fast(gymnasium.make_vec("CartPole-v1"), hidden_size=64)
     """
 
     encoder_kind = "fast"  # of tokens; other observations have their own encoders
+    encoder: Any  # a ReadingEncoder where there is a shortcut
 
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int | None = None, **kwargs: Any
@@ -27,9 +32,16 @@ class Fast(LSTMWrapper):
         self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
         self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
         self.critic = make_critic(self.env_spec, hidden_size)
+        self.shortcut = None
+        discrete = not isinstance(self.action_space, GaussianActions)
+        if discrete and isinstance(self.encoder, ReadingEncoder):
+            self.shortcut = Shortcut(self.encoder.read_size, self.action_space.logits)
 
-    def encode_observations(self, observations: Observations) -> Tensor:
-        return self.encoder(observations)
+    def encode_observations(self, observations: Observations) -> Tensor | tuple[Tensor, Tensor]:
+        if self.shortcut is None:
+            return self.encoder(observations)
+        read = self.encoder.read(observations)
+        return self.encoder.encode(read), self.shortcut(read)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(hidden), self.critic(hidden)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
 from engram.agent.observations import Observations
-from engram.agent.policies.base import Policy, call_shape, check_features, check_pair, warn_of_unused
+from engram.agent.policies.base import Policy, call_shape, check_direct, check_features, check_pair, warn_of_unused
 from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
@@ -81,8 +81,11 @@ class LSTMWrapper(Policy):
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
-    def encode_observations(self, observations: Observations) -> Tensor:
-        """Observations [N, ...] to features [N, input_size]. Parts are read by name: `observations["image"]`."""
+    def encode_observations(self, observations: Observations) -> Tensor | tuple[Tensor, Tensor]:
+        """Observations [N, ...] to features [N, input_size]. Parts are read by name: `observations["image"]`.
+
+        May return a pair: features, and logits that are added to those of `decode_actions`.
+        """
         return self._method_of_policy("encode_observations")(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,13 +98,17 @@ class LSTMWrapper(Policy):
         if self._unread:
             observations = observations.exclude(*self._unread)
         seen = observations.exclude(*self.critic_only) if self.critic_only else observations
-        features = self.encode_observations(seen)
         extra = 0 if self.previous is None else self.previous.size
-        check_features(type(self).__name__, features, rows * steps, self.core.input_size - extra)
+        features, direct = check_features(
+            type(self).__name__, self.encode_observations(seen), rows * steps, self.core.input_size - extra
+        )
         if self.previous is not None:
             features = self.previous.beside(features, td, rows, steps)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
+        if direct is not None:
+            check_direct(type(self).__name__, direct, logits)
+            logits = logits + direct
         if self.asymmetric_critic is not None:
             value = self.asymmetric_critic(observations, hidden, td, (rows, steps))
         if action is None:

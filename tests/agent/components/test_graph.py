@@ -66,8 +66,8 @@ def test_the_bundled_designs_have_no_problems(name: str) -> None:
         ({"_value_": {"size": 2}}, "_value_: gives features [2], expected features [1]"),
         ({"_action_": {"kind": "linear", "size": 9, "sources": ["actor"]}}, "_action_: gives features [9], expected"),
         (
-            {"_action_": {"sources": ["_action_embeds_", "actor"]}},
-            "_action_: actor reads features, or features and action embed",
+            {"scores": {"sources": ["_action_embeds_", "actor"]}},
+            "scores: actor reads features, or features and action embed",
         ),
         (
             {"fc2": {"kind": "add", "sources": ["fc1", "flat"]}},
@@ -127,7 +127,9 @@ def test_components_that_lead_only_to_an_unused_one_are_reported_with_it() -> No
 
 
 def test_an_observation_that_nothing_reads_is_reported() -> None:
-    (line,) = problems(EnvSpec.of(vector_env()), from_vector={"for": "image"}, from_image={"for": "image"})
+    (line,) = problems(
+        EnvSpec.of(vector_env()), vector={"for": "image"}, shortcut=None, _action_={"sources": ["scores"]}
+    )
     assert line.startswith("_core_: left out, since none of its sources is for SimpleNamespace (vector observations")
 
 

@@ -117,8 +117,8 @@ def test_every_output_has_the_shape_inferred_before_building(name: str, spec: En
 
 
 def test_components_for_other_environments_are_left_out() -> None:
-    assert "from_vector" not in ComponentPolicy(token_spec(), design("fast")).components
-    assert [*ComponentPolicy(VECTOR, design("fast")).components][:2] == ["from_vector", "_core_"]
+    assert not {"vector", "shortcut"} & {*ComponentPolicy(token_spec(), design("fast")).components}
+    assert [*ComponentPolicy(VECTOR, design("fast")).components][:4] == ["vector", "read1", "read2", "_core_"]
     assert (
         "_action_embeds_" not in ComponentPolicy(vector_env(actions=spaces.Box(-1, 1, (2,))), design("fast")).components
     )

@@ -72,6 +72,35 @@ def assert_refused(policy: LSTMWrapper, message: str) -> None:
             call()
 
 
+class WithDirectLogits(Sized):
+    """Its encoder also returns logits, of the given size."""
+
+    def __init__(self, env, direct, **kwargs) -> None:
+        super().__init__(env, **kwargs)
+        self.direct = nn.Linear(self.env_spec.single_observation_space.shape[0], direct)
+
+    def encode_observations(self, observations):
+        return self.encoder(observations), self.direct(observations)
+
+
+def test_logits_beside_the_features_are_added_to_those_of_the_head() -> None:
+    policy = WithDirectLogits(vector_env(), direct=4)
+    nn.init.zeros_(policy.actor.weight)
+    nn.init.zeros_(policy.actor.bias)
+    observations = random_observations(policy.env_spec, (ROWS,), torch.Generator().manual_seed(0))
+    expected = policy.direct(observations).log_softmax(-1)
+    torch.testing.assert_close(act(policy, policy.env_spec)["full_log_probs"], expected)
+    assert replay_difference(policy, play(policy, rows=3, steps=5, end_chance=0.3)) < 1e-5
+
+
+@pytest.mark.parametrize("direct", [1, 3, 64])
+def test_logits_beside_the_features_have_the_size_of_those_of_the_head(direct: int) -> None:
+    message = (
+        rf"encode_observations returned a pair of features and \[6, {direct}\], .* logits \[6, 4\] of decode_actions"
+    )
+    assert_refused(WithDirectLogits(vector_env(), direct), message)
+
+
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("features", [3, 63, 65, 6400])
 def test_features_of_the_wrong_width_are_named(features: int, core: str) -> None:
