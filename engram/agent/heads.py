@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, GaussianActions
-from engram.agent.initialisation import initialise, orthogonal_, scale_to_
-from engram.agent.layers import two_layers
+from engram.agent.layers import initialise, orthogonal_, scale_to_, two_layers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.agent.encoders.tokens import StripPadding, TokenDecoder, Tokens
-from engram.agent.initialisation import initialise, orthogonal_
+from engram.agent.layers import initialise, orthogonal_
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from engram.agent.initialisation import initialise
-from engram.agent.layers import fit_convolution
+from engram.agent.layers import fit_convolution, initialise
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import Observations, torch_dtype
 from engram.env.parts import Part
