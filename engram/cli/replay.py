@@ -98,7 +98,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
 
 
 def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording", path: Path) -> None:
-    from engram.env.mettagrid.replay_file import write_replay
+    from engram.env.mettagrid.adapter import write_replay
 
     ends = [*recording.episode_starts[1:], recording.steps]
     write_replay(request.run.env, request.settings.seed, recording.actions[: ends[0]], path)
