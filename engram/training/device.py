@@ -1,6 +1,7 @@
-"""The device that a rank computes on, its precision, its threads and its memory allocator."""
+"""What a rank computes with: device, precision, threads, memory allocator, and random generators."""
 
 import ctypes
+import hashlib
 import os
 import subprocess
 import sys
@@ -121,3 +122,12 @@ class Threads:
 
 def _announces_amx() -> bool:
     return CPU_FLAGS.exists() and "amx_tile" in CPU_FLAGS.read_text(encoding="utf-8")
+
+
+def generator(device: torch.device | str, seed: int, *purpose: str | int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(derive_seed(seed, *purpose))
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed, different for every purpose."""
+    return int.from_bytes(hashlib.sha256(repr((seed, *purpose)).encode()).digest()[:8], "big") >> 1

@@ -25,7 +25,6 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, stored_plan, write_plan
-from engram.training.build import build, make_agent, share_weights
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
@@ -48,7 +47,7 @@ from engram.training.numbers import NumberGuard
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
-from engram.training.state import HookResult, Training
+from engram.training.state import HookResult, Training, build, make_agent, share_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
