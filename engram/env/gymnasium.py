@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.actions import action_names, policy_action_space, random_play, reader
+from engram.env.actions import action_converter, action_names, policy_action_space, random_play
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -101,7 +101,7 @@ class GymBlock:
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         self._space = space = self._envs[0].observation_space
-        self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
+        self._convert_actions, self._strict = action_converter(self._envs[0].action_space), settings.check == "strict"
         self._name, self._scale = name, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
@@ -123,7 +123,7 @@ class GymBlock:
 
     def step(self) -> Ended | None:
         buffers, log = self._buffers, self._log
-        actions = self._read(buffers.actions)
+        actions = self._convert_actions(buffers.actions)
         log.record_actions()
         log.lengths += 1
         buffers.terminals[:] = False
@@ -239,7 +239,7 @@ class GymBlock:
         """Environment i's observation and info after its logged actions, or None if its episode ended before."""
         log = self._log
         observation, info = self._envs[i].reset(seed=log.seed(i))
-        for action in self._read(log.actions(i)[:, 0]):
+        for action in self._convert_actions(log.actions(i)[:, 0]):
             observation, reward, terminated, truncated, info = self._steps[i](action)
             if terminated or truncated:
                 return None

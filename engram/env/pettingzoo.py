@@ -12,7 +12,7 @@ import numpy as np
 from pettingzoo import ParallelEnv
 
 from engram.env import step_checks
-from engram.env.actions import action_names, policy_action_space, reader
+from engram.env.actions import action_converter, action_names, policy_action_space
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -101,7 +101,7 @@ class PettingZooBlock:
         self._space = space = self._envs[0].observation_space(self._agents[0])
         self._strict = settings.check == "strict"
         self._name, self._scale = name, settings.reward_scale
-        self._read = reader(self._envs[0].action_space(self._agents[0]))
+        self._convert_actions = action_converter(self._envs[0].action_space(self._agents[0]))
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._rewards = np.zeros(len(buffers.rewards), np.float64)
@@ -120,7 +120,7 @@ class PettingZooBlock:
 
     def step(self) -> Ended | None:
         agents = len(self._agents)
-        actions = self._read(self._buffers.actions)
+        actions = self._convert_actions(self._buffers.actions)
         self._log.record_actions()
         self._clear_step()
         for i in range(len(self._envs)):
@@ -246,7 +246,7 @@ class PettingZooBlock:
         self._begin_episode(i, self._log.seed(i))
         for actions in self._log.actions(i):
             self._clear_step()
-            if not self._step_env(i, self._read(actions)):
+            if not self._step_env(i, self._convert_actions(actions)):
                 return False
             self._log.close_step(self._rewards, self._scale)
         return True

@@ -41,7 +41,7 @@ def test_each_environment_has_the_actions_of_its_own_episode(buffers):
 
 
 def test_an_episode_that_outgrows_the_log_has_no_state_until_it_ends(buffers, monkeypatch):
-    monkeypatch.setattr(module, "LOGGED_STEPS", 100)
+    monkeypatch.setattr(module, "MAX_LOGGED_STEPS", 100)
     log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(100):
         take(log, buffers, step % 9)
