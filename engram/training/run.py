@@ -25,6 +25,7 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, stored_plan, write_plan
+from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
@@ -43,7 +44,6 @@ from engram.training.environment import (
 from engram.training.exploration import with_exploration
 from engram.training.loop import train
 from engram.training.metrics import Record
-from engram.training.numbers import NumberGuard
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played

@@ -15,6 +15,7 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages
+from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import begin_from, load_agent
 from engram.training.device import Threads, derive_seed, generator
@@ -33,7 +34,6 @@ from engram.training.metrics import (
     process_megabytes,
     weight_record,
 )
-from engram.training.numbers import NumberGuard
 from engram.training.optimizer import make_optimizer
 from engram.training.rollout import Rollout
 from engram.training.schedule import Schedules

@@ -28,7 +28,7 @@ def gru_layer(
 
 
 def fused_gru_layer(x_TBI: Tensor, h_BH: Tensor, starts_TB: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes `gru_layer`."""
+    """`gru_layer`, faster: by the operator below."""
     operator = gru_operator if torch.is_grad_enabled() or torch.compiler.is_compiling() else _forward
     outputs, _, _ = operator(x_TBI, h_BH, starts_TB, *weights)
     return outputs, outputs[-1]
