@@ -109,9 +109,9 @@ class MettaAgent(nn.Module):
         if self.settings is None:
             names = ", ".join(feature.name for feature in features)
             raise UserError(
-                f"agent: the policy does not know the features {names}, so it cannot learn them: make a policy "
-                "for with_new_features(policy.env_spec, features) and load_weights, both from engram.agent.transfer, or "
-                "call policy.eval() first, which masks them"
+                f"agent: the policy does not know the features {names}, so it cannot learn them: make a policy for "
+                "with_new_features(policy.env_spec, features) and load_weights, both from engram.agent.transfer, "
+                "or call policy.eval() first, which masks them"
             )
         old, parameter = self.policy, next(self.policy.parameters())
         self.policy = make_policy(with_new_features(old.env_spec, features), self.settings)
