@@ -96,7 +96,7 @@ class GymBlock:
         buffers: Buffers,
     ) -> None:
         for env in envs:
-            _check_actions_quickly(env.action_space)
+            _make_contains_fast(env.action_space)
         self._envs, transforms = zip(*map(unwrap_rows, map(with_previous_action, envs)), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
@@ -112,8 +112,8 @@ class GymBlock:
         if first_episode is not None:
             self._log.number_from(first_episode)
         buffers = self._buffers
-        shown = [self._begin_episode(i) for i in range(len(self._envs))]
-        self._write([observation for observation, _ in shown], [info for _, info in shown])
+        begun = [self._begin_episode(i) for i in range(len(self._envs))]
+        self._write([observation for observation, _ in begun], [info for _, info in begun])
         buffers.rewards[:] = 0
         buffers.terminals[:] = False
         buffers.truncations[:] = False
@@ -164,9 +164,9 @@ class GymBlock:
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         """Replays the running episodes from their seeds. After False the block must be reset."""
         self._log.open_replay(state)
-        shown = [self._replay(i) for i in range(len(self._envs))]
-        complete = [each for each in shown if each is not None]
-        if len(complete) < len(shown):
+        replayed = [self._replay(i) for i in range(len(self._envs))]
+        complete = [each for each in replayed if each is not None]
+        if len(complete) < len(replayed):
             return False
         self._write([observation for observation, _ in complete], [info for _, info in complete])
         self._buffers.alive[:] = True
@@ -248,8 +248,8 @@ class GymBlock:
         return observation, info
 
 
-def _check_actions_quickly(space: spaces.Space) -> None:
-    """Answers `contains` for valid integers at once: CartPole, for one, asks at every step, a third of its time."""
+def _make_contains_fast(space: spaces.Space) -> None:
+    """Makes `contains` fast for valid integers. CartPole calls it at every step, which took a third of the time."""
     if type(space) is spaces.Discrete:
         choices = range(int(space.start), int(space.start + space.n))
         space.contains = partial(_contains, space, choices)

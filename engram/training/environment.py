@@ -95,7 +95,7 @@ def apply_hook(
     result = world.broadcast(of_ranks[0]._replace(stop=stop) if world.main else HookResult())
     training.schedules.fixed |= result.values
     if (env := result.env) is not None:
-        world.together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
+        world.fail_together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
     return result.stop
 
 

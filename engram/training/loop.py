@@ -44,7 +44,7 @@ def train(
     while progress.steps < settings.total_timesteps:
         fraction = progress.fraction(training.rollout.batch_size, settings.total_timesteps)
         scheduled = training.schedules.apply(settings, fraction)
-        experience = world.together(partial(training.rollout.collect, timers, scheduled.teaching))
+        experience = world.fail_together(partial(training.rollout.collect, timers, scheduled.teaching))
         with timers("learning"):
             advantages = learn(training, experience, scheduled, averages)
 
@@ -52,7 +52,7 @@ def train(
         evaluating, evaluated = is_due(settings.evaluate_interval, progress.epoch), Record()
         if evaluating:
             with timers("evaluation"):
-                evaluated = world.together(evaluate)
+                evaluated = world.fail_together(evaluate)
         record = epoch_record(training, experience, advantages, scheduled, averages, timers) | evaluated
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)

@@ -277,9 +277,9 @@ def _sizes(
 ) -> Sizes:
     """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
     cores = max(1, available_cores() // world.info.local_size)
-    here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
-    sizes = world.broadcast(here)
-    return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
+    own = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
+    sizes = world.broadcast(own)
+    return sizes._replace(num_workers=min(own.num_workers, sizes.num_envs))
 
 
 def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:
