@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, GaussianActions
-from engram.agent.layers import initialise, orthogonal_, scale_to_, two_layers
+from engram.agent.layers import initialise, scale_to_, two_layers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -31,7 +31,7 @@ class ActionEmbedding(nn.Module):
 
     def __init__(self, num_actions: int, embedding_size: int = 16) -> None:
         super().__init__()
-        weight = orthogonal_(torch.empty(num_actions, embedding_size))
+        weight = nn.init.orthogonal_(torch.empty(num_actions, embedding_size))
         self.weight = nn.Parameter(scale_to_(weight, 0.1))
 
     def forward(self) -> Tensor:

@@ -102,14 +102,6 @@ class Conv2d(nn.Conv2d):
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def orthogonal_(weight: Tensor, gain: float = 1.0) -> Tensor:
-    return nn.init.orthogonal_(weight, gain)
-
-
-def xavier_(weight: Tensor, gain: float = 1.0) -> Tensor:
-    return nn.init.xavier_uniform_(weight, gain)
-
-
 def normal_(weight: Tensor, gain: float = 1.0) -> Tensor:
     """Normal, with a variance that preserves the scale of the inputs."""
     return nn.init.normal_(weight, std=gain / math.sqrt(weight[0].numel()))
@@ -121,18 +113,14 @@ def max_0_01_(weight: Tensor, gain: float = 1.0) -> Tensor:
 
 
 INITIALISATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "orthogonal": orthogonal_,
-    "xavier": xavier_,
+    "orthogonal": nn.init.orthogonal_,
+    "xavier": nn.init.xavier_uniform_,
     "normal": normal_,
     "max_0_01": max_0_01_,
 }
 
-GAINS = {
-    "linear": 1.0,
-    "relu": math.sqrt(2),
-    "gelu": math.sqrt(2),
-    "tanh": math.sqrt(2),
-}  # by the nonlinearity after the layer
+# By the nonlinearity after the layer.
+GAINS = {"linear": 1.0, "relu": math.sqrt(2), "gelu": math.sqrt(2), "tanh": math.sqrt(2)}
 
 
 def initialise(layer: Layer, nonlinearity: str = "linear", initialisation: str = "orthogonal") -> Layer:

@@ -50,14 +50,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _requests(arguments: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSettings]]:
-    runs = [argument for argument in arguments if "=" not in argument]
-    runs += [
-        text
-        for argument in arguments
-        if argument.startswith("run=")
-        for text in argument.removeprefix("run=").split(",")
-    ]
-    others = [argument for argument in arguments if "=" in argument and not argument.startswith("run=")]
+    runs = [each for each in arguments if "=" not in each]
+    runs += [name for each in arguments if each.startswith("run=") for name in each.removeprefix("run=").split(",")]
+    others = [each for each in arguments if "=" in each and not each.startswith("run=")]
     if len(set(runs)) < 2:
         raise UserError("compare: give the names of two runs or more: engram compare RUN RUN")
     requests = {}
