@@ -175,22 +175,22 @@ class PettingZooBlock:
             error.add_note(self._log.describe(i))
             raise
         returned = (observations, rewards, terminations, truncations, infos)
-        self._fit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
+        self._explain_misfit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
             if agent in acting and (agent in env.agents or agent in observations):  # else it may be omitted everywhere
-                self._fit(row, step_checks.check_present, "terminated", agent, terminations)
-                self._fit(row, step_checks.check_present, "truncated", agent, truncations)
+                self._explain_misfit(row, step_checks.check_present, "terminated", agent, terminations)
+                self._explain_misfit(row, step_checks.check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
-                self._fit(row, step_checks.check_flag, "terminated", terminated)
-                self._fit(row, step_checks.check_flag, "truncated", truncated)
+                self._explain_misfit(row, step_checks.check_flag, "terminated", terminated)
+                self._explain_misfit(row, step_checks.check_flag, "truncated", truncated)
             if agent in infos:
-                self._fit(row, step_checks.check_info, infos[agent])
+                self._explain_misfit(row, step_checks.check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
                 # As above: one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
-                    self._fit(row, step_checks.check_reward, rewards.get(agent))
+                    self._explain_misfit(row, step_checks.check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
@@ -214,7 +214,7 @@ class PettingZooBlock:
             if observation is None:  # the previous observation is the best guess
                 buffers.final_observations[row] = buffers.observations[row]
             else:
-                self._fit(row, self._final_writer.write, row, observation)
+                self._explain_misfit(row, self._final_writer.write, row, observation)
         else:
             buffers.terminals[row] = True
         buffers.starts[row] = True
@@ -223,15 +223,16 @@ class PettingZooBlock:
 
     def _write_alive(self, row: int, observation: Any, info: Any) -> None:
         if self._strict:
-            self._fit(row, step_checks.check_in_space, self._space, observation)
-        self._fit(row, self._writer.write, row, observation)
+            self._explain_misfit(row, step_checks.check_in_space, self._space, observation)
+        self._explain_misfit(row, self._writer.write, row, observation)
         if self._buffers.spec.action_mask:
-            self._fit(row, self._writer.write_mask, row, mask_of(observation, info))
+            self._explain_misfit(row, self._writer.write_mask, row, mask_of(observation, info))
         self._alive[row] = self._buffers.alive[row] = True
 
-    def _fit(self, row: int, write: Callable[..., None], *arguments: Any) -> None:
+    def _explain_misfit(self, row: int, check: Callable[..., None], *arguments: Any) -> None:
+        """Runs a check or a write; if the value does not fit, the message says where, and of which agent it is."""
         try:
-            write(*arguments)
+            check(*arguments)
         except MisfitError as error:
             env, agent = divmod(row, len(self._agents))
             where = f"{self._name}: {self._log.describe(env)}: {self._agents[agent]}"
