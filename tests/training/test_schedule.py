@@ -86,7 +86,7 @@ def test_the_learning_rate_decays_to_0_by_default() -> None:
 
 
 def test_without_schedules_settings_stay_unchanged() -> None:
-    assert Schedules({}).now(Trainer(), 0.5) == Trainer()
+    assert Schedules({}).apply(Trainer(), 0.5) == Trainer()
 
 
 def test_an_epoch_without_the_metric_changes_nothing() -> None:
