@@ -59,7 +59,7 @@ def test_stats_are_few_and_numbers_only(buffers):
     log.end(0, {"word": "x", "list": [1], "yes": True} | {f"n{i}": i for i in range(50)})
     log.end(3, {"yes": np.bool_(False)})
     episodes = Episodes.concatenate([log.close_step(np.zeros(4), 1.0)])
-    assert len(episodes.stats) == module.EPISODE_STATS
+    assert len(episodes.stats) == module.MAX_STATS
     assert episodes.stats["yes"].tolist() == [1, 0]
     assert np.isnan(episodes.stats["n0"][1])
 
