@@ -102,7 +102,7 @@ def _words(fault: str) -> tuple[str, ...]:
 
 
 def _outcome(jobs: Sequence[Job], row: Any, failures: dict[str, str]) -> Outcome:
-    fault = next(fault for fault in FAULTS if jobs[0].words[0] == _words(fault)[0])
+    fault = next(fault for fault in FAULTS if jobs[0].overrides[0] == _words(fault)[0])
     errors = [
         f"{failures[job.name].partition('. ')[0]} (after {_steps(job):,} steps)" for job in jobs if job.name in failures
     ]

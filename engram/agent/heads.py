@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.actions import ActionSpace, GaussianActions
-from engram.agent.initialisation import initialise, orthogonal_, scale_to_
-from engram.agent.layers import two_layers
+from engram.agent.layers import initialise, scale_to_, two_layers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-NARROW = 128  # hidden units of heads for vectors and images, which learn faster than wide ones there
+NARROW_HIDDEN_SIZE = 128  # hidden units of heads for vectors and images, which learn faster than wide ones there
 
 
 class Critic(nn.Module):
@@ -32,7 +31,7 @@ class ActionEmbedding(nn.Module):
 
     def __init__(self, num_actions: int, embedding_size: int = 16) -> None:
         super().__init__()
-        weight = orthogonal_(torch.empty(num_actions, embedding_size))
+        weight = nn.init.orthogonal_(torch.empty(num_actions, embedding_size))
         self.weight = nn.Parameter(scale_to_(weight, 0.1))
 
     def forward(self) -> Tensor:
@@ -79,14 +78,14 @@ class BigBilinearScores(nn.Module):
 
 def make_critic(spec: EnvSpec, input_size: int) -> Critic:
     """A wide critic for tokens, a narrow one for other observations."""
-    return Critic(input_size) if spec.observation_kind == "tokens" else Critic(input_size, NARROW)
+    return Critic(input_size) if spec.observation_kind == "tokens" else Critic(input_size, NARROW_HIDDEN_SIZE)
 
 
 def make_actor(spec: EnvSpec, actions: ActionSpace, input_size: int) -> nn.Module:
     """An actor with the outputs that this action space needs: a wide one for tokens, a narrow one for the rest."""
     tokens = spec.observation_kind == "tokens"
     if isinstance(actions, GaussianActions):
-        return GaussianActor(input_size, actions.dimensions, 512 if tokens else NARROW)
+        return GaussianActor(input_size, actions.dimensions, 512 if tokens else NARROW_HIDDEN_SIZE)
     return BilinearActor(input_size, actions.logits) if tokens else LinearActor(input_size, actions.logits)
 
 
@@ -108,7 +107,7 @@ class BilinearActor(nn.Module):
 class LinearActor(nn.Module):
     """Features [N, I] to logits [N, A], by a hidden layer. Initial logits are near 0."""
 
-    def __init__(self, input_size: int, num_actions: int, hidden_size: int = NARROW) -> None:
+    def __init__(self, input_size: int, num_actions: int, hidden_size: int = NARROW_HIDDEN_SIZE) -> None:
         super().__init__()
         self.hidden = initialise(nn.Linear(input_size, hidden_size), "relu")
         self.output = initialise(nn.Linear(hidden_size, num_actions), initialisation="max_0_01")

@@ -1,8 +1,10 @@
-"""Layers of encoders, heads and components: convolutions sized to their input, two fused linear layers, merges."""
+"""Layers of encoders, heads and components: two fused linear layers, merges, convolutions, and initialisations."""
 
 # N rows, I inputs, K hidden units, O outputs, C channels, H x W cells
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -95,3 +97,42 @@ class Conv2d(nn.Conv2d):
         # Channels last, the layout of the previous convolution's output, so that no row is copied.
         rows, weight = (x.permute(0, 2, 3, 1).flatten(1) for x in (box_NCHW, self.weight))
         return functional.linear(rows, weight, self.bias)[..., None, None]
+
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def normal_(weight: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal, with a variance that preserves the scale of the inputs."""
+    return nn.init.normal_(weight, std=gain / math.sqrt(weight[0].numel()))
+
+
+def max_0_01_(weight: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal, scaled to a largest absolute value of 0.01, whatever the gain."""
+    return scale_to_(nn.init.normal_(weight), 0.01)
+
+
+INITIALISATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "orthogonal": nn.init.orthogonal_,
+    "xavier": nn.init.xavier_uniform_,
+    "normal": normal_,
+    "max_0_01": max_0_01_,
+}
+
+# By the nonlinearity after the layer.
+GAINS = {"linear": 1.0, "relu": math.sqrt(2), "gelu": math.sqrt(2), "tanh": math.sqrt(2)}
+
+
+def initialise(layer: Layer, nonlinearity: str = "linear", initialisation: str = "orthogonal") -> Layer:
+    """Initialise a Linear or convolution in place, with the gain of the nonlinearity after it, and biases 0."""
+    INITIALISATIONS[initialisation](layer.get_parameter("weight"), GAINS[nonlinearity])
+    for name, parameter in layer.named_parameters(recurse=False):
+        if name == "bias":
+            nn.init.zeros_(parameter)
+    return layer
+
+
+@torch.no_grad()
+def scale_to_(weight: Tensor, largest: float) -> Tensor:
+    """Scale in place to this largest absolute value."""
+    return weight.mul_(largest / weight.abs().max())

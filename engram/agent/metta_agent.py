@@ -23,7 +23,7 @@ from engram.agent.transfer import (
     make_feature_map,
     read_features,
     unknown_features,
-    with_room_for,
+    with_new_features,
 )
 from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec, Feature
@@ -110,11 +110,11 @@ class MettaAgent(nn.Module):
             names = ", ".join(feature.name for feature in features)
             raise UserError(
                 f"agent: the policy does not know the features {names}, so it cannot learn them: make a policy for "
-                "with_room_for(policy.env_spec, features) and load_weights, both from engram.agent.transfer, or call "
-                "policy.eval() first, which masks them"
+                "with_new_features(policy.env_spec, features) and load_weights, both from engram.agent.transfer, "
+                "or call policy.eval() first, which masks them"
             )
         old, parameter = self.policy, next(self.policy.parameters())
-        self.policy = make_policy(with_room_for(old.env_spec, features), self.settings)
+        self.policy = make_policy(with_new_features(old.env_spec, features), self.settings)
         load_weights(self.policy, old.state_dict(), old.env_spec)
         self.policy.to(parameter).reserve_memory(max(store.capacity for store in old.stores().values()))
 

@@ -14,7 +14,7 @@ from engram.env.parts import OBSERVATION
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
-SMALLEST_UNIT = 0.5  # of the largest spread so far: a rare failure at a solved task would be an error of many units
+MIN_UNIT = 0.5  # of the largest spread so far: a rare failure at a solved task would be an error of many units
 SAME_RETURNS = 1e-3  # returns count as equal if their spread is a smaller fraction of their mean
 
 
@@ -102,5 +102,5 @@ class ValueNormalizer(nn.Module):
                 layer.bias.copy_((old_std * layer.bias + old_mean - self.mean) / self.std)
 
     def _measure(self) -> None:
-        least = torch.maximum((SAME_RETURNS * self.mean.abs()).clamp(min=1e-4), SMALLEST_UNIT * self.largest_std)
+        least = torch.maximum((SAME_RETURNS * self.mean.abs()).clamp(min=1e-4), MIN_UNIT * self.largest_std)
         self.std.copy_(torch.maximum(self.variance.clamp(min=0).sqrt(), least))

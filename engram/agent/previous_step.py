@@ -34,8 +34,8 @@ class PreviousStep:
         fields = {"action": torch.zeros(shape, dtype=dtype), "reward": torch.zeros(())}
         return {PREVIOUS[name]: fields[name] for name in self.names}
 
-    def beside(self, features_N: Tensor, td: TensorDictBase, rows: int, steps: int) -> Tensor:
-        """The features with the inputs joined to them."""
+    def append_to(self, features_N: Tensor, td: TensorDictBase, rows: int, steps: int) -> Tensor:
+        """The features, with these inputs appended."""
         inputs_N = self(td, episode_starts(td, rows, steps).t().reshape(-1))
         return torch.cat([features_N.flatten(1), inputs_N.to(features_N.dtype)], -1)
 

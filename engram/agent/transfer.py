@@ -2,7 +2,7 @@
 
 A trained policy that meets new features gets a larger network and keeps what it has learned:
 
-    spec = with_room_for(old.env_spec, features)  # the old features keep their place, the new ones follow
+    spec = with_new_features(old.env_spec, features)  # the old features keep their place, the new ones follow
     policy = Fast(spec)
     load_weights(policy, old.state_dict(), old.env_spec)
 """
@@ -149,7 +149,7 @@ def read_features(features: Features) -> tuple[Feature, ...]:
     return tuple(features)
 
 
-def with_room_for(spec: EnvSpec, features: Sequence[Feature]) -> EnvSpec:
+def with_new_features(spec: EnvSpec, features: Sequence[Feature]) -> EnvSpec:
     """The spec with its missing features appended.
 
     Existing features keep their ids and normalisations; a new one keeps its id if that is free.
@@ -174,7 +174,7 @@ def load_weights(policy: Policy, state: Mapping[str, Tensor], spec: EnvSpec) -> 
     if new[: len(old)] != old:
         raise UserError(
             "load_weights: the policy must have the old features in their old order, followed by the new ones: "
-            "make it for with_room_for(old_spec, features)"
+            "make it for with_new_features(old_spec, features)"
         )
     fresh = policy.state_dict()
     sizes = (len(old), len(new))

@@ -1,4 +1,4 @@
-"""The influence of the past: how an agent would have acted had it not seen some earlier steps.
+"""The influence of the past: how an agent would have acted without having seen some earlier steps.
 
 `influence` skips each step in turn: memory stays as it was before, and the agent reads all later observations as
 recorded. `memory_horizon` erases memory and measures how the actions differ k steps later.
@@ -18,15 +18,15 @@ from engram.analysis.memory_step import MemoryStep, difference
 from engram.analysis.recording import Recording
 from engram.training.estimate import Estimate, estimate
 
-BUDGET = 800_000  # steps of the policy, over all branches
-ALONE, ERASED = 0, 1  # the kinds of branches
+SKIPPING_BUDGET = 800_000  # steps of the policy, over all branches
+SKIPPED, ERASED = 0, 1  # the kinds of branches
 
 HORIZON_BRANCHES = 512
 HORIZON_BUDGET = 200_000  # steps of the policy, over all branches
-FEW_LAGS = 16
-SHOWN_LAGS = 32
-FEWEST_STEPS = 20  # that a lag is measured at
-STRONG = 0.9  # the quantile of the actions that depend on memory most
+MAX_ALL_LAGS = 16
+MAX_LAGS = 32
+MIN_STEPS_PER_LAG = 20  # that a lag is measured at
+STRONG_QUANTILE = 0.9  # the quantile of the actions that depend on memory most
 
 
 class Influence(NamedTuple):
@@ -35,8 +35,8 @@ class Influence(NamedTuple):
     Groups count from the episode's start: group g of an episode that starts at s is the steps from s + g * `group` on.
     """
 
-    alone: np.ndarray  # [T, R, G]: had the agent not seen the steps of this group
-    erased: np.ndarray  # [T, R, G]: had it seen nothing of the episode up to the end of this group
+    skipped: np.ndarray  # [T, R, G]: without the steps of this group
+    erased: np.ndarray  # [T, R, G]: without any step of the episode up to the end of this group
     group: int  # steps per group; 1 unless that were too many branches
 
 
@@ -48,14 +48,14 @@ class _Branches(NamedTuple):
     kinds: Tensor  # [B]
     memory: Tensor  # [B, U]
 
-    def where(self, mask: Tensor) -> "_Branches":
+    def select(self, mask: Tensor) -> "_Branches":
         return _Branches(*(field[mask] for field in self))
 
-    def plus(self, other: "_Branches") -> "_Branches":
+    def append(self, other: "_Branches") -> "_Branches":
         return _Branches(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
 
-def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> Influence:
+def influence(agent: MettaAgent, recording: Recording, budget: int = SKIPPING_BUDGET) -> Influence:
     """Skip every step of every episode in turn, or groups of steps if single ones would exceed the budget."""
     step_TR = episode_step(recording)
     group = group_size(step_TR, budget)
@@ -67,16 +67,16 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = BUDGET) -> 
     none = torch.zeros(0, dtype=torch.long)
     branches = _Branches(none, none, none, torch.zeros(0, memory.shape[-1]))
     for t, starts_R in enumerate(torch.from_numpy(recording.starts)):
-        branches = branches.where(~starts_R[branches.rows])
-        active = branches.where(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory
+        branches = branches.select(~starts_R[branches.rows])
+        active = branches.select(alive[t][branches.rows])  # an absent agent sees nothing and keeps its memory
         if len(active.rows):
             no_starts = torch.zeros_like(active.rows, dtype=torch.bool)
-            after = step(recording.seen(t, active.rows.numpy()), active.memory, no_starts)
+            after = step(recording.inputs(t, active.rows.numpy()), active.memory, no_starts)
             changed = difference(step.action_space, after.distributions, expected[t, active.rows])
             changes[active.kinds, t, active.rows, active.groups] = changed
-            branches = branches.where(~alive[t][branches.rows]).plus(active._replace(memory=after.memory))
-        branches = branches.plus(_new_branches(t, step_TR, group, memory, alive[t]))
-    return Influence(changes[ALONE].numpy(), changes[ERASED].numpy(), group)
+            branches = branches.select(~alive[t][branches.rows]).append(active._replace(memory=after.memory))
+        branches = branches.append(_new_branches(t, step_TR, group, memory, alive[t]))
+    return Influence(changes[SKIPPED].numpy(), changes[ERASED].numpy(), group)
 
 
 def episode_step(recording: Recording) -> Tensor:
@@ -103,9 +103,9 @@ def _new_branches(t: int, episode_step_TR: Tensor, group: int, memory_TRU: Tenso
     before = torch.zeros(len(rows), memory_TRU.shape[-1])
     later = groups > 0  # before the first group, memory is empty
     before[later] = memory_TRU[t - group, rows[later]]
-    kinds = torch.full_like(rows, ALONE)
-    alone = _Branches(rows, groups, kinds, before)
-    return alone.plus(_Branches(rows, groups, torch.full_like(rows, ERASED), torch.zeros_like(before)))
+    kinds = torch.full_like(rows, SKIPPED)
+    skipped = _Branches(rows, groups, kinds, before)
+    return skipped.append(_Branches(rows, groups, torch.full_like(rows, ERASED), torch.zeros_like(before)))
 
 
 class Horizon(NamedTuple):
@@ -141,10 +141,10 @@ def memory_horizon(agent: MettaAgent, recording: Recording) -> Horizon | None:
         found = changes_KM[lag - 1]
         known = ~np.isnan(found)
         mean = estimate(group_means(found[known], episodes[known]))
-        if mean is not None and (lag == 1 or known.sum() >= FEWEST_STEPS):
+        if mean is not None and (lag == 1 or known.sum() >= MIN_STEPS_PER_LAG):
             lags.append(lag)
             change.append(mean)
-            strong.append(float(np.quantile(found[known], STRONG)))
+            strong.append(float(np.quantile(found[known], STRONG_QUANTILE)))
     return Horizon(lags, change, strong, float(np.nanmax(changes_KM)))
 
 
@@ -175,7 +175,7 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
             active, now = active[running], now[running]
         if not len(active):
             break
-        after = step(recording.seen(now, rows[active]), memory[active], torch.zeros(len(active), dtype=torch.bool))
+        after = step(recording.inputs(now, rows[active]), memory[active], torch.zeros(len(active), dtype=torch.bool))
         memory[active] = after.memory
         expected = torch.from_numpy(recording.distributions[now, rows[active]])
         changes[lag, active] = difference(step.action_space, after.distributions, expected)
@@ -184,6 +184,6 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
 
 def _lags(longest: int) -> list[int]:
     """All lags if there are few, else spaced geometrically."""
-    if longest <= FEW_LAGS:
+    if longest <= MAX_ALL_LAGS:
         return [*range(1, longest + 1)]
-    return np.unique(np.geomspace(1, longest, SHOWN_LAGS).round().astype(int)).tolist()
+    return np.unique(np.geomspace(1, longest, MAX_LAGS).round().astype(int)).tolist()

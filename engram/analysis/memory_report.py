@@ -21,18 +21,18 @@ from engram.analysis.probe import (
     observation_features,
     scores,
 )
-from engram.analysis.recording import Change, Recording, record
+from engram.analysis.recording import MemoryChange, Recording, record
 from engram.env.settings import EnvSettings
 from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
 
-MOST_ROWS = 256  # that play at the same time
-MOST_ROW_STEPS = 100_000  # recorded; longer episodes are cut
-SHOWN_STEPS = 48  # of an episode
-FEWEST_EPISODES = 20  # that reach a step at which facts are probed
-PAST_SAMPLES = 600
-FEWEST_PAST_SAMPLES = 40
-PAST_FEATURES = 32
+MAX_ROWS = 256  # that play at the same time
+MAX_ROW_STEPS = 100_000  # recorded; longer episodes are cut
+MAX_PROBED_STEPS = 48  # of an episode
+MIN_EPISODES = 20  # that reach a step at which facts are probed
+MAX_PAST_SAMPLES = 600
+MIN_PAST_SAMPLES = 40
+MAX_PAST_FEATURES = 32
 PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -88,11 +88,11 @@ def memory_report(
 ) -> MemoryReport:
     """Play `episodes` episodes, and as many again with memory erased, frozen and swapped."""
     agents = agent.env_spec.agents
-    num_envs = min(episodes, max(1, MOST_ROWS // agents))
+    num_envs = min(episodes, max(1, MAX_ROWS // agents))
     per_env = -(-episodes // num_envs)
-    max_steps = max(2, MOST_ROW_STEPS // (num_envs * agents))
+    max_steps = max(2, MAX_ROW_STEPS // (num_envs * agents))
 
-    def play(change: Change | None = None) -> Recording:
+    def play(change: MemoryChange | None = None) -> Recording:
         return record(
             agent,
             env_settings,
@@ -131,7 +131,7 @@ def memory_report(
     )
 
 
-def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], Change]]:
+def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], MemoryChange]]:
     """Changes of memory before each step, by name; the values are functions that make them."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
     swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
@@ -193,9 +193,9 @@ def _number_in_row(recording: Recording) -> np.ndarray:
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:
-    """At most SHOWN_STEPS steps, evenly spaced, that FEWEST_EPISODES episodes reach (or all, if there are fewer)."""
-    last = int(np.sort(lengths)[-min(len(lengths), FEWEST_EPISODES)]) - 1
-    return np.unique(np.linspace(0, last, SHOWN_STEPS).round().astype(int)).tolist()
+    """At most MAX_PROBED_STEPS steps, evenly spaced, that MIN_EPISODES episodes reach (or all, if there are fewer)."""
+    last = int(np.sort(lengths)[-min(len(lengths), MIN_EPISODES)]) - 1
+    return np.unique(np.linspace(0, last, MAX_PROBED_STEPS).round().astype(int)).tolist()
 
 
 def _facts_by_step(
@@ -226,9 +226,9 @@ def _past(recording: Recording) -> list[PastScore]:
     found = []
     for lag in PAST_LAGS:
         steps, rows = np.nonzero((since_TR >= lag) & recording.alive)
-        if lag > since_TR.max() or len(steps) < FEWEST_PAST_SAMPLES:
+        if lag > since_TR.max() or len(steps) < MIN_PAST_SAMPLES:
             break
-        chosen = rng.permutation(len(steps))[:PAST_SAMPLES]
+        chosen = rng.permutation(len(steps))[:MAX_PAST_SAMPLES]
         now, then = (steps[chosen], rows[chosen]), (steps[chosen] - lag, rows[chosen])
         targets = _varying(observation_features(recording.spec, recording.observations[then])[0])
         current = observation_features(recording.spec, recording.observations[now])[0]
@@ -243,4 +243,4 @@ def _past(recording: Recording) -> list[PastScore]:
 def _varying(features: np.ndarray) -> np.ndarray:
     """The features that vary most, in units of their largest value."""
     scaled = features / np.maximum(np.abs(features).max(0), 1e-6)
-    return features[:, np.argsort(-scaled.std(0), kind="stable")[:PAST_FEATURES]]
+    return features[:, np.argsort(-scaled.std(0), kind="stable")[:MAX_PAST_FEATURES]]

@@ -52,7 +52,7 @@ def entropy(action_space: ActionSpace, rows: Tensor) -> Tensor:
     return -torch.special.xlogy(rows, rows).sum(-1)
 
 
-class Seen(NamedTuple):
+class StepInputs(NamedTuple):
     """The inputs of a step, apart from memory."""
 
     observations: Tensor  # [N, …]
@@ -69,7 +69,7 @@ class StepOutput(NamedTuple):
 
 
 class MemoryStep:
-    """`step(seen, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
+    """`step(inputs, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
 
     def __init__(self, agent: MettaAgent) -> None:
         self.agent = copy_with_own_memory(agent)
@@ -79,21 +79,21 @@ class MemoryStep:
         self.units = sum(layers * size for layers, size in self.agent.memory_shapes().values())
 
     @torch.no_grad()
-    def __call__(self, seen: Seen, memory: Tensor, starts: Tensor) -> StepOutput:
+    def __call__(self, inputs: StepInputs, memory: Tensor, starts: Tensor) -> StepOutput:
         """Memory [N, U] and starts [N]: memory is cleared where an episode starts."""
-        parts = zip(*(rows.split(MAX_ROWS) for rows in (*seen, memory, starts)), strict=True)
-        outputs = [self._step(Seen(*inputs), own_memory, begins) for *inputs, own_memory, begins in parts]
+        parts = zip(*(rows.split(MAX_ROWS) for rows in (*inputs, memory, starts)), strict=True)
+        outputs = [self._step(StepInputs(*fields), own_memory, begins) for *fields, own_memory, begins in parts]
         return StepOutput(*(torch.cat(fields) for fields in zip(*outputs, strict=True)))
 
-    def _step(self, seen: Seen, memory: Tensor, starts: Tensor) -> StepOutput:
+    def _step(self, inputs: StepInputs, memory: Tensor, starts: Tensor) -> StepOutput:
         rows = len(starts)
         self.agent.reserve_memory(rows)
         store_memory(self.agent, memory)
         starts = starts.to(self.device)
         fields = {
-            "env_obs": seen.observations.to(self.device),
-            "previous_actions": seen.previous_actions.to(self.device),
-            "previous_rewards": seen.previous_rewards.to(self.device),
+            "env_obs": inputs.observations.to(self.device),
+            "previous_actions": inputs.previous_actions.to(self.device),
+            "previous_rewards": inputs.previous_rewards.to(self.device),
             "dones": starts,
             "truncateds": torch.zeros_like(starts),
             "starts": starts,

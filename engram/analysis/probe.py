@@ -12,14 +12,14 @@ import numpy as np
 from engram.analysis.recording import Recording
 from engram.env.spec import EMPTY_LOCATION, EnvSpec
 
-MOST_FACTS = 12
-RARE = 0.1  # in at least this fraction of the episodes, a fact must differ from its most common value
+MAX_FACTS = 12
+MIN_MINORITY = 0.1  # in at least this fraction of the episodes, a fact must differ from its most common value
 IMAGE_CELLS = 4  # an image is described by the mean brightness of as many cells a side
 FOLDS = 5
 SHUFFLES = 5
 RIDGE = 0.1  # relative to the mean square of a standardised input
-FEWEST_SAMPLES = 4 * FOLDS
-FEWEST_OF_A_KIND = FOLDS
+MIN_SAMPLES = 4 * FOLDS
+MIN_PER_VALUE = FOLDS
 
 
 class Fact(NamedTuple):
@@ -94,7 +94,7 @@ def facts(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
     seen, names = observation_features(recording.spec, first)
     found = [Fact(f"first saw {name}", seen[:, index]) for index, name in enumerate(names)]
     found += _outcomes(recording, episodes)
-    return _distinct([fact for fact in found if _differs(fact)])[:MOST_FACTS]
+    return _distinct([fact for fact in found if _differs(fact)])[:MAX_FACTS]
 
 
 def _outcomes(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
@@ -115,7 +115,7 @@ def _differs(fact: Fact) -> bool:
     if len(known) < 2:
         return False
     _, counts = np.unique(known, return_counts=True)
-    return counts.max() <= (1 - RARE) * len(known)
+    return counts.max() <= (1 - MIN_MINORITY) * len(known)
 
 
 def _distinct(found: list[Fact]) -> list[Fact]:
@@ -177,10 +177,10 @@ def explained(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> fl
 
 
 def _enough(y: np.ndarray, groups: np.ndarray) -> bool:
-    if len(y) < FEWEST_SAMPLES or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
+    if len(y) < MIN_SAMPLES or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
         return False
     values, counts = np.unique(y, return_counts=True)
-    return len(values) > 2 or counts.min() >= FEWEST_OF_A_KIND
+    return len(values) > 2 or counts.min() >= MIN_PER_VALUE
 
 
 def _folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:

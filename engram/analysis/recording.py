@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.memory_step import MemoryStep, Seen, entropy, store_memory, stored_memory
+from engram.analysis.memory_step import MemoryStep, StepInputs, entropy, store_memory, stored_memory
 from engram.env.block import Episodes
 from engram.env.scene import Scene, drawable
 from engram.env.settings import EnvSettings
@@ -20,11 +20,11 @@ from engram.env.vector import Batch, VectorEnv
 from engram.training.evaluate import Player, copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
 
-FEW_STEPS = 64  # without a number of episodes, play until there are this many steps
-MANY_STEPS = 1000  # at most
-MOST_BYTES = 1 << 30  # of recorded memory; the attention core has a lot of it
+MIN_STEPS = 64  # without a number of episodes, play until there are this many steps
+MAX_STEPS = 1000  # at most
+MAX_MEMORY_BYTES = 1 << 30  # of recorded memory; the attention core has a lot of it
 
-Change = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory
+MemoryChange = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Recording:
     def steps(self) -> int:
         return len(self.starts)
 
-    def seen(self, *at: Any) -> Seen:
+    def inputs(self, *at: Any) -> StepInputs:
         """The inputs of the agent at these steps and rows, apart from memory."""
-        return Seen(*(torch.from_numpy(getattr(self, name)[at]) for name in Seen._fields))
+        return StepInputs(*(torch.from_numpy(getattr(self, name)[at]) for name in StepInputs._fields))
 
 
 @torch.no_grad()
@@ -66,14 +66,14 @@ def record(
     *,
     episodes: int | None = None,
     num_envs: int = 1,
-    max_steps: int = MANY_STEPS,
+    max_steps: int = MAX_STEPS,
     greedy: bool = False,
     seed: int = EVALUATION_SEED,
     memory: str = "carry",
     pictures: bool = True,
-    change: Change | None = None,
+    change: MemoryChange | None = None,
 ) -> Recording:
-    """Play `episodes` whole episodes in each environment, by default as many as it takes for FEW_STEPS steps.
+    """Play `episodes` whole episodes in each environment, by default as many as it takes for MIN_STEPS steps.
 
     They are those of `evaluate` with the same seed and number of environments, and stop after `max_steps`. `change` is
     applied to all memory before each step.
@@ -92,14 +92,14 @@ def record(
 
 
 def _play(
-    player: Player, env: VectorEnv, episodes: int | None, max_steps: int, pictures: bool, change: Change | None
+    player: Player, env: VectorEnv, episodes: int | None, max_steps: int, pictures: bool, change: MemoryChange | None
 ) -> dict[str, Any]:
     """The fields of a recording that are known step by step."""
     columns: dict[str, list[np.ndarray]] = {}
     scenes: list[Scene] = []
     first_env_starts, ended = [0], np.zeros(env.num_envs, int)
     memory_step, since_start = MemoryStep(player.agent), np.zeros(env.rows, int)
-    max_steps = min(max_steps, max(1, MOST_BYTES // (4 * max(1, memory_step.units) * env.rows)))
+    max_steps = min(max_steps, max(1, MAX_MEMORY_BYTES // (4 * max(1, memory_step.units) * env.rows)))
     env.reset()
     batch = env.recv()
     for step in range(max_steps):
@@ -115,7 +115,7 @@ def _play(
         for name, column in (acted | {"rewards": batch.buffers.rewards.copy()}).items():
             columns.setdefault(name, []).append(column)
         ended += batch.buffers.starts.reshape(env.num_envs, -1).all(1)
-        if (ended >= episodes).all() if episodes else (step + 1 >= FEW_STEPS and batch.buffers.starts.all()):
+        if (ended >= episodes).all() if episodes else (step + 1 >= MIN_STEPS and batch.buffers.starts.all()):
             break
         if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
             first_env_starts.append(step + 1)
@@ -132,7 +132,7 @@ def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> di
     fields |= {"previous_actions": buffers.actions, "previous_rewards": buffers.rewards}
     seen = {name: field.copy() for name, field in fields.items()}
     seen["starts"] |= player.memory_off
-    inputs = Seen(*(torch.from_numpy(seen[name]) for name in Seen._fields))
+    inputs = StepInputs(*(torch.from_numpy(seen[name]) for name in StepInputs._fields))
     output = memory_step(inputs, stored_memory(player.agent, rows), torch.from_numpy(seen["starts"]))
     return seen | {
         "actions": player.act(batch, step),

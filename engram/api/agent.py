@@ -20,7 +20,7 @@ from engram.config.evaluation import with_env
 from engram.config.load import load_run
 from engram.config.overrides import from_python
 from engram.config.run import RunSettings
-from engram.env.actions import reader
+from engram.env.actions import action_converter
 from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
 from engram.nearest import suggestion
@@ -51,7 +51,7 @@ class Agent:
         self.policy = agent
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
         self._observations = ObservationRows(spaces, agent.env_spec)
-        self._read_actions = reader(spaces.action)
+        self._convert_actions = action_converter(spaces.action)
         self._device = next(agent.parameters()).device
         self._generator = torch.Generator(self._device)
         if seed is None:
@@ -148,7 +148,7 @@ class Agent:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
             before = np.zeros((count, *space.shape), space.dtype)
-        self._observations.show_actions(self._read_actions(before), starts)
+        self._observations.show_actions(self._convert_actions(before), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
@@ -183,7 +183,7 @@ class Agent:
 
     def _converted(self, actions: np.ndarray, single: bool) -> Any:
         """Actions in the environment's form."""
-        converted = np.asarray(self._read_actions(actions), dtype=self.action_space.dtype)
+        converted = np.asarray(self._convert_actions(actions), dtype=self.action_space.dtype)
         return converted[0] if single else converted
 
     def _checked(self, state: Any, rows: int) -> State:

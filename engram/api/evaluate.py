@@ -12,7 +12,7 @@ from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.env.registry import make_spec
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
-from engram.training.episode_tally import Evaluation
+from engram.training.evaluate import Evaluation
 from engram.training.evaluate import evaluate as play_episodes
 
 

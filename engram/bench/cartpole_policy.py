@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from engram.agent.encoders.parts import VectorEncoder
-from engram.agent.initialisation import initialise
+from engram.agent.layers import initialise
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 
 

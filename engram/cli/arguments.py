@@ -1,4 +1,4 @@
-"""The argument parser of all verbs: argparse, with mistakes as `UserError` and settings as the remaining words."""
+"""The argument parser of all verbs: argparse, with mistakes as `UserError` and settings as the remaining arguments."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ class ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self.prog}: {message} (see --help)")
 
-    def parse_settings(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The parsed options and the other words, which are settings."""
-        options, settings = self.parse_known_args(words)
+    def parse_settings(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The parsed options, and all other arguments: overrides of settings."""
+        options, overrides = self.parse_known_args(argv)
         known = [name for action in self._actions for name in action.option_strings]
-        for word in settings:
+        for word in overrides:
             if word.startswith("-") and (option := nearest(word, known)):
                 raise UserError(f"{self.prog}: no option {word}; did you mean {option}?")
-        return options, settings
+        return options, overrides
 
 
 def positive_int(text: str) -> int:

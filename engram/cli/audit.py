@@ -41,7 +41,7 @@ Examples:
   engram audit runs/fast_tmaze --only replay,detachment"""
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options, with `target` (empty if the settings name the policy) and `settings`."""
     parser = ArgumentParser(
         prog="engram audit",
@@ -68,7 +68,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         help="how the policy is played: td, module, pufferlib, cleanrl or sb3 (default: recognised by its methods)",
     )
     add_trust(parser)
-    options, rest = parser.parse_settings(words)
+    options, rest = parser.parse_settings(argv)
     if unknown := [word for word in rest if word.startswith("-")]:
         raise UserError(f"engram audit: no option {unknown[0]} (see --help)")
     options.settings = [word for word in rest if "=" in word]
@@ -82,8 +82,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def main(words: Sequence[str]) -> int:
-    options = parse(words)
+def main(argv: Sequence[str]) -> int:
+    options = parse(argv)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
     from engram.api.audit import targets
     from engram.audit.text_report import as_json, show, show_summary

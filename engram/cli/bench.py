@@ -56,11 +56,11 @@ LEARN_EXAMPLES = """examples:
   engram bench learn --vary py_agent.core=lstm,gru,mingru,lru,attention"""
 
 
-def main(words: Sequence[str]) -> int:
-    if not words or words[0] in ("--help", "-h"):
+def main(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("--help", "-h"):
         print(_help())
         return 0
-    verb, *rest = words
+    verb, *rest = argv
     if verb not in VERBS:
         raise UserError(
             f"engram bench: unknown benchmark '{verb}'{suggestion(verb, VERBS)} ({', '.join(VERBS)}; "
@@ -119,22 +119,22 @@ def report(
         print(f"wrote {path}")
 
 
-def learn(words: Sequence[str]) -> int:
+def learn(argv: Sequence[str]) -> int:
     """`engram bench learn`: train recipes over several seeds and compare what they reach."""
     parser = learning_parser("engram bench learn", LEARN)
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=A,B,…", help="compare values of a setting")
-    arguments, settings = parser.parse_settings(words)
+    arguments, settings = parser.parse_settings(argv)
     options = learn_options(arguments, settings)
     return run_and_report(plan(options), arguments.jobs, options, dry=arguments.dry_run, only_report=arguments.report)
 
 
-def parity(words: Sequence[str]) -> int:
+def parity(argv: Sequence[str]) -> int:
     """`engram bench parity`: whether the YAML and the Python form of a policy learn the same."""
     parser = learning_parser("engram bench parity", PARITY)
     known = [name for name in choices("agent") if name in POLICIES]
     parser.set_defaults(tasks=PARITY_TASKS)
     parser.add_argument("--policies", type=names_from(known), default=["fast"], metavar="NAME,…", help=", ".join(known))
-    arguments, settings = parser.parse_settings(words)
+    arguments, settings = parser.parse_settings(argv)
     options = learn_options(arguments, [])
     from engram.bench.learning.parity import compare, forms, show
     from engram.bench.learning.result import collect
@@ -170,7 +170,7 @@ def learning_parser(program: str, description: str) -> ArgumentParser:
 
 def learn_options(arguments: object, settings: Sequence[str]) -> LearnOptions:
     given = {name: value for name, value in vars(arguments).items() if name in LearnOptions.__dataclass_fields__}
-    return LearnOptions(**given, words=[*settings])
+    return LearnOptions(**given, overrides=[*settings])
 
 
 def run_and_report(jobs: Sequence[Job], at_once: int, options: LearnOptions, *, dry: bool, only_report: bool) -> int:

@@ -8,10 +8,10 @@ from engram.env.check import EnvCheck, check_environment
 from engram.env.spec import EnvSpec
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = settings_parser("check-env", "Plays an environment for a short while and reports what is wrong.")
-    _, words = parser.parse_settings(words)
-    settings = load(words)
+    _, overrides = parser.parse_settings(argv)
+    settings = load(overrides)
     check = check_environment(settings.env)
     if check.spec is not None:
         print("\n".join(_describe(check.spec)))

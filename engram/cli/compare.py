@@ -34,13 +34,13 @@ examples:
 SIGNIFICANT = 0.05
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram compare RUN RUN … [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram compare", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    requests = _requests(words, options.trust)
+    options, arguments = parser.parse_settings(argv)
+    requests = _requests(arguments, options.trust)
     result = _play(requests)
     if options.json:
         print(json.dumps(result))
@@ -49,10 +49,10 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _requests(words: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSettings]]:
-    runs = [word for word in words if "=" not in word]
-    runs += [text for word in words if word.startswith("run=") for text in word.removeprefix("run=").split(",")]
-    others = [word for word in words if "=" in word and not word.startswith("run=")]
+def _requests(arguments: Sequence[str], trust: bool) -> dict[str, RunRequest[EvalSettings]]:
+    runs = [each for each in arguments if "=" not in each]
+    runs += [name for each in arguments if each.startswith("run=") for name in each.removeprefix("run=").split(",")]
+    others = [each for each in arguments if "=" in each and not each.startswith("run=")]
     if len(set(runs)) < 2:
         raise UserError("compare: give the names of two runs or more: engram compare RUN RUN")
     requests = {}

@@ -25,13 +25,13 @@ EXAMPLES = """examples:
 EPISODES = 32  # to measure the memory horizon
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram diagnose RUN … [runs_dir=runs] [--json] [--trust]"
     parser = ArgumentParser(prog="engram diagnose", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print one JSON object for each run")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    directories = named_runs("diagnose", words)
+    options, arguments = parser.parse_settings(argv)
+    directories = named_runs("diagnose", arguments)
     from engram.display.summary import diagnosis_lines
     from engram.runs.report import read_report_run
 

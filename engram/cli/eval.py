@@ -31,15 +31,15 @@ examples:
   engram eval run=fast_tmaze checkpoint=best greedy=true episodes=500 --json"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram eval run=NAME [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram eval", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, with return.mean, return.low and return.high"
     )
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    request = load_request(words, EvalSettings, options.trust)
+    options, overrides = parser.parse_settings(argv)
+    request = load_request(overrides, EvalSettings, options.trust)
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.api.evaluate import play
     from engram.display.evaluation import show

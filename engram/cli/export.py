@@ -22,14 +22,14 @@ examples:
   engram export run=fast_tmaze checkpoint=best --format torch --out fast.pt2"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram export run=NAME [SETTING=VALUE …] [--format onnx|torch] [--out PATH] [--trust]"
     parser = ArgumentParser(prog="engram export", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    _export(load_request(words, PolicyOfRun, options.trust), options.format, options.out)
+    options, overrides = parser.parse_settings(argv)
+    _export(load_request(overrides, PolicyOfRun, options.trust), options.format, options.out)
     return 0
 
 

@@ -17,7 +17,7 @@ from engram.nearest import suggestion
 from engram.settings import UserError
 from engram.training.stop_signals import STOPS, Stopped, handle_signals
 
-# Each verb is a module of this package with `main(words) -> exit code`, imported only when it is called.
+# Each verb is a module of this package with `main(argv) -> exit code`, imported only when it is called.
 GROUPS = {
     "train": {
         "train": "train a policy",
@@ -48,12 +48,12 @@ PANEL_WIDTH = 120  # at most, as that of the panel of a run
 BUSY_CORES = 0.3  # in use by other programs
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code: 2 for a user's mistake, 130 if interrupted, 143 if terminated."""
     received: list[type[Stopped]] = []
     try:
         with _signals_raise(received):
-            code = _run([*(sys.argv[1:] if words is None else words)])
+            code = _run([*(sys.argv[1:] if argv is None else argv)])
         sys.stdout.flush()  # inside the try: the reader may be gone
         return code
     except UserError as error:
@@ -72,18 +72,18 @@ def main(words: Sequence[str] | None = None) -> int:
         return received[0].exit_code
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
     parser = _parser()
     try:
-        command = parser.parse_args(["--help"] if [*words] in ([], ["help"]) else words)
+        command = parser.parse_args(["--help"] if [*argv] in ([], ["help"]) else argv)
         if command.verb not in VERBS:
             raise UserError(f"engram: no verb '{command.verb}'{suggestion(command.verb, VERBS)} ({', '.join(VERBS)})")
         _import_from_current_folder()
-        with _loading(command.verb, command.words):
+        with _loading(command.verb, command.arguments):
             if command.verb != "bench":  # it measures how busy the machine is
                 choose_wait_policy()
             module = import_module(f"engram.cli.{command.verb.replace('-', '_')}")
-        return int(module.main(command.words))
+        return int(module.main(command.arguments))
     except SystemExit as end:  # argparse exits after --help and --version
         if end.code != 0:
             raise
@@ -104,7 +104,7 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--version", "-V", action="version", version=f"engram {__version__}")
     parser.add_argument("verb", help=SUPPRESS)
-    parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)
+    parser.add_argument("arguments", nargs=REMAINDER, help=SUPPRESS)
     return parser
 
 
@@ -123,7 +123,7 @@ def choose_wait_policy() -> None:
 
 
 @contextmanager
-def _loading(verb: str, words: Sequence[str]) -> Iterator[None]:
+def _loading(verb: str, argv: Sequence[str]) -> Iterator[None]:
     """In a terminal, say at once what is being loaded: imports take most of the first second.
 
     `train` already shows the frame of its panel, drawn without Rich, whose import would delay it.
@@ -133,7 +133,7 @@ def _loading(verb: str, words: Sequence[str]) -> Iterator[None]:
         return
     lines = [f"engram {verb}: loading …"]
     if verb == "train" and (sys.stdout.encoding or "").lower().startswith("utf"):
-        lines = _first_frame([word for word in words if word.isascii() and word.isprintable()])
+        lines = _first_frame([word for word in argv if word.isascii() and word.isprintable()])
     print("\n".join(lines), end="", flush=True)
     try:
         yield
@@ -142,12 +142,12 @@ def _loading(verb: str, words: Sequence[str]) -> Iterator[None]:
         print(f"{up}\r\x1b[J", end="", flush=True)
 
 
-def _first_frame(words: Sequence[str]) -> list[str]:
+def _first_frame(argv: Sequence[str]) -> list[str]:
     """The frame of the panel with the name of the run and its settings, as far as the command line has them."""
     inside = max(min(get_terminal_size().columns, PANEL_WIDTH) - 2, 20)
-    run = [word.removeprefix("run=") for word in words if word.startswith("run=")]
+    run = [word.removeprefix("run=") for word in argv if word.startswith("run=")]
     title = _cut(" ".join(["engram", *run[-1:]]), inside - 3)
-    text = _cut(" ".join(["loading", *(word for word in words if not word.startswith("run=")), "…"]), inside - 2)
+    text = _cut(" ".join(["loading", *(word for word in argv if not word.startswith("run=")), "…"]), inside - 2)
     return [
         f"╭─ {title} {'─' * (inside - 3 - len(title))}╮",
         f"│ {text:<{inside - 1}}│",

@@ -32,14 +32,14 @@ examples:
   engram memory run=fast_tmaze episodes=400 --out tmaze.html --json"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram memory run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--json]"
     parser = ArgumentParser(prog="engram memory", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     add_page(parser, "memory.html in the run's directory")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    request = load_request(words, MemorySettings, options.trust)
+    options, overrides = parser.parse_settings(argv)
+    request = load_request(overrides, MemorySettings, options.trust)
     if request.run.trainer.memory == "off":
         raise UserError(
             f"run: {request.settings.run} was trained with trainer.memory=off, so it has no memory to examine"

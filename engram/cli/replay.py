@@ -37,7 +37,7 @@ examples:
   engram replay run=fast_tmaze episodes=1 seed=7 greedy=true --out seven.html --video seven.gif"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]"
     parser = ArgumentParser(prog="engram replay", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     add_page(parser, "replay.html in the run's directory")
@@ -48,10 +48,10 @@ def main(words: Sequence[str]) -> int:
         "--mettagrid", type=Path, metavar="FILE", help="also write the first episode as a mettagrid replay, FILE.json.z"
     )
     add_trust(parser)
-    options, words = parser.parse_settings(words)
+    options, overrides = parser.parse_settings(argv)
     for kind in ("VIDEO", "AUDIO"):  # pygame draws into arrays; without a screen it would print warnings
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
-    request = load_request(words, ReplaySettings, options.trust)
+    request = load_request(overrides, ReplaySettings, options.trust)
     out = page_path(options.out, request.directory, "replay.html")
     _check_files(out, options.video, options.mettagrid)
     recording = play(request, out, options.video)
@@ -98,7 +98,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
 
 
 def _write_mettagrid(request: RunRequest[ReplaySettings], recording: "Recording", path: Path) -> None:
-    from engram.env.mettagrid.replay_file import write_replay
+    from engram.env.mettagrid.adapter import write_replay
 
     ends = [*recording.episode_starts[1:], recording.steps]
     write_replay(request.run.env, request.settings.seed, recording.actions[: ends[0]], path)

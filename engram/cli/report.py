@@ -19,15 +19,15 @@ EXAMPLES = """examples:
   engram report 'fast_tmaze_seed-*' --png charts"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram report RUN … [runs_dir=runs] [--out FILE] [--open] [--png FOLDER]"
     parser = ArgumentParser(prog="engram report", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
     add_page(parser, "report.html in the directory of the first run")
     parser.add_argument(
         "--png", type=Path, metavar="FOLDER", help="also write the charts as PNG, for papers (needs the extra `plot`)"
     )
-    options, words = parser.parse_settings(words)
-    directories = named_runs("report", words)
+    options, arguments = parser.parse_settings(argv)
+    directories = named_runs("report", arguments)
     out = page_path(options.out, directories[0], "report.html")
     check_writable(out, "--out")
     if options.png:

@@ -15,28 +15,30 @@ if TYPE_CHECKING:
     from engram.agent.metta_agent import MettaAgent
 
 
-def named_runs(verb: str, words: Sequence[str]) -> list[Path]:
+def named_runs(verb: str, arguments: Sequence[str]) -> list[Path]:
     """Their directories, in the order given; raises with the nearest name for one that does not exist."""
-    runs_dir, names = split_words(verb, words, f"no such option; write engram {verb} RUN … [runs_dir=DIRECTORY]")
+    runs_dir, names = split_arguments(
+        verb, arguments, f"no such option; write engram {verb} RUN … [runs_dir=DIRECTORY]"
+    )
     if not names:
         raise UserError(f"{verb}: name a run: engram {verb} run=NAME (engram runs lists them)")
     found = [directory for name in names for directory in _directories(name, runs_dir)]
     return list({directory.resolve(): directory for directory in found}.values())
 
 
-def split_words(verb: str, words: Sequence[str], problem: str) -> tuple[Path, list[str]]:
-    """The directory of runs, and the names: words without `=`, and those after `run=`. Others raise with `problem`."""
+def split_arguments(verb: str, arguments: Sequence[str], problem: str) -> tuple[Path, list[str]]:
+    """The directory of runs, and the names: after `run=`, or without `=`. Other arguments raise with `problem`."""
     runs_dir, names = RunSettings.model_fields["runs_dir"].default, []
-    for word in words:
-        setting, equals, text = word.partition("=")
+    for argument in arguments:
+        setting, equals, text = argument.partition("=")
         if equals and setting == "runs_dir":
             runs_dir = text
         elif equals and setting == "run":
             names += text.split(",")
-        elif equals or word.startswith("-"):
-            raise UserError(f"{verb}: {word}: {problem}")
+        elif equals or argument.startswith("-"):
+            raise UserError(f"{verb}: {argument}: {problem}")
         else:
-            names.append(word)
+            names.append(argument)
     return Path(runs_dir), names
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.run_arguments import split_words
+from engram.cli.run_arguments import split_arguments
 from engram.display.formatting import count, number
 from engram.runs.state import RunState, differing_settings, list_runs
 from engram.settings import UserError, printable
@@ -21,13 +21,13 @@ they were written, and the settings that are not those of most of these runs."""
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram runs [NAME …] [runs_dir=runs] [--json]"
     parser = ArgumentParser(prog="engram runs", usage=usage, description=DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print a JSON list")
-    options, words = parser.parse_settings(words)
+    options, arguments = parser.parse_settings(argv)
     problem = "no such option; write engram runs [NAME …] [runs_dir=DIRECTORY] [--json]"
-    runs_dir, patterns = split_words("runs", words, problem)
+    runs_dir, patterns = split_arguments("runs", arguments, problem)
     runs = [run for run in list_runs(runs_dir) if not patterns or any(fnmatchcase(run.name, each) for each in patterns)]
     if not runs and not options.json:
         wanted = f" of {', '.join(patterns)}" if patterns else ""

@@ -21,14 +21,14 @@ EXAMPLES = """examples:
   engram soak --minutes 30 --seed 7 --out soak.json"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="engram soak", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--minutes", type=_minutes, default=5.0, metavar="N", help="how long (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and their moments (default: 1)")
     parser.add_argument("--epochs", type=positive_int, default=40, help="length of a run (default: 40)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
 
     from rich.console import Console
 
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
         plan = Plan(options.minutes, options.epochs, options.seed, Path(directory))
         report = soak(plan, command, lambda line: print(line, file=sys.stderr, flush=True))
     header = {
-        "command": shlex.join(["engram", "soak", *words]),
+        "command": shlex.join(["engram", "soak", *argv]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engram.cli.arguments import ArgumentParser
-from engram.cli.run_arguments import split_words
+from engram.cli.run_arguments import split_arguments
 from engram.cli.train import train_one
 from engram.config.load import load
 from engram.config.sweep import command_line, load_sweep
@@ -28,11 +28,11 @@ EXAMPLE = """a sweep file:
     trainer.bptt_horizon: {choices: [16, 32, 64]}"""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram sweep FILE.yaml [runs_dir=runs]"
     parser = ArgumentParser(prog="engram sweep", usage=usage, description=DESCRIPTION, epilog=EXAMPLE)
-    _, words = parser.parse_settings(words)
-    runs_dir, files = split_words("sweep", words, "write settings into the file, under settings: [NAME=VALUE]")
+    _, arguments = parser.parse_settings(argv)
+    runs_dir, files = split_arguments("sweep", arguments, "write settings into the file, under settings: [NAME=VALUE]")
     if len(files) != 1:
         raise UserError("sweep: give one file: engram sweep FILE.yaml (see --help for an example)")
     if find_spec("optuna") is None:

@@ -31,29 +31,29 @@ STOPPED = "stopped; the same command resumes from the last checkpoint, if there 
 SAVED = "stopped and saved; run the same command again to resume from here"
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = settings_parser("train", "Trains a policy, or one for each value of settings with several: seed=1,2,3.")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    members = expand(words, options.trust)
+    options, overrides = parser.parse_settings(argv)
+    members = expand(overrides, options.trust)
     if members is not None:
         return train_group(members, partial(train_one, options.trust))
     with ExitStack() as stack:  # holds the lock of the run's directory
-        return _run(words, stack, options.trust)
+        return _run(overrides, stack, options.trust)
 
 
-def train_one(trust: bool, words: list[str]) -> int:
+def train_one(trust: bool, overrides: list[str]) -> int:
     """One run of several, in its own process."""
     from engram.cli.main import main
 
-    return main(["train", *words, *(["--trust"] if trust else [])])
+    return main(["train", *overrides, *(["--trust"] if trust else [])])
 
 
-def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
+def _run(overrides: Sequence[str], stack: ExitStack, trust: bool) -> int:
     process = rank_info()
     try:
-        settings = load(words, trust)
-        display = stack.enter_context(_display(words, settings, process))
+        settings = load(overrides, trust)
+        display = stack.enter_context(_display(overrides, settings, process))
         display.building(settings.run, f"{settings.policy.name.rpartition(':')[2]} on {_env_name(settings)}")
         find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
@@ -101,7 +101,7 @@ def _exit_code(error: BaseException) -> int:
     return Stopped.exit_code if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _display(words: Sequence[str], settings: RunSettings, process: RankInfo) -> Any:
+def _display(overrides: Sequence[str], settings: RunSettings, process: RankInfo) -> Any:
     """The display of rank 0; the others show nothing."""
     from engram.display.plain import SilentDisplay
     from engram.display.terminal import make_display
@@ -109,7 +109,7 @@ def _display(words: Sequence[str], settings: RunSettings, process: RankInfo) -> 
     if process.rank:
         return SilentDisplay()
     resumed = bool(list_checkpoints(settings.directory / "checkpoints"))
-    return make_display(sys.stdout, next_steps=partial(next_steps, words, settings, resumed))
+    return make_display(sys.stdout, next_steps=partial(next_steps, overrides, settings, resumed))
 
 
 def _env_name(settings: RunSettings) -> str:
@@ -147,7 +147,7 @@ def _end_hung(display: AbstractContextManager) -> None:
     os._exit(1)
 
 
-def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
+def next_steps(overrides: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
     """Commands to offer after a run: evaluate it, train it for longer, or train the same without memory.
 
     The command line of a resumed run need not hold all of its settings, so it offers no run without memory.
@@ -156,7 +156,7 @@ def next_steps(words: Sequence[str], settings: RunSettings, resumed: bool, steps
     longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": steps}
     memoryless: dict[str, object] = {"run": f"{settings.run[:90]}_no_memory", "trainer.memory": "off"}
     changes = [longer] if settings.trainer.memory == "off" or resumed else [longer, memoryless]
-    return [_eval_command(settings), *(_train_command(words, change) for change in changes)]
+    return [_eval_command(settings), *(_train_command(overrides, change) for change in changes)]
 
 
 def _eval_command(settings: RunSettings) -> str:
@@ -164,14 +164,14 @@ def _eval_command(settings: RunSettings) -> str:
     return f"{_program()} eval run={settings.run}{runs_dir}"
 
 
-def _train_command(words: Sequence[str], changes: dict[str, object]) -> str:
+def _train_command(overrides: Sequence[str], changes: dict[str, object]) -> str:
     process, script = rank_info(), sys.argv[0] if sys.argv[0].endswith("train.py") else None
     program = script or f"{_program()} train"
     if process.size > 1:
         # On several machines only the user knows the arguments of torchrun.
         arguments = f"--nproc-per-node={process.size}" if process.local_size == process.size else "…"
         program = f"torchrun {arguments} {script or '-m engram train'}"
-    unchanged = [shlex.quote(word) for word in words if word.partition("=")[0] not in changes]
+    unchanged = [shlex.quote(word) for word in overrides if word.partition("=")[0] not in changes]
     return " ".join([program, *unchanged, *(f"{name}={value}" for name, value in changes.items())])
 
 

@@ -10,11 +10,11 @@ from engram.env.registry import make_spec
 from engram.training.sizes import resolve_sizes
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = settings_parser("validate", "Checks settings and prints them in full.")
     add_trust(parser)
-    options, words = parser.parse_settings(words)
-    settings = load(words, options.trust)
+    options, overrides = parser.parse_settings(argv)
+    settings = load(overrides, options.trust)
     agents, cores = make_spec(settings.env).agents, available_cores()
     sizes = resolve_sizes(settings.trainer, agents, settings.device, cores)
     print(dump(settings), end="")

@@ -20,12 +20,12 @@ SECONDS = 0.5  # between two reads of the metrics
 LOCK_SECONDS = 2.0  # between two checks of the lock
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     usage = "engram watch RUN [runs_dir=runs] [--once]"
     parser = ArgumentParser(prog="engram watch", usage=usage, description=DESCRIPTION)
     parser.add_argument("--once", action="store_true", help="show the run as it is now, and end")
-    options, words = parser.parse_settings(words)
-    directories = named_runs("watch", words)
+    options, arguments = parser.parse_settings(argv)
+    directories = named_runs("watch", arguments)
     if len(directories) > 1:
         raise UserError(f"watch: {len(directories)} runs are named: watch one at a time (engram runs lists them)")
     try:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
-from engram.config.overrides import UNREAD, Override, check_name, from_python, override_value, parse_override
+from engram.config.overrides import NOT_PARSED, Override, check_name, from_python, override_value, parse_override
 from engram.config.run import RunSettings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
@@ -70,18 +70,20 @@ class RunRequest(NamedTuple, Generic[Chosen]):
 
 
 def load_request(
-    words: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
+    arguments: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RunRequest[Chosen]:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
-    named = [word if "=" in word or word.startswith("-") else f"run={word}" for word in words]  # `engram replay NAME`
-    runs = [word.removeprefix("run=") for word in named if word.startswith("run=")]
-    if named != [*words] and len(runs) > 1:
+    # `engram replay NAME` is `engram replay run=NAME`.
+    named = [each if "=" in each or each.startswith("-") else f"run={each}" for each in arguments]
+    runs = [each.removeprefix("run=") for each in named if each.startswith("run=")]
+    if named != [*arguments] and len(runs) > 1:
         raise UserError(f"run: {' and '.join(runs)} are given: name one run")
     given = [*map(parse_override, named), *from_python(settings or {})]
     overrides = {override.name: override for override in given}  # the last one counts
     of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
     own = {name: override for name, override in overrides.items() if override not in of_env}
-    chosen = _validate({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
+    values = {name: each.text if each.value is NOT_PARSED else each.value for name, each in own.items()}
+    chosen = _validate(values, kind)
     directory = find_run(chosen.run, Path(chosen.runs_dir))
     unused = ("env", "trainer") if "env" in overrides else ("trainer",)
     return RunRequest(directory, chosen, with_env(load_run(directory, trust, unused), of_env))

@@ -27,7 +27,7 @@ SETTINGS_FILE = "settings.yaml"
 POLICY_GROUPS = {"agent", "py_agent"}
 
 
-def load(words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None) -> RunSettings:
+def load(arguments: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None) -> RunSettings:
     """The settings of a command line, or of Python; raises `SettingsError` with one line for each mistake.
 
     `trust`: code that the stored settings of a run name may run, even if this user did not make the run here.
@@ -37,9 +37,9 @@ def load(words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] 
     """
     problems: list[str] = []
     overrides: dict[str, Override] = {}
-    for word in words:
+    for argument in arguments:
         with _collect(problems):
-            override = parse_override(word)
+            override = parse_override(argument)
             overrides[override.name] = override  # the last one counts
     for name, value in (settings or {}).items():
         with _collect(problems):

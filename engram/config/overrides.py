@@ -15,7 +15,7 @@ from engram.settings import UserError
 NAME = re.compile(r"\w+(\.\w+)*")
 
 CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}
-UNREAD = object()
+NOT_PARSED = object()  # the value of an override that has only its text
 NO_VALUE = "{name}: no value: write {name}=VALUE without spaces"
 
 
@@ -24,7 +24,7 @@ class Override(NamedTuple):
 
     name: str
     text: str
-    value: Any = UNREAD
+    value: Any = NOT_PARSED
 
 
 def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
@@ -50,7 +50,7 @@ def parse_override(word: str) -> Override:
     if word.startswith(("+", "~")):
         raise UserError(f"{word}: settings cannot be added (+) or deleted (~): write NAME=VALUE")
     if not equals:
-        raise UserError(f"{word}: settings are written NAME=VALUE{_guess(word)}")
+        raise UserError(f"{word}: settings are written NAME=VALUE{_suggest(word)}")
     if not NAME.fullmatch(name):
         raise UserError(f"{word}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
     if not text:
@@ -80,8 +80,8 @@ def check_name(name: str, usable: frozenset[str]) -> None:
 def override_value(override: Override) -> Any:
     """The value of an override. Settings that are text take it literally: `run=1e5` is not a number."""
     name, text, value = override
-    require_plain_data(text if value is UNREAD else value, name)
-    if value is UNREAD:
+    require_plain_data(text if value is NOT_PARSED else value, name)
+    if value is NOT_PARSED:
         value = _read(name, text)
     types = leaf_types(known_settings().get(name, Any))
     if isinstance(value, bool) and bool not in types and (int in types or float in types):
@@ -133,7 +133,7 @@ def _has_hidden_part(name: str) -> bool:
     return any(part.startswith("_") for part in parts)
 
 
-def _guess(word: str) -> str:
+def _suggest(word: str) -> str:
     """What a word without `=` may have meant: a choice of a group, or a setting without its value."""
     for group in GROUPS:
         if word in choices(group):

@@ -12,7 +12,7 @@ from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
 
 MAPPING = "{given} is not a set of names and values: write {{name:value}}"
-MANY = 10  # errors; unknown names after them get no suggestion
+MAX_SUGGESTIONS = 10  # further unknown names get none: finding the nearest takes time
 MESSAGES = {  # pydantic's type of error -> message, with the fields of its context
     "bool_parsing": "{given} is neither true nor false",
     "bool_type": "{given} is neither true nor false",
@@ -43,14 +43,10 @@ def describe_errors(error: ValidationError) -> dict[str, str]:
     for details in error.errors():
         name = _dotted_name(details)
         if details["type"] != "default_factory_not_called":  # follows from another error, which is reported itself
-            message = "no such option" if _is_one_of_many(details, lines) else _message(name, details)
+            many = details["type"] == "extra_forbidden" and len(lines) >= MAX_SUGGESTIONS
+            message = "no such option" if many else _message(name, details)
             lines[name] = f"{name}: {message}" if name else message
     return lines
-
-
-def _is_one_of_many(details: ErrorDetails, lines: Mapping[str, str]) -> bool:
-    """Whether this unknown name comes after many other errors: finding the nearest name takes time."""
-    return details["type"] == "extra_forbidden" and len(lines) >= MANY
 
 
 def _dotted_name(details: ErrorDetails) -> str:

@@ -14,14 +14,14 @@ from engram.env.errors import WRONG_STEP
 from engram.env.row_writer import flat_mask, mask_of
 from engram.settings import UserError
 
-Read = Callable[[np.ndarray], list[Any]]
+ConvertActions = Callable[[np.ndarray], list[Any]]
 MAX_JOINT = 256  # combinations of several choices that a policy chooses from as one
 
 
 def policy_action_space(
     space: spaces.Space, where: str, joint: bool = False
 ) -> spaces.Discrete | spaces.MultiDiscrete | spaces.Box:
-    """The action space of the policy: flat, with values from 0. `reader` converts its actions back.
+    """The action space of the policy: flat, with values from 0. `action_converter` converts its actions back.
 
     With `joint`, a few choices become one choice of all their combinations: independent choices of row and column
     cannot prefer one cell of a board.
@@ -73,35 +73,35 @@ def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:
     return tuple(names) if isinstance(space, spaces.Discrete) and len(names) == space.n else ()
 
 
-def reader(space: spaces.Space) -> Read:
+def action_converter(space: spaces.Space) -> ConvertActions:
     """A function that converts rows of policy actions to the environment's actions, clipped to the bounds of a Box."""
     if isinstance(space, spaces.Discrete):
-        return partial(_read_discrete, int(space.start))
+        return partial(_convert_discrete, int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return partial(_read_multi_discrete, space.start, space.nvec.ravel())
+        return partial(_convert_multi_discrete, space.start, space.nvec.ravel())
     if isinstance(space, spaces.MultiBinary):
-        return partial(_read_multi_discrete, np.zeros(space.shape, space.dtype), None)
-    return partial(_read_box, space)
+        return partial(_convert_multi_discrete, np.zeros(space.shape, space.dtype), None)
+    return partial(_convert_box, space)
 
 
-def _read_discrete(start: int, actions: np.ndarray) -> list[Any]:
+def _convert_discrete(start: int, actions: np.ndarray) -> list[Any]:
     return (actions + start if start else actions).tolist()
 
 
-def _read_multi_discrete(start: np.ndarray, sizes: np.ndarray | None, actions: np.ndarray) -> list[Any]:
+def _convert_multi_discrete(start: np.ndarray, sizes: np.ndarray | None, actions: np.ndarray) -> list[Any]:
     if actions.ndim == 1 and sizes is not None:  # a joint choice
         actions = np.stack(np.unravel_index(actions, tuple(sizes)), axis=-1)
     return list(actions.reshape(len(actions), *start.shape).astype(start.dtype) + start)
 
 
-def _read_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
+def _convert_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
     values = actions.reshape(len(actions), *space.shape).astype(np.float64)
     if np.issubdtype(space.dtype, np.integer):
         np.rint(values, out=values)
     return list(np.clip(values, space.low, space.high).astype(space.dtype))
 
 
-class Shown(NamedTuple):
+class EnvStep(NamedTuple):
     """What an environment returned: by `reset` at step 0 of an episode, else by `step`."""
 
     seed: int
@@ -113,36 +113,36 @@ class Shown(NamedTuple):
     info: Any
 
 
-def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[Shown]:
+def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[EnvStep]:
     """Plays whole episodes with seeds from `seed` on, for `steps` observations. Respects action masks."""
-    draw = np.random.default_rng(seed)
-    actions, read = policy_action_space(env.action_space, "random play"), reader(env.action_space)
+    rng = np.random.default_rng(seed)
+    actions, convert = policy_action_space(env.action_space, "random play"), action_converter(env.action_space)
     episode, step, ended = seed, 0, True
     for _ in range(steps):
         if ended:
             observation, info = env.reset(seed=episode)
             episode, step, ended = episode + 1, 0, False
-            yield (shown := Shown(episode - 1, 0, observation, 0.0, False, False, info))
+            yield (last := EnvStep(episode - 1, 0, observation, 0.0, False, False, info))
         else:
-            mask = mask_of(shown.observation, shown.info) if masks else None
-            action = read(random_action(actions, mask, draw)[None])[0]
+            mask = mask_of(last.observation, last.info) if masks else None
+            action = convert(random_action(actions, mask, rng)[None])[0]
             step += 1
             returned = env.step(action)
             if not isinstance(returned, tuple) or len(returned) != 5:
                 raise UserError(f"{type(env.unwrapped).__name__}: {WRONG_STEP}, got {str(returned)[:60]}")
-            yield (shown := Shown(episode - 1, step, *returned))
-            ended = bool(shown.terminated or shown.truncated)
+            yield (last := EnvStep(episode - 1, step, *returned))
+            ended = bool(last.terminated or last.truncated)
 
 
-def random_action(space: gymnasium.Space, mask: Any, draw: np.random.Generator) -> np.ndarray:
+def random_action(space: gymnasium.Space, mask: Any, rng: np.random.Generator) -> np.ndarray:
     """An action of a policy's action space, sampled from those that the mask allows."""
     if isinstance(space, gymnasium.spaces.Box):
         low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
-        return draw.uniform(low, high).astype(np.float32)
+        return rng.uniform(low, high).astype(np.float32)
     sizes = [int(space.n)] if isinstance(space, gymnasium.spaces.Discrete) else [int(n) for n in space.nvec]
     allowed = np.ones(sum(sizes), bool) if mask is None else flat_mask(mask)
     if len(allowed) != sum(sizes):
         allowed = np.ones(sum(sizes), bool)
     choices = [np.flatnonzero(part) for part in np.split(allowed, np.cumsum(sizes)[:-1])]
-    drawn = [int(draw.choice(choice)) if len(choice) else 0 for choice in choices]
-    return np.array(drawn[0] if isinstance(space, gymnasium.spaces.Discrete) else drawn, np.int32)
+    sampled = [int(rng.choice(choice)) if len(choice) else 0 for choice in choices]
+    return np.array(sampled[0] if isinstance(space, gymnasium.spaces.Discrete) else sampled, np.int32)

@@ -33,7 +33,7 @@ class EnvCheck:
 class _Play:
     """The results of a short random play, by step."""
 
-    shown: list[dict[str, np.ndarray]] = field(default_factory=list)
+    buffers: list[dict[str, np.ndarray]] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
     ended: int = 0
     truncated: int = 0
@@ -58,15 +58,15 @@ def check_environment(settings: Any, steps: int = 200, on_hang: Callable[[str], 
 
 def _play(env: VectorEnv, steps: int, actions: list[np.ndarray] | None = None) -> _Play:
     """Random actions that the masks allow, or these actions."""
-    draw, play, began = np.random.default_rng(0), _Play(), time.monotonic()
+    rng, play, began = np.random.default_rng(0), _Play(), time.monotonic()
     env.reset()
     for step in range(steps if actions is None else len(actions)):
         batch = env.recv()
         buffers = batch.buffers
-        play.shown.append({name: getattr(buffers, name).copy() for name in COMPARED})
+        play.buffers.append({name: getattr(buffers, name).copy() for name in COMPARED})
         play.ended += int(buffers.terminals.sum())
         play.truncated += int(buffers.truncations.sum())
-        play.actions.append(_draw(env, buffers, draw) if actions is None else actions[step])
+        play.actions.append(_random_actions(env, buffers, rng) if actions is None else actions[step])
         env.send(batch, play.actions[-1])
         play.seconds = time.monotonic() - began
         if actions is None and play.seconds > PLAY_SECONDS:
@@ -74,10 +74,10 @@ def _play(env: VectorEnv, steps: int, actions: list[np.ndarray] | None = None) -
     return play
 
 
-def _draw(env: VectorEnv, buffers: Any, draw: np.random.Generator) -> np.ndarray:
+def _random_actions(env: VectorEnv, buffers: Any, rng: np.random.Generator) -> np.ndarray:
     masks = buffers.parts(buffers.observations).get(ACTION_MASK) if env.spec.action_mask else None
     space = env.spec.single_action_space
-    return np.stack([random_action(space, None if masks is None else masks[row], draw) for row in range(env.rows)])
+    return np.stack([random_action(space, None if masks is None else masks[row], rng) for row in range(env.rows)])
 
 
 def _check_strictly(settings: Any, steps: int, check: EnvCheck) -> None:
@@ -94,8 +94,8 @@ def _check_strictly(settings: Any, steps: int, check: EnvCheck) -> None:
 def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
     """Whether equal seeds and actions reproduce the observations, and different seeds change them."""
     with VectorEnv(settings, ENVS, seed=0) as env:
-        again = _play(env, len(play.shown), play.actions)
-    for step, (first, second) in enumerate(zip(play.shown, again.shown, strict=True)):
+        again = _play(env, len(play.buffers), play.actions)
+    for step, (first, second) in enumerate(zip(play.buffers, again.buffers, strict=True)):
         different = [name for name in COMPARED if first[name].tobytes() != second[name].tobytes()]
         if different:
             check.warnings.append(
@@ -103,10 +103,10 @@ def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
                 "random numbers from self.np_random, and set up everything in reset. Until then no run resumes exactly"
             )
             return
-    rows = len(play.shown[0]["starts"]) // ENVS
+    rows = len(play.buffers[0]["starts"]) // ENVS
     firsts = [
         each["observations"][first : first + rows]
-        for each in play.shown
+        for each in play.buffers
         for first in range(0, ENVS * rows, rows)
         if each["starts"][first : first + rows].all()
     ]
@@ -116,7 +116,7 @@ def _check_seeds(settings: Any, play: _Play, check: EnvCheck) -> None:
 
 def _check_play(play: _Play, check: EnvCheck) -> None:
     assert check.spec is not None
-    spec, steps = check.spec, len(play.shown)
+    spec, steps = check.spec, len(play.buffers)
     shape, dtype = spec.row
     size = int(np.prod(shape)) * dtype.itemsize
     if size > LARGE_ROW:
@@ -124,14 +124,14 @@ def _check_play(play: _Play, check: EnvCheck) -> None:
             f"an observation takes {size / 2**20:.1f} MiB: make it smaller with a wrapper, "
             "e.g. env.wrappers=[{resize: {shape: [84, 84]}}]"
         )
-    observations = [each["observations"] for each in play.shown]
+    observations = [each["observations"] for each in play.buffers]
     if steps > 1 and all(np.array_equal(observations[0], each) for each in observations):
         check.warnings.append(f"the observation never changed in {steps} steps of random play")
     if not play.ended + play.truncated:
         check.facts["episodes"] = f"none ended within {steps} steps of random play"
     else:
         check.facts["episodes"] = f"{play.ended} terminated, {play.truncated} truncated, in {steps} steps of {ENVS}"
-    rewards = np.stack([each["rewards"] for each in play.shown])
+    rewards = np.stack([each["rewards"] for each in play.buffers])
     check.facts["rewards"] = f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}"
     check.facts["step"] = f"{1e6 * play.seconds / max(steps * ENVS, 1):,.0f} µs for one environment"
     check.facts["size"] = f"{size:,} bytes for one observation"

@@ -10,9 +10,9 @@ from engram.env.block import Buffers, Column, Ended
 from engram.env.errors import NotFiniteError
 from engram.env.splitmix import episode_seed
 
-LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
-LARGEST = float(np.finfo(np.float32).max)
-EPISODE_STATS = 16  # numbers kept from an episode's last info
+MAX_LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+MAX_STATS = 16  # numbers kept from an episode's last info
 
 
 class EpisodeLog:
@@ -118,7 +118,7 @@ class EpisodeLog:
         """All that a replay needs, one entry per environment; None if an episode has outgrown the log."""
         steps = self._tick - np.array(self._first_ticks)
         longest = int(steps.max())
-        if longest > LOGGED_STEPS:
+        if longest > MAX_LOGGED_STEPS:
             return None
         actions = np.zeros((len(steps), longest, *self._actions.shape[2:]), self._actions.dtype)
         for env, count in enumerate(steps.tolist()):
@@ -148,11 +148,11 @@ class EpisodeLog:
         return np.array_equal(lengths, state["lengths"]) and np.array_equal(returns, state["returns"])
 
     def _grow(self) -> None:
-        """Doubles the ring buffer, up to LOGGED_STEPS, if a running episode fills it."""
+        """Doubles the ring buffer, up to MAX_LOGGED_STEPS, if a running episode fills it."""
         capacity, oldest = len(self._actions), min(self._first_ticks)
-        if oldest == self._tick - capacity and capacity < LOGGED_STEPS:
+        if oldest == self._tick - capacity and capacity < MAX_LOGGED_STEPS:
             ticks = np.arange(oldest, self._tick)
-            larger = np.zeros((min(2 * capacity, LOGGED_STEPS), *self._actions.shape[1:]), self._actions.dtype)
+            larger = np.zeros((min(2 * capacity, MAX_LOGGED_STEPS), *self._actions.shape[1:]), self._actions.dtype)
             larger[ticks % len(larger)] = self._actions[ticks % capacity]
             self._actions = larger
         self._full_at = max(oldest + len(self._actions), self._tick + 1)
@@ -174,7 +174,7 @@ class EpisodeLog:
         """Infinite statistics are an error; NaN means that an episode lacks one."""
         for row, found in zip(rows, numbers, strict=True):
             for name, value in found.items():
-                if abs(value) > LARGEST:
+                if abs(value) > FLOAT32_MAX:
                     self._raise_not_finite(f"info {name!r}", row, value)
 
     def _raise_not_finite(self, what: str, row: int, value: float) -> None:
@@ -222,7 +222,7 @@ def _columns(found: list[dict[str, float]]) -> dict[str, Column]:
 def _numbers(info: dict[str, Any]) -> dict[str, float]:
     scalars = (bool, int, float, np.bool_, np.integer, np.floating)
     found = ((str(name), _as_float(value)) for name, value in info.items() if isinstance(value, scalars))
-    return dict(islice(found, EPISODE_STATS))
+    return dict(islice(found, MAX_STATS))
 
 
 def _as_float(value: Any) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from engram.settings import UserError
 
 _FRAMES = 4  # innermost frames shown: where the user's code failed, not how it was called
-_LONGEST = 2000  # characters of an exception's text
+_MAX_TEXT = 2000  # characters of an exception's text
 _OURS = str(Path(__file__).parent.parent)
 _TORCH = str(Path("site-packages", "torch"))  # calls a layer through several frames of its own
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
@@ -77,7 +77,7 @@ def concerns_arguments(error: TypeError) -> bool:
 
 def _printable(text: str) -> str:
     """Shortens a long text, and escapes control characters and unpaired surrogates, which no terminal may get."""
-    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters)"
+    short = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} … ({len(text):,} characters)"
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in short)
 
 

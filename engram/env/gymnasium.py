@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from engram.env.actions import action_names, policy_action_space, random_play, reader
+from engram.env.actions import action_converter, action_names, policy_action_space, random_play
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -96,12 +96,12 @@ class GymBlock:
         buffers: Buffers,
     ) -> None:
         for env in envs:
-            _check_actions_quickly(env.action_space)
+            _make_contains_fast(env.action_space)
         self._envs, transforms = zip(*map(unwrap_rows, map(with_previous_action, envs)), strict=True)
         self._transforms = transforms[0]  # of observations, for all rows at once
         self._steps = [env.step for env in self._envs]
         self._space = space = self._envs[0].observation_space
-        self._read, self._strict = reader(self._envs[0].action_space), settings.check == "strict"
+        self._convert_actions, self._strict = action_converter(self._envs[0].action_space), settings.check == "strict"
         self._name, self._scale = name, settings.reward_scale
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
@@ -112,8 +112,8 @@ class GymBlock:
         if first_episode is not None:
             self._log.number_from(first_episode)
         buffers = self._buffers
-        shown = [self._begin_episode(i) for i in range(len(self._envs))]
-        self._write([observation for observation, _ in shown], [info for _, info in shown])
+        begun = [self._begin_episode(i) for i in range(len(self._envs))]
+        self._write([observation for observation, _ in begun], [info for _, info in begun])
         buffers.rewards[:] = 0
         buffers.terminals[:] = False
         buffers.truncations[:] = False
@@ -123,7 +123,7 @@ class GymBlock:
 
     def step(self) -> Ended | None:
         buffers, log = self._buffers, self._log
-        actions = self._read(buffers.actions)
+        actions = self._convert_actions(buffers.actions)
         log.record_actions()
         log.lengths += 1
         buffers.terminals[:] = False
@@ -164,9 +164,9 @@ class GymBlock:
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         """Replays the running episodes from their seeds. After False the block must be reset."""
         self._log.open_replay(state)
-        shown = [self._replay(i) for i in range(len(self._envs))]
-        complete = [each for each in shown if each is not None]
-        if len(complete) < len(shown):
+        replayed = [self._replay(i) for i in range(len(self._envs))]
+        complete = [each for each in replayed if each is not None]
+        if len(complete) < len(replayed):
             return False
         self._write([observation for observation, _ in complete], [info for _, info in complete])
         self._buffers.alive[:] = True
@@ -239,7 +239,7 @@ class GymBlock:
         """Environment i's observation and info after its logged actions, or None if its episode ended before."""
         log = self._log
         observation, info = self._envs[i].reset(seed=log.seed(i))
-        for action in self._read(log.actions(i)[:, 0]):
+        for action in self._convert_actions(log.actions(i)[:, 0]):
             observation, reward, terminated, truncated, info = self._steps[i](action)
             if terminated or truncated:
                 return None
@@ -248,8 +248,8 @@ class GymBlock:
         return observation, info
 
 
-def _check_actions_quickly(space: spaces.Space) -> None:
-    """Answers `contains` for valid integers at once: CartPole, for one, asks at every step, a third of its time."""
+def _make_contains_fast(space: spaces.Space) -> None:
+    """Makes `contains` fast for valid integers. CartPole calls it at every step, which took a third of the time."""
     if type(space) is spaces.Discrete:
         choices = range(int(space.start), int(space.start + space.n))
         space.contains = partial(_contains, space, choices)

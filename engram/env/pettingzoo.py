@@ -12,7 +12,7 @@ import numpy as np
 from pettingzoo import ParallelEnv
 
 from engram.env import step_checks
-from engram.env.actions import action_names, policy_action_space, reader
+from engram.env.actions import action_converter, action_names, policy_action_space
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import concerns_arguments, explained
@@ -101,7 +101,7 @@ class PettingZooBlock:
         self._space = space = self._envs[0].observation_space(self._agents[0])
         self._strict = settings.check == "strict"
         self._name, self._scale = name, settings.reward_scale
-        self._read = reader(self._envs[0].action_space(self._agents[0]))
+        self._convert_actions = action_converter(self._envs[0].action_space(self._agents[0]))
         self._writer = RowWriter(space, buffers.spec, buffers.observations)
         self._final_writer = RowWriter(space, buffers.spec, buffers.final_observations)
         self._rewards = np.zeros(len(buffers.rewards), np.float64)
@@ -120,7 +120,7 @@ class PettingZooBlock:
 
     def step(self) -> Ended | None:
         agents = len(self._agents)
-        actions = self._read(self._buffers.actions)
+        actions = self._convert_actions(self._buffers.actions)
         self._log.record_actions()
         self._clear_step()
         for i in range(len(self._envs)):
@@ -175,22 +175,22 @@ class PettingZooBlock:
             error.add_note(self._log.describe(i))
             raise
         returned = (observations, rewards, terminations, truncations, infos)
-        self._fit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
+        self._explain_misfit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
             if agent in acting and (agent in env.agents or agent in observations):  # else it may be omitted everywhere
-                self._fit(row, step_checks.check_present, "terminated", agent, terminations)
-                self._fit(row, step_checks.check_present, "truncated", agent, truncations)
+                self._explain_misfit(row, step_checks.check_present, "terminated", agent, terminations)
+                self._explain_misfit(row, step_checks.check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
-                self._fit(row, step_checks.check_flag, "terminated", terminated)
-                self._fit(row, step_checks.check_flag, "truncated", truncated)
+                self._explain_misfit(row, step_checks.check_flag, "terminated", terminated)
+                self._explain_misfit(row, step_checks.check_flag, "truncated", truncated)
             if agent in infos:
-                self._fit(row, step_checks.check_info, infos[agent])
+                self._explain_misfit(row, step_checks.check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
                 # As above: one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
-                    self._fit(row, step_checks.check_reward, rewards.get(agent))
+                    self._explain_misfit(row, step_checks.check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
@@ -214,7 +214,7 @@ class PettingZooBlock:
             if observation is None:  # the previous observation is the best guess
                 buffers.final_observations[row] = buffers.observations[row]
             else:
-                self._fit(row, self._final_writer.write, row, observation)
+                self._explain_misfit(row, self._final_writer.write, row, observation)
         else:
             buffers.terminals[row] = True
         buffers.starts[row] = True
@@ -223,15 +223,16 @@ class PettingZooBlock:
 
     def _write_alive(self, row: int, observation: Any, info: Any) -> None:
         if self._strict:
-            self._fit(row, step_checks.check_in_space, self._space, observation)
-        self._fit(row, self._writer.write, row, observation)
+            self._explain_misfit(row, step_checks.check_in_space, self._space, observation)
+        self._explain_misfit(row, self._writer.write, row, observation)
         if self._buffers.spec.action_mask:
-            self._fit(row, self._writer.write_mask, row, mask_of(observation, info))
+            self._explain_misfit(row, self._writer.write_mask, row, mask_of(observation, info))
         self._alive[row] = self._buffers.alive[row] = True
 
-    def _fit(self, row: int, write: Callable[..., None], *arguments: Any) -> None:
+    def _explain_misfit(self, row: int, check: Callable[..., None], *arguments: Any) -> None:
+        """Runs a check or a write; if the value does not fit, the message says where, and of which agent it is."""
         try:
-            write(*arguments)
+            check(*arguments)
         except MisfitError as error:
             env, agent = divmod(row, len(self._agents))
             where = f"{self._name}: {self._log.describe(env)}: {self._agents[agent]}"
@@ -246,7 +247,7 @@ class PettingZooBlock:
         self._begin_episode(i, self._log.seed(i))
         for actions in self._log.actions(i):
             self._clear_step()
-            if not self._step_env(i, self._read(actions)):
+            if not self._step_env(i, self._convert_actions(actions)):
                 return False
             self._log.close_step(self._rewards, self._scale)
         return True

@@ -10,7 +10,7 @@ import numpy as np
 from engram.env import snapshot
 from engram.env.block import Buffers, Ended, Episodes
 from engram.env.registry import make_spec
-from engram.env.workers.hang_watch import HangWatch
+from engram.env.workers.local_pool import HangWatch
 from engram.env.workers.pool import open_local, open_workers, split
 from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command

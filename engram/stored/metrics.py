@@ -13,10 +13,10 @@ from engram.stored.files import MEGABYTE, UnreadableError, open_file, parse_json
 
 METRICS_FILE = "metrics.jsonl"
 FILE_LIMIT = 1024 * MEGABYTE  # a record takes about 1.5 kB: 700,000 epochs
-LONGEST_LINE = 4 * MEGABYTE  # a longer one is not a record
+MAX_LINE = 4 * MEGABYTE  # a longer one is not a record
 BUCKETS = 512  # of a column
-MOST_NAMES = 1000  # of metrics; a run has about 40, and some hundred with weight metrics
-LARGEST = 1e100  # beyond it, sums could overflow
+MAX_NAMES = 1000  # of metrics; a run has about 40, and some hundred with weight metrics
+MAX_VALUE = 1e100  # beyond it, sums could overflow
 EMPTY = (0.0, 0.0, math.inf, -math.inf)  # a bucket without values: count, sum, minimum, maximum
 
 Record = dict[str, Any]
@@ -48,9 +48,9 @@ class MetricsReader:
             return
         with open_file(self._path, FILE_LIMIT, inside=self._directory) as file:
             file.seek(self._offset)
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE):
                 if not line.endswith(b"\n"):
-                    if len(line) < LONGEST_LINE:
+                    if len(line) < MAX_LINE:
                         return
                     line = b""  # skip it piece by piece
                 self._offset, self._last_line = file.tell(), line
@@ -145,10 +145,10 @@ class Columns:
                 continue
             stats = self._stats.get(name)
             if stats is None:
-                if len(self._stats) >= MOST_NAMES:
+                if len(self._stats) >= MAX_NAMES:
                     continue
                 stats = self._stats[name] = array("d", EMPTY * self._limit)
-            if not math.isfinite(value) or abs(value) > LARGEST:
+            if not math.isfinite(value) or abs(value) > MAX_VALUE:
                 self.not_finite.setdefault(name, self._epoch())
                 continue
             stats[first] += 1
@@ -183,4 +183,6 @@ def _as_rows(stats: "array[float]") -> np.ndarray:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value of a record can be computed with; NaN and infinity can."""
-    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
+    return isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_VALUE
+    )

@@ -1,6 +1,7 @@
-"""The device that a rank computes on, its precision, its threads and its memory allocator."""
+"""What a rank computes with: device, precision, threads, memory allocator, and random generators."""
 
 import ctypes
+import hashlib
 import os
 import subprocess
 import sys
@@ -28,28 +29,28 @@ with torch.autocast("cpu", torch.bfloat16):
 """
 
 
-def choose_device(name: str, here: RankInfo | None = None) -> torch.device:
+def choose_device(name: str, rank: RankInfo | None = None) -> torch.device:
     """The device by name; `auto` selects the fastest available one. With several ranks, each has its own GPU."""
-    here = here or RankInfo()
+    rank = rank or RankInfo()
     available = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available() and here.size == 1,  # gradients cannot be all-reduced on MPS
+        "mps": torch.backends.mps.is_available() and rank.size == 1,  # gradients cannot be all-reduced on MPS
     }
     if name == "auto":
         name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
     if not available[name]:
         usable = ", ".join(kind for kind, present in available.items() if present)
-        ranks = f" for {here.size} ranks" if here.size > 1 else ""
+        ranks = f" for {rank.size} ranks" if rank.size > 1 else ""
         raise UserError(f"device={name}: not available to torch on this machine{ranks}: choose one of {usable}")
-    if name != "cuda" or here.size == 1:
+    if name != "cuda" or rank.size == 1:
         return torch.device(name)
-    if here.local_rank >= torch.cuda.device_count():
+    if rank.local_rank >= torch.cuda.device_count():
         raise UserError(
-            f"device=cuda: {here.local_size} processes on a machine with {torch.cuda.device_count()} GPUs: start one "
+            f"device=cuda: {rank.local_size} processes on a machine with {torch.cuda.device_count()} GPUs: start one "
             "for each, with torchrun --nproc-per-node=gpu"
         )
-    return torch.device("cuda", here.local_rank)
+    return torch.device("cuda", rank.local_rank)
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:
@@ -121,3 +122,12 @@ class Threads:
 
 def _announces_amx() -> bool:
     return CPU_FLAGS.exists() and "amx_tile" in CPU_FLAGS.read_text(encoding="utf-8")
+
+
+def generator(device: torch.device | str, seed: int, *purpose: str | int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(derive_seed(seed, *purpose))
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed, different for every purpose."""
+    return int.from_bytes(hashlib.sha256(repr((seed, *purpose)).encode()).digest()[:8], "big") >> 1

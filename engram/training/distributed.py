@@ -109,7 +109,7 @@ class World:
             dist.gather_object(value, boxes, 0)
         return boxes or []
 
-    def together(self, use_environments: Callable[[], Value]) -> Value:
+    def fail_together(self, use_environments: Callable[[], Value]) -> Value:
         """Call a function on every rank. If environments fail on any of them, all ranks raise, and can save."""
         try:
             result = use_environments()

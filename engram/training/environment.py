@@ -19,11 +19,10 @@ from engram.settings import UserError
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.device import number_of_batches
+from engram.training.device import derive_seed, number_of_batches
 from engram.training.distributed import PeerError, World
 from engram.training.evaluate import EvaluationStoppedError, evaluate
 from engram.training.metrics import Record
-from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
 from engram.training.state import HookResult, Training
@@ -96,7 +95,7 @@ def apply_hook(
     result = world.broadcast(of_ranks[0]._replace(stop=stop) if world.main else HookResult())
     training.schedules.fixed |= result.values
     if (env := result.env) is not None:
-        world.together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
+        world.fail_together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
     return result.stop
 
 

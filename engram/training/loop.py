@@ -42,17 +42,18 @@ def train(
     agent, progress, world = training.agent, training.progress, training.world
     timers, averages, record, retry_save = Timers(), Averages(), Record(), False
     while progress.steps < settings.total_timesteps:
-        now = training.schedules.now(settings, progress.fraction(training.rollout.batch_size, settings.total_timesteps))
-        experience = world.together(partial(training.rollout.collect, timers, now.teaching))
+        fraction = progress.fraction(training.rollout.batch_size, settings.total_timesteps)
+        scheduled = training.schedules.apply(settings, fraction)
+        experience = world.fail_together(partial(training.rollout.collect, timers, scheduled.teaching))
         with timers("learning"):
-            advantages = learn(training, experience, now, averages)
+            advantages = learn(training, experience, scheduled, averages)
 
         progress.advance(training.rollout.batch_size)
         evaluating, evaluated = is_due(settings.evaluate_interval, progress.epoch), Record()
         if evaluating:
             with timers("evaluation"):
-                evaluated = world.together(evaluate)
-        record = epoch_record(training, experience, advantages, now, averages, timers) | evaluated
+                evaluated = world.fail_together(evaluate)
+        record = epoch_record(training, experience, advantages, scheduled, averages, timers) | evaluated
         record = world.broadcast(record)  # every rank decides by the same figures
         report(record)
         check_health(record, agent, settings)

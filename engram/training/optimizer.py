@@ -1,5 +1,6 @@
 """Optimisers (Adam, AdamW, Muon), and the optimiser step: clip the gradient, step, clip the weights."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.weights import weight_layers
-from engram.settings import UserError
 from engram.training.settings import Optimizer as OptimizerSettings
+
+NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS = (3.4445, -4.7750, 2.0315), 5  # Keller Jordan's coefficients for Muon
 
 
 def make_optimizer(agent: MettaAgent, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -22,7 +24,7 @@ def make_optimizer(agent: MettaAgent, settings: OptimizerSettings) -> torch.opti
     matrix_ids = {id(matrix) for matrix in matrices}
     others = [parameter for parameter in agent.parameters() if id(parameter) not in matrix_ids]
     adamw = torch.optim.AdamW(others, **options)
-    return CombinedOptimizer([_make_muon(matrices, settings), adamw]) if matrices else adamw
+    return CombinedOptimizer([Muon(matrices, **_muon_options(settings)), adamw]) if matrices else adamw
 
 
 def hidden_matrices(agent: MettaAgent) -> list[nn.Parameter]:
@@ -39,6 +41,42 @@ def set_options(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -
     """Apply the current learning rate and other options, which may be scheduled."""
     for group in optimizer.param_groups:
         group.update(_muon_options(settings) if "momentum" in group else _adam_options(settings))
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised: every update of a matrix has singular values near 1.
+
+    Steps have the size of AdamW's, so that one learning rate suits both. As `torch.optim.Muon`, which needs torch 2.9
+    and multiplies in bfloat16: on CPUs without hardware for that, it takes about thirty times as long.
+    """
+
+    def __init__(self, matrices: Sequence[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                momentum = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+                momentum.lerp_(parameter.grad, 1 - group["momentum"])
+                update = orthogonalize(parameter.grad.lerp(momentum, group["momentum"]))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+
+
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Approximate the nearest matrix whose singular values are all 1, by Newton-Schulz iteration."""
+    a, b, c = NEWTON_SCHULZ
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
+    x = x.T if tall else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.T if tall else x).to(matrix.dtype)
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -122,11 +160,3 @@ def _adam_options(settings: OptimizerSettings) -> dict[str, Any]:
 
 def _muon_options(settings: OptimizerSettings) -> dict[str, Any]:
     return {"lr": settings.learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
-
-
-def _make_muon(matrices: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    try:
-        from engram.training.muon import make_muon
-    except ImportError:
-        raise UserError("trainer.optimizer.type: muon needs torch 2.9 or later: upgrade torch") from None
-    return make_muon(matrices, **_muon_options(settings))

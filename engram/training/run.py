@@ -25,7 +25,7 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, stored_plan, write_plan
-from engram.training.build import build, make_agent, share_weights
+from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
@@ -44,11 +44,10 @@ from engram.training.environment import (
 from engram.training.exploration import with_exploration
 from engram.training.loop import train
 from engram.training.metrics import Record
-from engram.training.numbers import NumberGuard
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
-from engram.training.state import HookResult, Training
+from engram.training.state import HookResult, Training, build, make_agent, share_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
@@ -278,9 +277,9 @@ def _sizes(
 ) -> Sizes:
     """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
     cores = max(1, available_cores() // world.info.local_size)
-    here = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
-    sizes = world.broadcast(here)
-    return sizes._replace(num_workers=min(here.num_workers, sizes.num_envs))
+    own = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
+    sizes = world.broadcast(own)
+    return sizes._replace(num_workers=min(own.num_workers, sizes.num_envs))
 
 
 def _plan(settings: TrainingSettings, training: Training, sizes: Sizes, device: torch.device) -> RunPlan:

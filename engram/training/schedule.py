@@ -76,7 +76,7 @@ class Schedules:
         self.states = {name: MetricState() for name, each in schedules.items() if isinstance(each, ByMetric)}
         self.fixed: dict[str, float] = {}  # values that a hook has set; they replace the scheduled ones
 
-    def now(self, settings: "Trainer", fraction: float) -> "Trainer":
+    def apply(self, settings: "Trainer", fraction: float) -> "Trainer":
         """A copy of the settings, with scheduled values as they are after this fraction of the run."""
         changed: dict[str, dict[str, float]] = {}
         for name, schedule in self.schedules.items():

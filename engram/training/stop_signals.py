@@ -8,7 +8,9 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 PATIENCE = 10.0  # seconds that an evaluation or a full disk may delay a stop; schedulers kill after about 30
-TOGETHER = 2.0  # seconds between signals that mean the same stop, such as those of a terminal and of a launcher
+SAME_STOP_SECONDS = (
+    2.0  # seconds between signals that mean the same stop, such as those of a terminal and of a launcher
+)
 
 
 class Stopped(KeyboardInterrupt):
@@ -51,7 +53,7 @@ class StopRequest:
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         kind = STOPS[signal.Signals(number)]
         if self.stop is not None:
-            if (self._relayed or kind is not self.stop) and time.monotonic() - self._since < TOGETHER:
+            if (self._relayed or kind is not self.stop) and time.monotonic() - self._since < SAME_STOP_SECONDS:
                 return
             raise kind
         self.stop, self._since = kind, time.monotonic()

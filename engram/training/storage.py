@@ -139,7 +139,7 @@ class LineFile:
 
     def _write_unwritten(self) -> None:
         if not self._in_place():
-            self._make_again()
+            self._recreate()
         try:
             _write_all(self._file, self._unwritten)
         except OSError:
@@ -155,7 +155,7 @@ class LineFile:
         except FileNotFoundError:
             return False
 
-    def _make_again(self) -> None:
+    def _recreate(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.open("ab+", buffering=0)
         try:

@@ -13,7 +13,7 @@ from engram.agent.heads import (
     GaussianActor,
     LinearActor,
 )
-from engram.agent.initialisation import INITIALISATIONS, initialise
+from engram.agent.layers import INITIALISATIONS, initialise
 
 
 def by_repeating(features, embeddings, weight_CIE):

@@ -167,7 +167,7 @@ def test_memory_capacity_and_dtype_survive_growth() -> None:
 
 def test_a_policy_without_settings_cannot_grow_and_the_error_says_what_to_do() -> None:
     policy = Fast(HOME)
-    with pytest.raises(UserError, match=r"does not know the features lava.*with_room_for.*policy\.eval\(\)"):
+    with pytest.raises(UserError, match=r"does not know the features lava.*with_new_features.*policy\.eval\(\)"):
         MettaAgent(spec_of(*NAMES, "lava"), policy)
     assert MettaAgent(spec_of(*NAMES, "lava"), policy.eval()).feature_map is not None
 

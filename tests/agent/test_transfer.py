@@ -8,7 +8,7 @@ from support.playing import token_spec
 from torch import nn
 
 from engram import Fast, LSTMWrapper
-from engram.agent.transfer import load_weights, read_features, with_room_for
+from engram.agent.transfer import load_weights, read_features, with_new_features
 from engram.env.spec import Feature
 from engram.settings import UserError
 
@@ -16,18 +16,18 @@ OLD = replace(token_spec(), features=(Feature(3, "wall", 1.0), Feature(0, "mine"
 
 
 def test_old_features_keep_ids_and_normalisations_and_new_ones_get_free_ids() -> None:
-    new = with_room_for(OLD, [Feature(0, "lava", 5.0), Feature(9, "mine", 9.0), Feature(7, "ore", 6.0)])
+    new = with_new_features(OLD, [Feature(0, "lava", 5.0), Feature(9, "mine", 9.0), Feature(7, "ore", 6.0)])
     assert new.features == (*OLD.features, Feature(1, "lava", 5.0), Feature(7, "ore", 6.0))
 
 
 def test_a_policy_has_at_most_255_features() -> None:
     full = OLD.with_features(tuple(Feature(i, f"feature_{i}", 1.0) for i in range(255)))
     with pytest.raises(UserError, match="no id is free for lava"):
-        with_room_for(full, [Feature(0, "lava", 1.0)])
+        with_new_features(full, [Feature(0, "lava", 1.0)])
 
 
 def test_weights_of_old_features_are_copied_and_those_of_new_ones_stay_fresh() -> None:
-    old, new = Fast(OLD), Fast(with_room_for(OLD, [Feature(0, "lava", 5.0)]))
+    old, new = Fast(OLD), Fast(with_new_features(OLD, [Feature(0, "lava", 5.0)]))
     fresh = new.encoder.conv1.conv.weight.detach().clone()
     load_weights(new, old.state_dict(), OLD)
     weight = new.encoder.conv1.conv.weight
@@ -37,7 +37,7 @@ def test_weights_of_old_features_are_copied_and_those_of_new_ones_stay_fresh() -
 
 
 def test_the_l2_loss_measures_new_weights_from_their_initial_values() -> None:
-    old, new = Fast(OLD), Fast(with_room_for(OLD, [Feature(0, "lava", 5.0)]))
+    old, new = Fast(OLD), Fast(with_new_features(OLD, [Feature(0, "lava", 5.0)]))
     old.l2_init_loss()
     with torch.no_grad():
         old.lstm.weight_hh_l0.add_(0.5)
@@ -61,7 +61,7 @@ class Flattens(LSTMWrapper):
 
 def test_growth_that_features_do_not_explain_is_an_error() -> None:
     with pytest.raises(UserError, match=r"wide\.weight was \[128, 50\] and is now \[128, 75\]"):
-        load_weights(Flattens(with_room_for(OLD, [Feature(0, "lava", 5.0)])), Flattens(OLD).state_dict(), OLD)
+        load_weights(Flattens(with_new_features(OLD, [Feature(0, "lava", 5.0)])), Flattens(OLD).state_dict(), OLD)
 
 
 @pytest.mark.parametrize(

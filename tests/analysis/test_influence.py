@@ -16,7 +16,7 @@ def replayed(agent, recording, t: int, skipped: range) -> np.ndarray:
     memory, found = torch.zeros(1, step.units), None
     for seen in range(first, t + 1):
         if seen not in skipped:
-            found = step(recording.seen(seen), memory, torch.tensor([seen == first]))
+            found = step(recording.inputs(seen), memory, torch.tensor([seen == first]))
             memory = found.memory
     return found.distributions[0].numpy()
 
@@ -30,7 +30,7 @@ def test_leaving_out_steps_is_playing_again_without_them(agent, recording, budge
         t = end - 1
         for g in range((t - first) // found.group):
             group = range(first + g * found.group, first + (g + 1) * found.group)
-            for changes, skipped in ((found.alone, group), (found.erased, range(first, group.stop))):
+            for changes, skipped in ((found.skipped, group), (found.erased, range(first, group.stop))):
                 other = replayed(agent, recording, t, skipped)
                 expected = np.abs(other - recording.distributions[t, 0]).sum() / 2
                 assert changes[t, 0, g] == pytest.approx(expected, abs=1e-6)
@@ -47,5 +47,5 @@ def test_nothing_of_an_earlier_episode_matters(agent, recording):
 
 def test_an_agent_without_memory_has_no_past(agent, recall):
     found = influence(agent, record(agent, recall, episodes=2, memory="off"))
-    assert not found.alone.any()
+    assert not found.skipped.any()
     assert not found.erased.any()

@@ -9,7 +9,7 @@ from engram.agent.policies.fast import Fast
 from engram.analysis import recording as recording_module
 from engram.analysis.influence import influence
 from engram.analysis.memory_step import MemoryStep, unit_names
-from engram.analysis.recording import FEW_STEPS, record
+from engram.analysis.recording import MIN_STEPS, record
 from engram.env.registry import make_spec
 from engram.env.settings import Gym, Recall, TMaze
 from engram.training.evaluate import evaluate
@@ -27,13 +27,13 @@ def test_memory_is_what_the_observations_up_to_then_leave(agent, recording):
     memory = torch.zeros(1, step.units)
     for t in range(recording.steps):
         starts = torch.from_numpy(recording.starts[t])
-        memory = step(recording.seen(t), memory, starts).memory
+        memory = step(recording.inputs(t), memory, starts).memory
         torch.testing.assert_close(memory.numpy(), recording.memory[t])
 
 
 def test_short_episodes_are_followed_by_others(agent):
     found = record(agent, Recall(cues=3, delay=1), seed=1)
-    assert found.steps >= FEW_STEPS
+    assert found.steps >= MIN_STEPS
     assert len(found.episode_starts) == len(found.episodes) > 10
     assert found.starts[found.episode_starts].all()
 
@@ -62,7 +62,7 @@ def test_a_unit_has_a_name(agent, recording):
 
 def test_what_is_recorded_of_memory_has_a_bound(agent, recall, monkeypatch):
     units = MemoryStep(agent).units
-    monkeypatch.setattr(recording_module, "MOST_BYTES", 4 * units * 3)
+    monkeypatch.setattr(recording_module, "MAX_MEMORY_BYTES", 4 * units * 3)
     assert record(agent, recall, episodes=5).steps == 3
 
 

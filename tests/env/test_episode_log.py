@@ -41,7 +41,7 @@ def test_each_environment_has_the_actions_of_its_own_episode(buffers):
 
 
 def test_an_episode_that_outgrows_the_log_has_no_state_until_it_ends(buffers, monkeypatch):
-    monkeypatch.setattr(module, "LOGGED_STEPS", 100)
+    monkeypatch.setattr(module, "MAX_LOGGED_STEPS", 100)
     log = EpisodeLog("test", range(2), 0, buffers)
     for step in range(100):
         take(log, buffers, step % 9)
@@ -59,7 +59,7 @@ def test_stats_are_few_and_numbers_only(buffers):
     log.end(0, {"word": "x", "list": [1], "yes": True} | {f"n{i}": i for i in range(50)})
     log.end(3, {"yes": np.bool_(False)})
     episodes = Episodes.concatenate([log.close_step(np.zeros(4), 1.0)])
-    assert len(episodes.stats) == module.EPISODE_STATS
+    assert len(episodes.stats) == module.MAX_STATS
     assert episodes.stats["yes"].tolist() == [1, 0]
     assert np.isnan(episodes.stats["n0"][1])
 

@@ -18,8 +18,7 @@ from engram.env.settings import Gym, Recall
 from engram.env.vector import VectorEnv
 from engram.settings import UserError
 from engram.training import evaluate as module
-from engram.training.episode_tally import Tally
-from engram.training.evaluate import copy_with_own_memory, evaluate
+from engram.training.evaluate import Tally, copy_with_own_memory, evaluate
 
 RECALL = Recall(delay=3, delay_jitter=2)
 

@@ -183,9 +183,10 @@ def test_a_run_with_only_damaged_checkpoints_is_not_overwritten(tmp_path, best: 
     with pytest.raises(UserError) as caught:
         run(tmp_path, *ENVIRONMENTS["recall"], epochs=5, display=display)
     rescue = f"start from the best one with init_from={where}/best run=OTHER, or "
+    newest, oldest = (f"{where}/epoch_00000{n}/weights.safetensors has changed since it was written" for n in (3, 1))
     assert str(caught.value) == (
-        f"none of the checkpoints in {where} is readable ({where}/epoch_000003/weights.safetensors has changed since "
-        f"it was written): {rescue if best == 'whole' else ''}remove them to start from the beginning"
+        f"none of the checkpoints in {where} is readable ({newest}; … {oldest}): "
+        f"{rescue if best == 'whole' else ''}remove them to start from the beginning"
     )
     assert (tmp_path / "x" / "metrics.jsonl").read_bytes() == before
     assert not display.messages

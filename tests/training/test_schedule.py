@@ -71,22 +71,22 @@ def test_only_scheduled_settings_change_and_only_in_the_copy() -> None:
     entropy = {"ent_coef": 0.0021}
     settings = Trainer(ppo=entropy, schedule={RATE: {"kind": "linear", "to": 0}, "ppo.ent_coef": {"kind": "constant"}})
     schedules = Schedules(settings.schedule)
-    now = schedules.now(settings, 0.5)
-    assert now.optimizer.learning_rate == pytest.approx(0.0005)
+    scheduled = schedules.apply(settings, 0.5)
+    assert scheduled.optimizer.learning_rate == pytest.approx(0.0005)
     assert settings.optimizer.learning_rate == 0.001
-    assert now.ppo == settings.ppo
-    assert schedules.record(now) == {f"schedule/{RATE}": pytest.approx(0.0005), "schedule/ppo.ent_coef": 0.0021}
+    assert scheduled.ppo == settings.ppo
+    assert schedules.record(scheduled) == {f"schedule/{RATE}": pytest.approx(0.0005), "schedule/ppo.ent_coef": 0.0021}
 
 
 def test_the_learning_rate_decays_to_0_by_default() -> None:
     default, other = Trainer(), Trainer(ppo={"ent_coef": 0.1}, schedule={"ppo.ent_coef": {"kind": "constant"}})
     constant = Trainer(schedule={RATE: {"kind": "constant"}})
     for settings, rate in ((default, 0.0005), (other, 0.0005), (constant, 0.001)):
-        assert Schedules(settings.schedule).now(settings, 0.5).optimizer.learning_rate == pytest.approx(rate)
+        assert Schedules(settings.schedule).apply(settings, 0.5).optimizer.learning_rate == pytest.approx(rate)
 
 
 def test_without_schedules_settings_stay_unchanged() -> None:
-    assert Schedules({}).now(Trainer(), 0.5) == Trainer()
+    assert Schedules({}).apply(Trainer(), 0.5) == Trainer()
 
 
 def test_an_epoch_without_the_metric_changes_nothing() -> None:
@@ -96,9 +96,9 @@ def test_an_epoch_without_the_metric_changes_nothing() -> None:
     schedules = Schedules(settings.schedule)
     for record in ({"return": 1.0}, {"return": None}, {}):
         schedules.observe(record, settings)
-    assert schedules.now(settings, 0.5) == settings
+    assert schedules.apply(settings, 0.5) == settings
     schedules.observe({"return": 1.0}, settings)
-    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.0005
+    assert schedules.apply(settings, 0.5).optimizer.learning_rate == 0.0005
 
 
 def by_metric(metric: str) -> str:
@@ -128,7 +128,7 @@ def test_an_optional_metric_may_appear_later(metric: str) -> None:
     schedules = Schedules(settings.schedule)
     schedules.observe({"epoch": 1}, settings)
     schedules.observe({"epoch": 2, metric: 9.0}, settings)
-    assert schedules.now(settings, 0.5).optimizer.learning_rate == 0.0005
+    assert schedules.apply(settings, 0.5).optimizer.learning_rate == 0.0005
 
 
 def test_a_metric_that_disappears_does_not_stop_the_run() -> None:

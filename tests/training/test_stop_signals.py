@@ -32,7 +32,7 @@ def test_signals_of_a_terminal_and_of_a_parent_process_are_one_stop(monkeypatch,
 
 
 def test_a_different_signal_later_is_a_second_one(monkeypatch):
-    monkeypatch.setattr(stop_signals, "TOGETHER", 0.0)
+    monkeypatch.setattr(stop_signals, "SAME_STOP_SECONDS", 0.0)
     shown = []
     with request_stop(shown.append):
         os.kill(os.getpid(), signal.SIGTERM)

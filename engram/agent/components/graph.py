@@ -26,7 +26,7 @@ ROLE_CLASSES: dict[str, type[Component]] = {"_core_": CoreComponent, "_action_em
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 MAX_COMPONENTS = 500
-SHOWN_SOURCES = 6  # in a message
+MAX_SHOWN_SOURCES = 6  # in a message
 
 
 @dataclass
@@ -68,7 +68,7 @@ def check_source_count(node: Node, problems: Problems) -> bool:
     if maximum is not None and maximum > minimum:
         number = f"{minimum} or {maximum}"
     takes = f"{number} source{'' if number.endswith('1') else 's'}"
-    shown = [*map(str, node.sources[:SHOWN_SOURCES]), *(["…"] if count > SHOWN_SOURCES else [])]
+    shown = [*map(str, node.sources[:MAX_SHOWN_SOURCES]), *(["…"] if count > MAX_SHOWN_SOURCES else [])]
     got = f"{count} ({', '.join(shown)})" if count else "none"
     too_many = "remove them" if maximum == 0 else "merge them first, with a concat"
     fix = "name what it reads" if count < minimum else too_many

@@ -42,7 +42,7 @@ class CoreComponent(WeightedComponent):
         return Shape("features", (self.hidden_size,))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.initialisation import INITIALISATIONS
+        from engram.agent.layers import INITIALISATIONS
         from engram.agent.recurrent import make_core
 
         layers = self.num_layers or context.spec.default_layers
@@ -119,7 +119,7 @@ class ActorComponent(WeightedComponent):
         from torch import nn
 
         from engram.agent.heads import BilinearScores, GaussianOutput
-        from engram.agent.initialisation import initialise
+        from engram.agent.layers import initialise
 
         features = inputs[0].sizes[0]
         if context.continuous:

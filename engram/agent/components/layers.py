@@ -39,7 +39,7 @@ class LinearComponent(LayerComponent):
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
         from torch import nn
 
-        from engram.agent.initialisation import initialise
+        from engram.agent.layers import initialise
 
         (size,) = self.output_shape(inputs, context).sizes
         return initialise(nn.Linear(inputs[0].sizes[0], size), self.nonlinearity, self.initialisation)
@@ -59,8 +59,7 @@ class Conv2dComponent(LayerComponent):
         return Shape("box", (self.channels, *self._fit(height, width).output))
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
-        from engram.agent.initialisation import initialise
-        from engram.agent.layers import Conv2d
+        from engram.agent.layers import Conv2d, initialise
 
         channels, height, width = inputs[0].sizes
         sizes = self._fit(height, width)
@@ -83,7 +82,7 @@ class TokenConv2dComponent(Conv2dComponent):
 
     def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
         from engram.agent.encoders.box import TokenConv2d
-        from engram.agent.initialisation import initialise
+        from engram.agent.layers import initialise
 
         sizes = self._fit(*context.spec.window)
         layer = TokenConv2d(context.spec, self.channels, sizes.kernel, sizes.stride)

@@ -81,7 +81,7 @@ class ComponentPolicy(Policy):
             inputs = [take(outputs[source.name], source) for source in step.sources]
             module = self.components[step.name]
             if self.previous is not None and step.name == CORE:
-                inputs = [self.previous.beside(inputs[0], td, rows, steps)]
+                inputs = [self.previous.append_to(inputs[0], td, rows, steps)]
             if isinstance(module, Core):
                 output = run_with_memory(module, stores[step.name], step.name, inputs[0], td, rows, steps)
             else:

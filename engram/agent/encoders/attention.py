@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.agent.encoders.tokens import StripPadding, TokenDecoder, Tokens
-from engram.agent.initialisation import initialise, orthogonal_
+from engram.agent.layers import initialise
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -30,7 +30,7 @@ class FourierEmbedding(nn.Module):
         self.feature_dim = embed_dim + 4 * num_freqs + 1
         self.embedding = nn.Embedding(len(spec.features), embed_dim)
         # Scaled so that vectors have length about 1, whatever the number of features.
-        orthogonal_(self.embedding.weight, max(1.0, math.sqrt(len(spec.features) / embed_dim)))
+        nn.init.orthogonal_(self.embedding.weight, max(1.0, math.sqrt(len(spec.features) / embed_dim)))
         self.register_buffer("fourier_of_cell", fourier_table(spec.window, num_freqs), persistent=False)
 
     def forward(self, tokens: Tokens) -> EmbeddedTokens:
@@ -48,7 +48,7 @@ class LatentCrossAttention(nn.Module):
         self, feature_dim: int, query_tokens: int, query_dim: int, layers: int, heads: int, out_dim: int | None = None
     ) -> None:
         super().__init__()
-        self.queries = nn.Parameter(orthogonal_(torch.empty(query_tokens, query_dim)))
+        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(query_tokens, query_dim)))
         self.norm = nn.LayerNorm(feature_dim)
         self.blocks = nn.ModuleList(CrossAttentionBlock(query_dim, feature_dim, heads) for _ in range(layers))
         self.output_norm = nn.LayerNorm(query_dim)
@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, dim: int, layers: int, heads: int, out_dim: int) -> None:
         super().__init__()
-        self.class_token = nn.Parameter(orthogonal_(torch.empty(1, dim)))
+        self.class_token = nn.Parameter(nn.init.orthogonal_(torch.empty(1, dim)))
         self.blocks = nn.ModuleList(SelfAttentionBlock(dim, heads) for _ in range(layers))
         self.output_norm = nn.LayerNorm(dim)
         self.output = initialise(nn.Linear(dim, out_dim))

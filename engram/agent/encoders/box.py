@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_table
-from engram.agent.initialisation import initialise
-from engram.agent.layers import Conv2d, conv_shape
+from engram.agent.layers import Conv2d, conv_shape, initialise
 from engram.env.spec import EnvSpec
 from engram.native.library import available
 from engram.native.token_conv import ConvGeometry, token_conv

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from engram.agent.initialisation import initialise
-from engram.agent.layers import fit_convolution
+from engram.agent.layers import fit_convolution, initialise
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import Observations, torch_dtype
 from engram.env.parts import Part
@@ -18,7 +17,7 @@ from engram.env.spec import EnvSpec
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 FLAT_SYMBOLS = 8192  # one-hot entries up to which a grid of symbols is read as a whole: 7 x 7 x 3 of 16 values has 2352
-LEAST_VARIANCE = 0.01  # of a one-hot: the rarest symbols are about 10 standard deviations away
+MIN_VARIANCE = 0.01  # of a one-hot: the rarest symbols are about 10 standard deviations away
 CELL_SIZE = 32  # features of a cell of a larger grid
 IMAGE_FEATURES = 128  # of an image or a larger grid that is one of several parts
 
@@ -99,7 +98,7 @@ class OneHot(ObservationNormalizer):
         return one_hot.flatten(0, -2) if self.per_cell else one_hot.flatten(1)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        scale = self.variance.clamp(min=LEAST_VARIANCE).rsqrt()
+        scale = self.variance.clamp(min=MIN_VARIANCE).rsqrt()
         return torch.where(self.encode(symbols), (1 - self.mean) * scale, -self.mean * scale)
 
 

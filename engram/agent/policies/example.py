@@ -26,13 +26,13 @@ class Example(LSTMWrapper):
         super().__init__(env, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, **kwargs)
         spec = self.actor_spec
         if spec.observation_kind == "tokens":
-            self.read_tokens(spec, input_size)
+            self.make_token_layers(spec, input_size)
         else:
             self.encoder = make_encoder(spec, "fast", input_size)
         self.actor = nn.Linear(hidden_size, self.action_space.logits)
         self.critic = nn.Linear(hidden_size, 1)
 
-    def read_tokens(self, spec, input_size):
+    def make_token_layers(self, spec, input_size):
         first, second = conv_shape(spec.window)
         flat = 32 * second.output[0] * second.output[1]
         self.box = TokensToBox(spec)

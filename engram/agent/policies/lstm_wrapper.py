@@ -62,9 +62,9 @@ class LSTMWrapper(Policy):
         critic_memory: bool = False,
         **kwargs: Any,
     ) -> None:
-        """`previous`: the inputs "action" and "reward"; None: the action, if the environment shows it as a part.
-        `critic_only`: parts of the observation for the critic alone, which has its own memory with `critic_memory`.
-        Encode `self.actor_spec`, which has neither."""
+        """`previous`: inputs beside the observation, "action" and "reward"; None: the action, if it is a part of the
+        observation. `critic_only`: parts of the observation that only the critic sees; with `critic_memory` it has
+        a core of its own. `encode_observations` gets `self.actor_spec`: the observation without those parts."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -97,13 +97,12 @@ class LSTMWrapper(Policy):
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
         if self._unread:
             observations = observations.exclude(*self._unread)
-        seen = observations.exclude(*self.critic_only) if self.critic_only else observations
+        actor_observations = observations.exclude(*self.critic_only) if self.critic_only else observations
+        encoded = self.encode_observations(actor_observations)
         extra = 0 if self.previous is None else self.previous.size
-        features, direct = check_features(
-            type(self).__name__, self.encode_observations(seen), rows * steps, self.core.input_size - extra
-        )
+        features, direct = check_features(type(self).__name__, encoded, rows * steps, self.core.input_size - extra)
         if self.previous is not None:
-            features = self.previous.beside(features, td, rows, steps)
+            features = self.previous.append_to(features, td, rows, steps)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
         if direct is not None:

@@ -2,10 +2,9 @@
 
 from engram.agent.recurrent.attention import WINDOW, Attention
 from engram.agent.recurrent.core import Core
-from engram.agent.recurrent.gru import GRU
+from engram.agent.recurrent.gru import GRU, MinGRU
 from engram.agent.recurrent.lru import LRU
 from engram.agent.recurrent.lstm import LSTM
-from engram.agent.recurrent.mingru import MinGRU
 from engram.settings import UserError
 
 CORES: dict[str, type[Core]] = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU, "lru": LRU, "attention": Attention}

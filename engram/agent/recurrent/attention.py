@@ -26,7 +26,7 @@ def attention_layer(
     size, window = w_hh.shape[1], age_NW.shape[1] - 1
     (memory_BS,) = clear(starts_TB[0], memory_BS)
     past_BWP, count_B = memory_BS[:, :-1].unflatten(1, (window, -1)), _count(memory_BS, window)
-    query, new_TBP, direct = F.linear(x_TBI, w_ih, b_ih).split([size, 2 * size, len(w_hh)], dim=-1)
+    query, new_TBP, skip = F.linear(x_TBI, w_ih, b_ih).split([size, 2 * size, len(w_hh)], dim=-1)
     both_BJP = torch.cat([past_BWP, new_TBP.transpose(0, 1)], dim=1)
     key, value = (_heads(each, len(age_NW)) for each in both_BJP.chunk(2, dim=-1))  # [B, N, J, D]
     scores = _heads(query.transpose(0, 1), len(age_NW)) @ key.transpose(-2, -1) * key.shape[-1] ** -0.5  # [B, N, T, J]
@@ -41,7 +41,7 @@ def attention_layer(
         since_B = _next_count(starts_TB, torch.full_like(count_B, window), window)
         kept_BWP = kept_BWP.masked_fill(~_filled(since_B, window).unsqueeze(2), 0)
     memory_BS = torch.cat([kept_BWP.flatten(1), _next_count(starts_TB, count_B, window).unsqueeze(1)], dim=1)
-    return gated_output(F.linear(read_TBP, w_hh) + direct), memory_BS
+    return gated_output(F.linear(read_TBP, w_hh) + skip), memory_BS
 
 
 class Attention(Core):

@@ -17,7 +17,7 @@ from engram.agent.recurrent.core import Core, before_each_step, clear
 from engram.native.operator import Operator
 
 LIFETIME = 100  # steps: the longest initial lifetime of a unit
-FASTEST = math.pi / 10  # the largest initial angle per step
+MAX_ANGLE = math.pi / 10  # the largest initial angle per step
 
 
 def recurrence(drive_TBS: Tensor, first_BS: Tensor, starts_TB: Tensor, real_H: Tensor, imag_H: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ def lru_layer(
     """One layer: outputs [T, B, H] and the last state. A unit keeps exp(-exp(decay)) per step and turns by `angle`."""
     size = memory_BS.shape[1]
     keep = (-decay.exp()).exp()
-    drive, direct = F.linear(x_TBI, w_ih, b_ih).split([size, w_ih.shape[0] - size], dim=-1)
+    drive, skip = F.linear(x_TBI, w_ih, b_ih).split([size, w_ih.shape[0] - size], dim=-1)
     scale = (1 - keep * keep).sqrt().repeat(2)  # so that states have about the size of their inputs
     states = run(drive * scale, memory_BS, starts_TB, keep * angle.cos(), keep * angle.sin())
-    return gated_output(F.linear(states, w_hh) + direct), states[-1]
+    return gated_output(F.linear(states, w_hh) + skip), states[-1]
 
 
 def gated_output(both: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def gated_output(both: Tensor) -> Tensor:
 
 
 def fused_recurrence(drive: Tensor, first: Tensor, starts: Tensor, real: Tensor, imag: Tensor) -> Tensor:
-    """Computes `recurrence`."""
+    """`recurrence`, faster: by the operator below."""
     run = lru_operator if torch.is_grad_enabled() or torch.compiler.is_compiling() else _forward
     return run(drive, first, starts, real, imag)
 
@@ -102,7 +102,7 @@ class LRU(Core):
             decay, angle = (getattr(self, f"{name}_l{layer}") for name in ("decay", "angle"))
             half = self.hidden_size // 2
             decay[:half].uniform_(-longest, 0)
-            angle[:half] = torch.rand_like(angle[:half]) * (math.pi * decay[:half].exp()).clamp(max=FASTEST)
+            angle[:half] = torch.rand_like(angle[:half]) * (math.pi * decay[:half].exp()).clamp(max=MAX_ANGLE)
             decay[half:].uniform_(-longest, -longest / 2)
             angle[half:].uniform_(0, math.pi)
 

@@ -30,7 +30,7 @@ def lstm_layer(
 
 
 def fused_lstm_layer(x_TBI: Tensor, memory_BS: Tensor, starts_TB: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes `lstm_layer`."""
+    """`lstm_layer`, faster: by the operator below."""
     h, c = memory_BS.chunk(2, dim=-1)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         outputs, cells, _ = lstm_operator(x_TBI, h, c, starts_TB, *weights)

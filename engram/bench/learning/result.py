@@ -155,7 +155,7 @@ def _row(jobs: Sequence[Job]) -> Row:
     published = recipe.published.model_dump() if recipe.published else None
     jobs = sorted(jobs, key=lambda job: job.seed)
     seeds = ["--seeds", str(len(jobs))] + (["--first-seed", str(jobs[0].seed)] if jobs[0].seed > 1 else [])
-    command = " ".join(["engram bench learn --tasks", first.task, *seeds, *first.words])
+    command = " ".join(["engram bench learn --tasks", first.task, *seeds, *first.overrides])
     runs = [_read_run(job, recipe.goal) for job in jobs]
     return Row(first.task, recipe.title, first.variant, recipe.goal, published, runs, command)
 

@@ -39,7 +39,7 @@ class LearnOptions:
     tasks: list[str] = field(default_factory=list)  # names or files; empty: those of the suite
     seeds: int | None = None  # None: 5, and 3 for long runs
     first_seed: int = 1  # another one for seeds that settings were not tuned on
-    words: list[str] = field(default_factory=list)  # settings of all runs, NAME=VALUE
+    overrides: list[str] = field(default_factory=list)  # settings of all runs, NAME=VALUE
     vary: list[str] = field(default_factory=list)  # NAME=A,B,…: one variant for each value
     out: Path = Path("bench-results/learn")
     episodes: int = 100  # of the final evaluations, greedy and sampled
@@ -54,38 +54,41 @@ class Job:
     task: str
     variant: str
     seed: int
-    words: tuple[str, ...]  # the settings that define it
+    overrides: tuple[str, ...]  # the settings that define it
     evaluate_interval: int  # epochs
     out: Path
     options: LearnOptions
 
     @property
     def name(self) -> str:
-        return _slug("_".join([self.task, *self.words, f"seed{self.seed}"]))
+        return _slug("_".join([self.task, *self.overrides, f"seed{self.seed}"]))
 
     @property
     def title(self) -> str:
-        return " ".join([self.task, *self.words, f"seed {self.seed}"])
+        return " ".join([self.task, *self.overrides, f"seed {self.seed}"])
 
     @property
-    def train_words(self) -> list[str]:
+    def train_arguments(self) -> list[str]:
         options = self.options
         extra = [f"trainer.evaluate_interval={self.evaluate_interval}"]
         extra += [f"trainer.evaluate_episodes={options.point_episodes}", "trainer.checkpoint.keep=1"]
-        return [f"task={self.task}", *self.words, f"seed={self.seed}", *ONE_THREAD, *extra, *self.location]
+        return [f"task={self.task}", *self.overrides, f"seed={self.seed}", *ONE_THREAD, *extra, *self.location]
 
     @property
     def location(self) -> list[str]:
         return [f"run={self.name}", f"runs_dir={self.out / 'runs'}"]
 
-    def eval_words(self, greedy: bool) -> list[str]:
+    def eval_arguments(self, greedy: bool) -> list[str]:
         return [*self.location, f"episodes={self.options.episodes}", f"greedy={str(greedy).lower()}", "device=cpu"]
 
     @property
     def commands(self) -> list[str]:
         """The commands that repeat this run."""
-        verbs = [["train", *self.train_words], *(["eval", *self.eval_words(greedy)] for greedy in (True, False))]
-        return [f"OMP_NUM_THREADS=1 engram {shlex.join(words)}" for words in verbs]
+        verbs = [
+            ["train", *self.train_arguments],
+            *(["eval", *self.eval_arguments(greedy)] for greedy in (True, False)),
+        ]
+        return [f"OMP_NUM_THREADS=1 engram {shlex.join(arguments)}" for arguments in verbs]
 
     @property
     def directory(self) -> Path:
@@ -113,10 +116,10 @@ def plan(options: LearnOptions, variants: Sequence[tuple[str, ...]] | None = Non
     for task in options.tasks or tasks_of(options.suite):
         recipe_steps = int(read_recipe(task).trainer.get("total_timesteps", 0))
         seeds = options.seeds or (SEEDS_OF_LONG_RUNS if recipe_steps > LONG_RUN else SEEDS)
-        for words in variants or variants_of(options):
-            interval = _evaluate_interval([f"task={task}", *words, *ONE_THREAD], options.points)
+        for overrides in variants or variants_of(options):
+            interval = _evaluate_interval([f"task={task}", *overrides, *ONE_THREAD], options.points)
             for seed in range(options.first_seed, options.first_seed + seeds):
-                job = Job(task, " ".join(words), seed, words, interval, options.out, options)
+                job = Job(task, " ".join(overrides), seed, overrides, interval, options.out, options)
                 _check_stored(job)
                 jobs.append(job)
     return sorted(jobs, key=lambda job: job.seed)
@@ -130,12 +133,12 @@ def tasks_of(suite: str) -> list[str]:
 
 def variants_of(options: LearnOptions) -> list[tuple[str, ...]]:
     """The settings of each variant: those of all runs, with every combination of the varied ones."""
-    variants: list[tuple[str, ...]] = [tuple(options.words)]
+    variants: list[tuple[str, ...]] = [tuple(options.overrides)]
     for varied in options.vary:
         name, equals, values = varied.partition("=")
         if not equals or not values:
             raise UserError(f"--vary {varied}: write NAME=A,B,…")
-        variants = [(*words, f"{name}={value}") for words in variants for value in values.split(",")]
+        variants = [(*overrides, f"{name}={value}") for overrides in variants for value in values.split(",")]
     return variants
 
 
@@ -146,9 +149,9 @@ class Processes:
         self._running: set[subprocess.Popen[str]] = set()
         self._lock, self._stopped = Lock(), False
 
-    def run(self, words: Sequence[str], log: Path, capture: bool = False) -> str:
+    def run(self, arguments: Sequence[str], log: Path, capture: bool = False) -> str:
         """Run `engram …` with one thread; raises `ProgramError` with the last line of its output."""
-        command = [sys.executable, "-m", "engram", *words]
+        command = [sys.executable, "-m", "engram", *arguments]
         variables = {**os.environ, **thread_variables(1)}
         with log.open("a", encoding="utf-8") as file, self._lock:
             if self._stopped:
@@ -222,9 +225,9 @@ def commit() -> str | None:
 def _run(job: Job, processes: Processes) -> str:
     """Train and evaluate; a run that was stopped earlier resumes from its checkpoint."""
     job.log_file.parent.mkdir(parents=True, exist_ok=True)
-    processes.run(["train", *job.train_words], job.log_file)
+    processes.run(["train", *job.train_arguments], job.log_file)
     played = {
-        name: json.loads(processes.run(["eval", *job.eval_words(greedy), "--json"], job.log_file, capture=True))
+        name: json.loads(processes.run(["eval", *job.eval_arguments(greedy), "--json"], job.log_file, capture=True))
         for name, greedy in (("greedy", True), ("sampled", False))
     }
     scores = {name: evaluation["return"] for name, evaluation in played.items()}
@@ -234,9 +237,9 @@ def _run(job: Job, processes: Processes) -> str:
     return f"greedy {scores['greedy']['mean']:.4g}, sampled {scores['sampled']['mean']:.4g}"
 
 
-def _evaluate_interval(words: Iterable[str], points: int) -> int:
+def _evaluate_interval(overrides: Iterable[str], points: int) -> int:
     """Epochs between evaluations, so that there are about `points` of them."""
-    settings = load([*words])
+    settings = load([*overrides])
     sizes = resolve_sizes(settings.trainer, agents_of(settings.env) or 1, "cpu", available_cores())
     return max(1, ceil(settings.trainer.total_timesteps / sizes.batch_size) // points)
 
@@ -245,8 +248,8 @@ def _check_stored(job: Job) -> None:
     """Raise if a run of this name has different settings, for example older defaults."""
     if not (job.directory / SETTINGS_FILE).exists():
         return
-    words = [word for word in job.train_words if word not in job.location]
-    now = load(words).model_copy(update={"run": job.name})
+    overrides = [word for word in job.train_arguments if word not in job.location]
+    now = load(overrides).model_copy(update={"run": job.name})
     if changed := differences(describe_run(job.directory), now):
         raise SettingsError(
             [*changed, f"{job.directory} was run with different settings: give a different --out, or remove it"]

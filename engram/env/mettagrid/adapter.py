@@ -1,20 +1,26 @@
-"""The mettagrid adapter: built-in worlds and worlds from a file."""
+"""The mettagrid adapter: built-in worlds and worlds from a file, and episodes in mettagrid's own replay format."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from mettagrid.config.mettagrid_config import MettaGridConfig
+from mettagrid.map_builder.map_builder import GameMap
 from mettagrid.policy.policy_env_interface import PolicyEnvInterface
+from mettagrid.simulator.simulator import Simulation
 
 from engram.env.block import Buffers
 from engram.env.errors import explained
 from engram.env.mettagrid.block import MettagridBlock
-from engram.env.mettagrid.simulators import max_tokens_seen, with_margin
+from engram.env.mettagrid.simulators import Grid, SimulatorFactory, max_tokens_seen, simulator_seed, with_margin
 from engram.env.mettagrid.tags import TAG, Tags
 from engram.env.mettagrid.world_file import read_world
 from engram.env.mettagrid.worlds import max_tokens_in_view, world
 from engram.env.parts import box
 from engram.env.settings import MettagridFile, MettagridWorld, TMaze
 from engram.env.spec import EnvSpec, Feature
+from engram.env.splitmix import episode_seed
 from engram.settings import UserError
 
 
@@ -100,3 +106,35 @@ def _tokens_in_play(settings: MettagridFile, config: MettaGridConfig) -> int:
     except Exception as error:  # map builders and the simulator raise all kinds
         cause = f"{type(error).__name__}: {error}"
         raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error
+
+
+def write_replay(settings: Any, seed: int, actions: np.ndarray, path: Path) -> None:
+    """Play the first episode of environment 0 again, with these actions [T, agents], and write it as FILE.json.z."""
+    from mettagrid.simulator.replay_log_writer import InMemoryReplayWriter  # slow to import, and only used here
+
+    if not isinstance(settings, MettagridWorld | MettagridFile):
+        raise UserError(f"--mettagrid: env.kind={settings.kind} is not a mettagrid world: leave this file out")
+    config = config_of(settings)
+    own = episode_seed(seed, 0, 0)
+    writer = InMemoryReplayWriter()
+    simulation = _Simulation(config, SimulatorFactory(config).plain_map(own), simulator_seed(own), writer)
+    for step_actions in actions:
+        simulation._c_sim.actions()[:] = step_actions
+        simulation.step()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer._episode_replay.write_replay(str(path))
+
+
+class _Simulation(Simulation):
+    """A simulation on a given map instead of a random one."""
+
+    def __init__(self, config: Any, grid: Grid, seed: int, writer: Any) -> None:
+        self._grid = grid
+        super().__init__(config, seed, event_handlers=[writer])
+
+    @property
+    def resource_names(self) -> list[str]:
+        return super().resource_names or ["none"]  # the format refuses an empty list
+
+    def _make_map(self) -> GameMap:
+        return GameMap(np.array(self._grid))

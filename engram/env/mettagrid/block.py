@@ -168,13 +168,13 @@ def grid_scene(simulator: MettaGrid, resources: Sequence[str]) -> GridScene:
     """Everything on the grid of a simulator, as it is now."""
     objects = [
         GridObject(
-            kind=thing["type_name"],
-            row=thing["r"],
-            column=thing["c"],
-            agent=thing.get("agent_id"),
-            inventory={resources[item]: count for item, count in thing["inventory"].items()},
+            kind=item["type_name"],
+            row=item["r"],
+            column=item["c"],
+            agent=item.get("agent_id"),
+            inventory={resources[number]: count for number, count in item["inventory"].items()},
         )
-        for thing in simulator.grid_objects().values()
+        for item in simulator.grid_objects().values()
     ]
     return GridScene(simulator.map_height, simulator.map_width, objects)
 

@@ -11,11 +11,9 @@ from engram.env.block import Block, Buffers
 from engram.env.registry import adapter_path, make_block
 from engram.env.settings import PythonEnv
 from engram.env.spec import EnvSpec
-from engram.env.workers import shared_memory
-from engram.env.workers.hang_watch import HangWatch
-from engram.env.workers.local_pool import LocalPool
+from engram.env.workers.local_pool import HangWatch, LocalPool
 from engram.env.workers.restarts import Restarts
-from engram.env.workers.transport import Command
+from engram.env.workers.transport import Command, attach_buffers, create_memory
 from engram.env.workers.worker import WorkerSetup, rows_of
 from engram.env.workers.worker_pool import WorkerPool
 
@@ -88,9 +86,9 @@ def open_workers(
         for own in (_shares_of(worker, shares, first_env) for worker in range(num_workers))
         if own
     ]
-    memory = shared_memory.create(layout)
+    memory = create_memory(layout)
     try:
-        buffers = shared_memory.attach(memory, spec, layout)
+        buffers = attach_buffers(memory, spec, layout)
         pool = WorkerPool(_title(settings, spec), setups, memory, step_timeout, start_timeout, restarts)
     finally:
         os.close(memory)

@@ -1,13 +1,22 @@
-"""Messages between a vectorised environment and its workers: a command socket per worker, one for all replies."""
+"""Between a vectorised environment and its workers: sockets for commands and replies, shared memory for buffers."""
 
+import mmap
 import os
 import select
 import socket
 import struct
+import sys
+import tempfile
 import time
 from collections import deque
 from enum import IntEnum
 from typing import NamedTuple
+
+import numpy as np
+
+from engram.env.block import Buffers
+from engram.env.spec import EnvSpec
+from engram.settings import UserError
 
 POLL_SECONDS = 0.1  # longest wait of one `ReplyReceiver.receive`
 
@@ -15,6 +24,9 @@ _COMMAND = struct.Struct("<IiQ")  # command, batch, length of the payload
 _REPLY = struct.Struct("<IIiI?")  # worker, status, batch, length of the payload in this packet, whether more follow
 _PACKET_PAYLOAD = select.PIPE_BUF - _REPLY.size  # writes up to PIPE_BUF are atomic, so workers can share one socket
 _READ_SIZE = 16 * select.PIPE_BUF
+_ALIGNMENT = 64  # a cache line
+
+Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 
 class Command(IntEnum):
@@ -142,3 +154,51 @@ def send_reply(file: int, worker: int, status: Status, batch: int, payload: byte
 def _timeval(seconds: float) -> bytes:
     whole, microseconds = divmod(max(1, round(seconds * 1_000_000)), 1_000_000)
     return struct.pack("@ll", whole, microseconds)
+
+
+# Shared memory. It is anonymous, so nothing is left behind however a process ends.
+
+
+def create_memory(layout: Layout) -> int:
+    """Allocates zeroed memory for this layout and returns its file descriptor. The caller closes it."""
+    size = _offsets(layout)[1]
+    file = _anonymous_file()
+    try:
+        os.ftruncate(file, size)
+        if sys.platform == "linux":
+            os.posix_fallocate(file, 0, size)  # fail here if memory is short, not with a SIGBUS in the middle of a step
+    except OSError as error:
+        os.close(file)
+        raise UserError(
+            f"cannot allocate {size / 2**20:.0f} MiB for environment buffers: {error}; try fewer environments"
+        ) from error
+    return file
+
+
+def attach_buffers(file: int, spec: EnvSpec, layout: Layout) -> Buffers:
+    offsets, size = _offsets(layout)
+    memory = mmap.mmap(file, size)
+    return Buffers(
+        spec,
+        **{
+            name: np.ndarray(shape, dtype, buffer=memory, offset=offsets[name])
+            for name, (shape, dtype) in layout.items()
+        },
+    )
+
+
+def _offsets(layout: Layout) -> tuple[dict[str, int], int]:
+    """The offset of every field, and the total size."""
+    offsets, end = {}, 0
+    for name, (shape, dtype) in layout.items():
+        offsets[name] = end
+        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        end += -(-length // _ALIGNMENT) * _ALIGNMENT
+    return offsets, max(end, _ALIGNMENT)
+
+
+def _anonymous_file() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("engram")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -11,8 +11,10 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,9 +24,11 @@ from engram.env.block import Block, Buffers
 from engram.env.errors import NotFiniteError, describe_exception, is_wrong_step
 from engram.env.registry import load_adapter
 from engram.env.spec import EnvSpec
-from engram.env.workers.shared_memory import Layout, attach
-from engram.env.workers.transport import Command, CommandSocket, Status, send_reply
+from engram.env.workers.transport import Command, CommandSocket, Layout, Status, attach_buffers, send_reply
 from engram.settings import UserError
+
+EXIT_SECONDS = 1.0  # granted after the command socket closes, before SIGKILL
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def _build(blocks: dict[int, Block], setup: WorkerSetup, memory_file: int) -> No
     if setup.code is not None:
         user_code.unpickle(setup.code)
     adapter = load_adapter(setup.adapter)
-    buffers = attach(memory_file, setup.spec, setup.layout)
+    buffers = attach_buffers(memory_file, setup.spec, setup.layout)
     os.close(memory_file)
     for batch, ids in setup.shares.items():
         rows = rows_of(ids, setup.first_env, setup.spec.agents, buffers)
@@ -124,3 +128,74 @@ def _die_with_parent(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+# The parent's side: launching a worker, ending it, and the cause of its death.
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    number: int  # of all processes that the pool has launched
+    slot: int  # the place in the pool, which a restarted worker takes over
+    shares: dict[int, range]  # environment ids by batch
+    process: subprocess.Popen
+    commands: CommandSocket
+    lifeline: int  # our end of a pipe: when it closes, the kernel kills the worker
+
+    @property
+    def died(self) -> bool:
+        return self.process.poll() is not None
+
+    def cause_of_death(self) -> str:
+        wait_for([self.process], EXIT_SECONDS)
+        returncode = self.process.poll()
+        if returncode is None:
+            return "it closed its socket but still runs"
+        if returncode >= 0:
+            return f"it exited with code {returncode}"
+        name = signal.Signals(-returncode).name
+        memory = ". The system does that when memory runs out: try fewer environments or workers"
+        return f"it was killed by {name}{memory if name == 'SIGKILL' else ''}"
+
+
+def launch(
+    number: int, slot: int, shares: dict[int, range], reply_file: int, memory: int, send_timeout: float
+) -> WorkerProcess:
+    our_end, worker_end = socket.socketpair()
+    lifeline_end, lifeline = os.pipe()
+    files = (worker_end.fileno(), reply_file, memory, lifeline_end)
+    paths = [str(path) for path in sys.path]
+    code = f"import sys; sys.path[:] = {paths}; from engram.env.workers.worker import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *map(str, (number, *files))],
+        pass_fds=files,
+        env=os.environ | dict.fromkeys(_THREADS, "1"),
+        stdin=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in the terminal must not reach a worker that is still importing
+    )
+    worker_end.close()
+    os.close(lifeline_end)
+    return WorkerProcess(number, slot, shares, process, CommandSocket(our_end, send_timeout), lifeline)
+
+
+def end(workers: Sequence[WorkerProcess], seconds: float = EXIT_SECONDS) -> None:
+    """Ends workers, also those that hang or are stopped: closes the sockets, then kills after some seconds."""
+    for worker in workers:
+        worker.commands.close()
+    for process in (running := wait_for([worker.process for worker in workers], seconds)):
+        process.kill()
+    wait_for(running, None)
+    for worker in workers:
+        os.close(worker.lifeline)
+
+
+def wait_for(processes: Sequence[subprocess.Popen], seconds: float | None) -> list[subprocess.Popen]:
+    """Waits for all processes together; returns those that still run."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    running = []
+    for process in processes:
+        try:
+            process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            running.append(process)
+    return running

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engram.env.errors import EnvError, describe
-from engram.env.workers.process import WorkerProcess, end, launch
 from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import POLL_SECONDS, Command, Reply, ReplyReceiver, Status
-from engram.env.workers.worker import WorkerSetup
+from engram.env.workers.worker import WorkerProcess, WorkerSetup, end, launch
 
 _ALL = -1  # the "batch" of a worker that is being built
 _BEGIN = (Command.STEP, Command.RESET)  # commands after which environments have a running episode

@@ -56,7 +56,7 @@ class Checkpoints:
         epoch, world = training.progress.epoch, training.world
         if epoch == self.epoch:
             return True
-        common, state, own = world.together(lambda: snapshot(training))
+        common, state, own = world.fail_together(lambda: snapshot(training))
         parts = world.gather(own)
         saved = True
         if world.main:

@@ -14,8 +14,8 @@ from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups, mismatches
 from engram.training.checkpoint.ranks import RankState, number_of_ranks
+from engram.training.device import derive_seed
 from engram.training.metrics import MetricsFile
-from engram.training.seeding import derive_seed
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 from engram.training.state import Training

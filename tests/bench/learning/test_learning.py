@@ -68,7 +68,7 @@ def test_seeds_that_nothing_was_tuned_on_can_be_asked_for_and_are_part_of_the_co
 
 
 def test_several_varied_settings_give_every_combination():
-    found = variants_of(LearnOptions(words=["a=0"], vary=["b=1,2", "c=3,4"]))
+    found = variants_of(LearnOptions(overrides=["a=0"], vary=["b=1,2", "c=3,4"]))
     assert found == [("a=0", "b=1", "c=3"), ("a=0", "b=1", "c=4"), ("a=0", "b=2", "c=3"), ("a=0", "b=2", "c=4")]
 
 

@@ -256,7 +256,7 @@ def test_a_replay_that_differs_from_the_saved_state_is_noticed():
 
 @pytest.mark.parametrize("max_steps", [0, 10**9])
 def test_episodes_that_outgrow_the_log_have_no_state(max_steps, monkeypatch):
-    monkeypatch.setattr("engram.env.episode_log.LOGGED_STEPS", 19)
+    monkeypatch.setattr("engram.env.episode_log.MAX_LOGGED_STEPS", 19)
     config = world(TINY)
     config.game.max_steps = max_steps
     buffers = Buffers.allocate(spec(TINY), 3)

@@ -11,7 +11,7 @@ from support.children import children
 from engram.env.errors import EnvError
 from engram.env.settings import Recall
 from engram.env.vector import VectorEnv
-from engram.env.workers import hang_watch, restarts
+from engram.env.workers import local_pool, restarts
 from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 
@@ -151,7 +151,7 @@ def test_a_state_saved_after_a_worker_died_is_restored_exactly():
 
 
 def test_an_environment_of_this_process_that_hangs_is_named_with_its_location(trouble, monkeypatch):
-    monkeypatch.setattr(hang_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(local_pool, "TICK_SECONDS", 0.01)
     messages: list[str] = []
     with VectorEnv(trouble(fault="slow"), 2, step_timeout=0.05, on_hang=messages.append) as env:
         env.reset()
@@ -163,7 +163,7 @@ def test_an_environment_of_this_process_that_hangs_is_named_with_its_location(tr
 
 
 def test_fast_environments_and_pauses_between_steps_are_no_hang(monkeypatch):
-    monkeypatch.setattr(hang_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(local_pool, "TICK_SECONDS", 0.01)
     messages: list[str] = []
     with VectorEnv(Recall(), 2, step_timeout=0.3, on_hang=messages.append) as env:
         env.reset()

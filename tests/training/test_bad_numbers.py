@@ -11,7 +11,7 @@ from support.running import log, metrics, run
 
 from engram.settings import UserError
 from engram.training import loop
-from engram.training.numbers import MAX_IN_A_ROW
+from engram.training.bad_numbers import MAX_IN_A_ROW
 from engram.training.ppo import ppo_loss
 from engram.training.settings import PPO
 from engram.training.watchdog import TrainingStoppedError
