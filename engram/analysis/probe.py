@@ -198,18 +198,18 @@ def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np
 
 
 def _score(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> list[float]:
-    """The score of each column of y [N, Y]."""
+    """The score of each column of y [N, Y], of which the first decides the kind. A column without variance has none."""
     predicted, baseline, margin = _held_out(x, y, folds)
+    values = np.unique(y[:, 0])
     found = []
     for column, truth in enumerate(y.T):
-        values = np.unique(truth)
         if len(values) == 2:
             high = truth == values[1]
             right = (margin[:, column] > 0) == high
-            found.append(float((right[high].mean() + right[~high].mean()) / 2))
+            found.append(0.5 if high.all() or not high.any() else float((right[high].mean() + right[~high].mean()) / 2))
         else:
             error, spread = (predicted[:, column] - truth) ** 2, (baseline[:, column] - truth) ** 2
-            found.append(float(1 - error.sum() / spread.sum()))
+            found.append(float(1 - error.sum() / spread.sum()) if spread.any() else 0.0)
     return found
 
 

@@ -55,3 +55,12 @@ def test_explained_variance_of_many_targets(rng):
     targets = np.stack([inputs[:, 0], rng.normal(size=200), np.zeros(200)], axis=1)
     assert explained(inputs, targets, groups) == pytest.approx(0.5, abs=0.1)
     assert explained(inputs, targets[:, 2:], groups) is None
+
+
+@pytest.mark.parametrize(("kinds", "chance"), [(2, 0.5), (3, 0.0)])
+def test_facts_that_shuffling_makes_equal_have_a_control_at_chance(rng, kinds, chance):
+    fact = (np.arange(200) % 5 % kinds).astype(float)  # the first sample of every episode is 0
+    memory = np.eye(kinds)[fact.astype(int)] + 0.1 * rng.normal(size=(200, kinds))
+    (found,) = scores(memory, np.zeros((200, 1)), [fact], np.repeat(np.arange(40), 5))
+    assert found.memory > 0.9
+    assert found.control == chance
