@@ -63,9 +63,10 @@ def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.nd
         lead = observations.ndim - len(spec.row[0])
         if kinds.get(name) == "image":
             part = _cells(part, lead)
+        entries = [", ".join(map(str, index)) for index in np.ndindex(part.shape[lead:])]
         flat = part.reshape(*part.shape[:lead], -1).astype(np.float32)
         columns.append(flat)
-        names += [f"{name or 'observation'}[{index}]" for index in range(flat.shape[-1])]
+        names += [f"{name or 'observation'}[{entry}]" if entry else name for entry in entries]
     return np.concatenate(columns, axis=-1), names
 
 
@@ -85,7 +86,7 @@ def _cells(images: np.ndarray, lead: int) -> np.ndarray:
         for row in np.array_split(bright, IMAGE_CELLS, axis=lead)
         for cell in np.array_split(row, IMAGE_CELLS, axis=lead + 1)
     ]
-    return np.stack(cells, -1)
+    return np.stack(cells, -1).reshape(*images.shape[:lead], IMAGE_CELLS, IMAGE_CELLS)
 
 
 def facts(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:

@@ -134,9 +134,7 @@ def _check_play(play: _Play, check: EnvCheck) -> None:
     rewards = np.stack([each["rewards"] for each in play.shown])
     check.facts["rewards"] = f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}"
     if spec.packing is not None and spec.action_mask:
-        check.facts["masks"] = never_allowed(
-            np.stack([spec.packing.views(each)[ACTION_MASK] for each in observations])
-        )
+        check.facts["masks"] = never_allowed(np.stack([spec.packing.views(each)[ACTION_MASK] for each in observations]))
     check.facts["step"] = f"{1e6 * play.seconds / max(steps * ENVS, 1):,.0f} µs for one environment"
     check.facts["size"] = f"{size:,} bytes for one observation"
 
