@@ -63,9 +63,10 @@ def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.nd
         lead = observations.ndim - len(spec.row[0])
         if kinds.get(name) == "image":
             part = _cells(part, lead)
+        entries = [", ".join(map(str, index)) for index in np.ndindex(part.shape[lead:])]
         flat = part.reshape(*part.shape[:lead], -1).astype(np.float32)
         columns.append(flat)
-        names += [f"{name or 'observation'}[{index}]" for index in range(flat.shape[-1])]
+        names += [f"{name or 'observation'}[{entry}]" if entry else name for entry in entries]
     return np.concatenate(columns, axis=-1), names
 
 
@@ -85,7 +86,7 @@ def _cells(images: np.ndarray, lead: int) -> np.ndarray:
         for row in np.array_split(bright, IMAGE_CELLS, axis=lead)
         for cell in np.array_split(row, IMAGE_CELLS, axis=lead + 1)
     ]
-    return np.stack(cells, -1)
+    return np.stack(cells, -1).reshape(*images.shape[:lead], IMAGE_CELLS, IMAGE_CELLS)
 
 
 def facts(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
@@ -198,18 +199,18 @@ def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np
 
 
 def _score(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> list[float]:
-    """The score of each column of y [N, Y]."""
+    """The score of each column of y [N, Y], of which the first decides the kind. A column without variance has none."""
     predicted, baseline, margin = _held_out(x, y, folds)
+    values = np.unique(y[:, 0])
     found = []
     for column, truth in enumerate(y.T):
-        values = np.unique(truth)
         if len(values) == 2:
             high = truth == values[1]
             right = (margin[:, column] > 0) == high
-            found.append(float((right[high].mean() + right[~high].mean()) / 2))
+            found.append(0.5 if high.all() or not high.any() else float((right[high].mean() + right[~high].mean()) / 2))
         else:
             error, spread = (predicted[:, column] - truth) ** 2, (baseline[:, column] - truth) ** 2
-            found.append(float(1 - error.sum() / spread.sum()))
+            found.append(float(1 - error.sum() / spread.sum()) if spread.any() else 0.0)
     return found
 
 

@@ -79,8 +79,8 @@ class Agent:
 
         `starts` is true where an observation is the first of an episode: that row forgets what was before. After
         `reset` all rows are at the start of an episode. `deterministic` takes the most likely action. `action_masks`
-        are those of the environment's infos, if it has them there. `rewards` are those of the actions before, for
-        policies with `py_agent.previous=[reward]`.
+        are those of the environment's infos, if it has them there. `rewards` are those of the actions before, as the
+        environment gave them, for policies with `py_agent.previous=[reward]`.
         """
         rows, single = self._observations.convert(observations, action_masks)
         if self._rows not in (None, len(rows)):
@@ -177,6 +177,7 @@ class Agent:
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
             raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
+        given = given * getattr(self.settings.env, "reward_scale", 1.0)  # as learned from
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")
         return torch.from_numpy(np.broadcast_to(given, starts.shape).astype(np.float32)).to(self._device)

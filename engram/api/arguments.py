@@ -49,7 +49,7 @@ def env_choice(env: Env) -> str:
         return user_code.register(env)
     name = type(env).__name__
     raise UserError(
-        f"env: {_short(env)} is a {name}: give the name of an environment, a class, or a function that makes one"
+        f"env: {_short(env)} is of type {name}: give the name of an environment, a class, or a function that makes one"
         + (f" (env={name}, or env=lambda: {name}(...))" if hasattr(env, "step") else "")
     )
 
@@ -63,7 +63,7 @@ def policy_choice(policy: PolicyChoice) -> dict[str, str]:
         return {"py_agent": user_code.register(policy)}
     name = type(policy).__name__
     raise UserError(
-        f"py_agent: {_short(policy)} is a {name}: give the name of a policy, its class, or a YAML file"
+        f"py_agent: {_short(policy)} is of type {name}: give the name of a policy, its class, or a YAML file"
         + (f" (policy={name}; its options are settings, as py_agent.hidden_size)" if hasattr(policy, "forward") else "")
     )
 

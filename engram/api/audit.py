@@ -76,7 +76,7 @@ def _target(policy: Any, settings: Mapping[str, Any], trust: bool) -> AuditTarge
             raise UserError("audit: one policy at a time, not all")
         return targets(os.fspath(policy), [], trust, settings)[0]
     if not isinstance(policy, nn.Module) and not callable(policy):
-        raise UserError(f"audit: {policy!r} is a {type(policy).__name__}: give a policy, its name, or a run")
+        raise UserError(f"audit: {policy!r} is of type {type(policy).__name__}: give a policy, its name, or a run")
     name = getattr(policy, "__name__", type(policy).__name__)
     return target_from(policy, name, make_spec(load([], settings=settings).env), {})
 

@@ -10,11 +10,10 @@ from gymnasium import spaces
 
 from engram.env.actions import encode_action
 from engram.env.block import Buffers
-from engram.env.parts import ACTION_MASK, PREVIOUS_ACTION, holds_text
+from engram.env.parts import ACTION_MASK, OBSERVED, PREVIOUS_ACTION, holds_text
 from engram.env.row_writer import MisfitError, RowWriter
 from engram.env.single import RowSpaces
 from engram.env.spec import EnvSpec
-from engram.env.wrappers import OBSERVED
 from engram.settings import UserError
 
 

@@ -121,7 +121,7 @@ def open_run(run: str | os.PathLike[str]) -> Run:
 
 def checked_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"path: {path!r} is a {type(path).__name__}: give the path of a file")
+        raise UserError(f"path: {path!r} is of type {type(path).__name__}: give the path of a file")
     return Path(path)
 
 
@@ -130,7 +130,7 @@ def directory_of(run: Any) -> Path:
     if isinstance(run, Run):
         return run.directory
     if not isinstance(run, str | os.PathLike):
-        raise UserError(f"run: {run!r} is a {type(run).__name__}: give the directory of a run, or its name")
+        raise UserError(f"run: {run!r} is of type {type(run).__name__}: give the directory of a run, or its name")
     if run == "":
         raise UserError(NO_VALUE.format(name="run"))
     path = Path(run)

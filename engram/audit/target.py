@@ -72,7 +72,7 @@ def target_from(found: Any, reference: str, spec: EnvSpec, options: Mapping[str,
     if callable(found) and not isinstance(found, type):
         return AuditTarget(reference, partial(build, found, reference, spec, options), spec, takes_options=False)
     raise CannotAuditError(
-        f"{reference} is a {type(found).__name__}: name a torch.nn.Module, or a function that makes one"
+        f"{reference} is of type {type(found).__name__}: name a torch.nn.Module, or a function that makes one"
     )
 
 

@@ -48,7 +48,7 @@ def render_summary(reports: Sequence[AuditReport]) -> RenderableType:
 def as_text(report: AuditReport, width: int = 110) -> str:
     """The report without colours, for exceptions and files."""
     stream = io.StringIO()
-    Console(file=stream, width=width, no_color=True, highlight=False).print(render(report))
+    Console(file=stream, width=width, no_color=True, highlight=False, force_jupyter=False).print(render(report))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

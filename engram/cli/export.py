@@ -9,7 +9,8 @@ from engram.stored.files import file_in_run
 
 DESCRIPTION = """Writes the policy of a run as one file that runs without Engram, in onnxruntime or PyTorch: a step
 (observations, memory, starts) -> (action, log-probabilities, value, memory), for any number of rows. Before the file
-appears, it plays 1,000 steps in the run's environment and must do what the policy does. See docs/export.md."""
+appears, it plays 1,000 steps in the run's environment and must take the same actions, except where two are equally
+likely up to rounding. See docs/export.md."""
 
 SETTINGS = """settings and their defaults:
   run=NAME             the run, or the path of its directory
@@ -53,13 +54,7 @@ def _export(request: RunRequest[PolicyOfRun], format_name: str | None, out: Path
         use_memory=run.trainer.memory != "off",
         origin={"run": run.run, "steps": checkpoint.state["progress"]["steps"]},
     )
-    found = export.agreement
-    ties = f", {found.ties} of them between equally likely actions" if found.ties else ""
-    print(
-        f"{export.path}: the policy's actions in all of {found.decisions:,} decisions of {found.steps:,} steps with "
-        f"{found.resets} resets, in {FORMATS[name].runtime}{ties}; largest difference of log-probabilities and values "
-        f"{found.difference:.1e}"
-    )
+    print(f"{export.path}: {export.agreement.describe(FORMATS[name].runtime)}")
     for kind in ("inputs", "outputs"):
         print(f"  {kind:<8}", " · ".join(_shown(tensor) for tensor in export.metadata[kind]))
 

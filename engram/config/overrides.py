@@ -115,7 +115,8 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part, name) for part in value]
     raise UserError(
-        f"{name}: {value!r} is a {type(value).__name__}: expected a number, text, true or false, a list or a mapping"
+        f"{name}: {value!r} is of type {type(value).__name__}: expected a number, text, true or false, a list or a "
+        "mapping"
     )
 
 

@@ -48,6 +48,7 @@ SINCE: dict[Rule, float] = {
     environment.slow_environment: 0.1,
 }
 SHORTER = 0.8  # of the length that episodes had
+NOTHING = 0.05  # of the negative return at the beginning
 ADVICE = (
     "train for longer, let engram check-env play the environment, and look at engram replay; then try a larger "
     "trainer.ppo.ent_coef, other seeds, and an easier version of the task"
@@ -104,7 +105,7 @@ def _too_early(course: Course) -> str:
 def _without_findings(course: Course, setup: Setup) -> Diagnosis:
     levels = f"from {course.start:.4g} at its beginning to {course.last:.4g} at its end"
     if course.improved:
-        return Diagnosis("healthy", f"Nothing found: the return rises {levels}.{_shorter_episodes(course)}", [])
+        return Diagnosis("healthy", f"Nothing found: the return rises {levels}.{_about_sign(course)}", [])
     if is_solved(course, setup):
         return Diagnosis("healthy", f"Nothing found: the return is {course.last:.4g}, near the best possible.", [])
     unknown = f"Unknown: the return goes {levels}, and nothing was found that explains it."
@@ -112,15 +113,20 @@ def _without_findings(course: Course, setup: Setup) -> Diagnosis:
     return Diagnosis("unknown", f"{unknown}{remarks} Next: {ADVICE}.", [])
 
 
-def _shorter_episodes(course: Course) -> str:
-    """A warning if episodes became shorter while returns are negative: the reward may have the wrong sign."""
+def _about_sign(course: Course) -> str:
+    """A remark if a reward with the wrong sign would look like this: it is learned as well as the right one."""
     first, last = course.mean("episode/length", 0.0, FIRST), course.mean("episode/length", 1 - LAST, 1.0)
-    if first is None or last is None or last > SHORTER * first or course.start >= 0:
-        return ""
-    return (
-        f" Episodes became shorter, from {first:.0f} to {last:.0f} steps, and returns are negative: if ending early is "
-        "not the task, check the sign of the reward."
-    )
+    if first is not None and last is not None and last <= SHORTER * first and course.start < 0:
+        return (
+            f" Episodes became shorter, from {first:.0f} to {last:.0f} steps, and returns are negative: if ending "
+            "early is not the task, check the sign of the reward."
+        )
+    if course.start < 0 and course.returns.high.max() <= 0 and course.last >= NOTHING * course.start:
+        return (
+            " Returns are never above 0, and the agent ends with almost none: if success should pay, check the sign of "
+            "the reward."
+        )
+    return ""
 
 
 def _about_memory(course: Course, setup: Setup) -> str:

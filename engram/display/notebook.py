@@ -103,8 +103,14 @@ class NotebookDisplay:
         return console.file.getvalue()
 
     def _render(self, record: bool) -> Console:
-        console = Console(
-            file=StringIO(), record=record, width=COLUMNS, height=ROWS, force_terminal=False, color_system=None
+        console = Console(  # not for Jupyter, where it would show an output of its own instead of writing to the file
+            file=StringIO(),
+            record=record,
+            width=COLUMNS,
+            height=ROWS,
+            force_terminal=False,
+            force_jupyter=False,
+            color_system=None,
         )
         parts = [Text(message, "yellow") for message in [*self._building, *self._messages]]
         panel = [] if self._progress is None else [run_panel(self._progress, COLUMNS, ROWS)]

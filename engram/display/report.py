@@ -236,7 +236,7 @@ def write_pngs(charts: Sequence[Chart], labels: Sequence[str], folder: Path) -> 
 
 
 def _draw(panel: "Axes", chart: Chart, labels: Sequence[str]) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     for curve in chart.curves:
         colour = COLOURS[curve.group % len(COLOURS)]
@@ -247,7 +247,7 @@ def _draw(panel: "Axes", chart: Chart, labels: Sequence[str]) -> None:
     if chart.logarithmic:
         panel.set_yscale("log")
     if chart.percent:
-        panel.yaxis.set_major_formatter("{x:.0%}")
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0))  # with the decimals that its ticks need
     panel.set_title(chart.title, fontsize=8, loc="left")
     panel.set_xlabel("steps", fontsize=8)
     panel.xaxis.set_major_locator(MaxNLocator(5))

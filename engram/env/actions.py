@@ -62,8 +62,15 @@ def encode_action(space: spaces.Space, action: Any, size: int) -> np.ndarray:
 
 
 def action_names(env: Any, space: spaces.Space) -> tuple[str, ...]:
-    """The names that an environment gives its actions: `action_names`, Atari's meanings or MiniGrid's enumeration."""
+    """The names that an environment gives its actions: `action_names`, Atari's meanings or MiniGrid's enumeration.
+
+    One choice of all combinations is named by the action of the environment, such as (2, 0).
+    """
     env = env.unwrapped
+    own = getattr(env, "action_space", None)
+    if isinstance(own, spaces.MultiDiscrete) and isinstance(space, spaces.Discrete):
+        combinations = np.ndindex(*own.nvec.ravel())
+        return tuple(str(tuple((own.start.ravel() + index).tolist())) for index in combinations)
     meanings = getattr(env, "get_action_meanings", None)
     names = getattr(env, "action_names", None) or (meanings() if callable(meanings) else getattr(env, "actions", None))
     if isinstance(names, type) and issubclass(names, Enum):

@@ -133,5 +133,16 @@ def _check_play(play: _Play, check: EnvCheck) -> None:
         check.facts["episodes"] = f"{play.ended} terminated, {play.truncated} truncated, in {steps} steps of {ENVS}"
     rewards = np.stack([each["rewards"] for each in play.buffers])
     check.facts["rewards"] = f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}"
+    if spec.packing is not None and spec.action_mask:
+        check.facts["masks"] = never_allowed(np.stack([spec.packing.views(each)[ACTION_MASK] for each in observations]))
     check.facts["step"] = f"{1e6 * play.seconds / max(steps * ENVS, 1):,.0f} µs for one environment"
     check.facts["size"] = f"{size:,} bytes for one observation"
+
+
+def never_allowed(masks: np.ndarray) -> str:
+    """What masks [T, R, actions] never allow."""
+    never = np.flatnonzero(~masks.any((0, 1)))
+    if not len(never):
+        return "every action was allowed in some step"
+    shown = ", ".join(map(str, never[:8])) + (", …" if len(never) > 8 else "")
+    return f"{len(never)} of {masks.shape[-1]} actions were never allowed (entry {shown} of the mask)"

@@ -19,6 +19,7 @@ PartKind = Literal["tokens", "image", "symbols", "vector"]
 
 OBSERVATION = ""  # the only part of a space without names
 ACTION_MASK = "action_mask"
+OBSERVED = "observation"  # the environment's own observation, where the previous action stands beside it
 PREVIOUS_ACTION = "previous_action"  # beside observations that are only symbols
 SYMBOLS = 16  # values of a symbol grid whose space does not give their number
 MAX_SYMBOLS = 32  # an integer grid with a larger range is an image or a vector

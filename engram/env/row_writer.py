@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.parts import ACTION_MASK, OBSERVATION, TEXT_SIZE, Leaf, Part, channels_first, leaves
+from engram.env.parts import (
+    ACTION_MASK,
+    OBSERVATION,
+    OBSERVED,
+    PREVIOUS_ACTION,
+    TEXT_SIZE,
+    Leaf,
+    Part,
+    channels_first,
+    leaves,
+)
 from engram.env.spec import EnvSpec
 
 Write = Callable[[Any], None]
@@ -31,8 +41,11 @@ class RowWriter:
         parts = {part.name: part for part in spec.all_parts}
         own = [leaf for leaf in leaves(space) if leaf.name in parts]
         self._masks = views.get(ACTION_MASK)
+        extended = PREVIOUS_ACTION in parts and {leaf.keys[0] for leaf in own} <= {OBSERVED, PREVIOUS_ACTION}
+        self._hidden_keys = 1 if extended else 0  # messages name the keys of the environment's own observation
+        titles = {leaf.name: _title(leaf.keys[self._hidden_keys :]) for leaf in own}
         self._writers = [
-            [(leaf, _writer(leaf, parts[leaf.name], views[leaf.name][row, ...])) for leaf in own]
+            [(leaf, _writer(titles[leaf.name], leaf, parts[leaf.name], views[leaf.name][row, ...])) for leaf in own]
             for row in range(len(rows))
         ]
         plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and spec.packing is None
@@ -54,7 +67,7 @@ class RowWriter:
     def write(self, row: int, observation: Any) -> None:
         """Writes an observation, without a mask."""
         for leaf, write in self._writers[row]:
-            write(_value(leaf, observation))
+            write(_value(leaf, observation, self._hidden_keys))
 
     def write_mask(self, row: int, mask: Any) -> None:
         """Writes the action mask of a row: an array, or one array for each action, of 0 and 1."""
@@ -70,7 +83,7 @@ class RowWriter:
         self._masks[row] = flat
 
 
-def _value(leaf: Leaf, observation: Any) -> Any:
+def _value(leaf: Leaf, observation: Any, hidden_keys: int) -> Any:
     try:
         return leaf.of(observation)
     except (KeyError, IndexError, TypeError):
@@ -80,13 +93,13 @@ def _value(leaf: Leaf, observation: Any) -> Any:
                 found = found[key]
             except (KeyError, IndexError, TypeError):
                 got = f"the keys {', '.join(map(str, found))}" if isinstance(found, dict) else repr(found)
-                raise MisfitError(f"{_title(leaf.keys[: depth + 1])} is missing: got {got[:200]}") from None
+                raise MisfitError(f"{_title(leaf.keys[hidden_keys : depth + 1])} is missing: got {got[:200]}") from None
         raise
 
 
-def _writer(leaf: Leaf, part: Part, out: np.ndarray) -> Write:
+def _writer(title: str, leaf: Leaf, part: Part, out: np.ndarray) -> Write:
     """A function that writes a value of this leaf directly into its place in one row."""
-    space, title = leaf.space, _title(leaf.keys)
+    space = leaf.space
     if isinstance(space, spaces.Box):
         return partial(_write_array, title, _in_shape_of_space(space, part, out), _symbol_limit(part))
     if isinstance(space, spaces.MultiBinary):
@@ -219,7 +232,7 @@ def flat_mask(mask: Any) -> np.ndarray:
     """A mask as one array of flags; a sequence has one mask for each action."""
     masks = mask if isinstance(mask, tuple | list) else [mask]
     flat = np.concatenate([np.asarray(each).ravel() for each in masks] or [np.zeros(0, np.bool_)])
-    if flat.dtype.kind not in "biu" or (flat.size and not 0 <= flat.min() <= flat.max() <= 1):
+    if flat.dtype.kind not in "biuf" or ((flat != 0) & (flat != 1)).any():
         raise MisfitError(f"the action mask has the values {flat[:16].tolist()}, expected 0 and 1")
     return flat.astype(np.bool_)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from engram.env.parts import OBSERVED, PREVIOUS_ACTION
 from engram.env.row_writer import MisfitError
 
 FLAGS = (bool, np.bool_)
@@ -31,7 +32,7 @@ def _nested_problem(space: spaces.Dict | spaces.Tuple, value: Any, path: str) ->
     items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     expected = dict if isinstance(space, spaces.Dict) else tuple
     if not isinstance(value, expected):
-        return f"{path} is a {type(value).__name__}, expected a {expected.__name__}"
+        return f"{path} is of type {type(value).__name__}, expected a {expected.__name__}"
     unknown = [name for name in value if name not in space.spaces] if isinstance(space, spaces.Dict) else []
     if unknown or len(value) > len(space.spaces):
         return f"{path} has parts that its space lacks: {', '.join(map(str, unknown)) or len(value)}"
@@ -46,7 +47,7 @@ def _nested_problem(space: spaces.Dict | spaces.Tuple, value: Any, path: str) ->
 
 def _array_problem(space: spaces.Space, value: Any) -> str | None:
     if not isinstance(value, np.ndarray) and not (space.shape == () and np.isscalar(value)):
-        return f"is a {type(value).__name__}, expected an array of shape {space.shape}"
+        return f"is of type {type(value).__name__}, expected an array of shape {space.shape}"
     array = np.asarray(value)
     if array.shape != space.shape:
         return f"has shape {array.shape}, expected {space.shape}"
@@ -76,6 +77,8 @@ def _range(bound: Any) -> str:
 
 
 def check_in_space(space: spaces.Space, value: Any) -> None:
+    if isinstance(space, spaces.Dict) and space.spaces.keys() == {OBSERVED, PREVIOUS_ACTION}:
+        space, value = space[OBSERVED], value[OBSERVED]  # the previous action is not the environment's
     problem = space_problem(space, value)
     if problem is not None:
         raise MisfitError(problem)

@@ -11,13 +11,12 @@ from gymnasium import spaces
 
 from engram.env.actions import encode_action, joint_choices
 from engram.env.errors import explained
-from engram.env.parts import PREVIOUS_ACTION
+from engram.env.parts import OBSERVED, PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
 SIZED = ("frame_stack", "resize", "AtariPreprocessing")  # wrappers whose arguments are sizes
 MAX_SIZE = 10_000  # of them: stored settings may be a stranger's
-OBSERVED = "observation"  # the environment's own observation, beside the previous action
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
 

@@ -31,6 +31,17 @@ class Agreement(NamedTuple):
     ties: int  # decisions in which another action was as likely, and was taken
     difference: float  # the largest, of log-probabilities and values
 
+    def describe(self, runtime: str) -> str:
+        agreed, ties = f"all of {self.decisions:,}", ""
+        if self.ties:
+            agreed = f"{self.decisions - self.ties:,} of {self.decisions:,}"
+            others = "the other one" if self.ties == 1 else f"the other {self.ties:,}"
+            ties = f"; in {others} it took an action that is equally likely (log-probabilities within {TIE})"
+        return (
+            f"the policy's actions in {agreed} decisions of {self.steps:,} steps with {self.resets} resets, in "
+            f"{runtime}{ties}; largest difference of log-probabilities and values {self.difference:.1e}"
+        )
+
 
 @torch.no_grad()
 def compare(

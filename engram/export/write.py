@@ -57,7 +57,7 @@ def export_agent(
     check_writable(path, "--out")
     form = FORMATS[format_name]
     step = PolicyStep(agent.cpu(), use_memory)
-    about = describe(agent, step, origin or {})
+    about = {**describe(agent, step, origin or {}), "reward_scale": getattr(env_settings, "reward_scale", 1.0)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}{form.suffix}")
     try:
         form.write(trace(step), [*step.fields, *INPUTS], output_names(agent), about, temporary)

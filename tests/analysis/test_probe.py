@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from engram.analysis.probe import explained, scores
+from engram.analysis.probe import explained, observation_features, scores
+from engram.env.parts import describe_parts
+from engram.env.spec import EnvSpec
 
 
 @pytest.fixture
@@ -55,3 +58,30 @@ def test_explained_variance_of_many_targets(rng):
     targets = np.stack([inputs[:, 0], rng.normal(size=200), np.zeros(200)], axis=1)
     assert explained(inputs, targets, groups) == pytest.approx(0.5, abs=0.1)
     assert explained(inputs, targets[:, 2:], groups) is None
+
+
+@pytest.mark.parametrize(("kinds", "chance"), [(2, 0.5), (3, 0.0)])
+def test_facts_that_shuffling_makes_equal_have_a_control_at_chance(rng, kinds, chance):
+    fact = (np.arange(200) % 5 % kinds).astype(float)  # the first sample of every episode is 0
+    memory = np.eye(kinds)[fact.astype(int)] + 0.1 * rng.normal(size=(200, kinds))
+    (found,) = scores(memory, np.zeros((200, 1)), [fact], np.repeat(np.arange(40), 5))
+    assert found.memory > 0.9
+    assert found.control == chance
+
+
+def test_features_are_named_by_their_place_in_the_observation():
+    space = spaces.Dict(
+        {
+            "board": spaces.Box(0, 3, (2, 2), np.int64),
+            "card": spaces.Discrete(3),
+            "eye": spaces.Box(0, 255, (16, 16, 3), np.uint8),
+            "speed": spaces.Box(-1, 1, (2,)),
+        }
+    )
+    spec = EnvSpec.of_parts("table", describe_parts(space, "table", False, list), spaces.Discrete(2))
+    shape, dtype = spec.row
+    features, names = observation_features(spec, np.zeros((5, *shape), dtype))
+    assert features.shape == (5, len(names))
+    assert names[:5] == ["board[0, 0, 0]", "board[0, 1, 0]", "board[1, 0, 0]", "board[1, 1, 0]", "card"]
+    assert names[5:7] == ["eye[0, 0]", "eye[0, 1]"]
+    assert names[-2:] == ["speed[0]", "speed[1]"]

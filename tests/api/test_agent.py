@@ -61,13 +61,16 @@ def test_act_and_predict_agree(run):
 def test_an_agent_that_reads_the_step_before_gets_it(tmp_path):
     from api.tiny import SMALL
 
-    previous = {"py_agent.previous": ["action", "reward"]}
+    previous = {"py_agent.previous": ["action", "reward"], "env.reward_scale": 0.1}
     run = engram.train("CartPole-v1", total_timesteps=64, run="x", runs_dir=tmp_path, **SMALL, **previous)
     agent, observation = engram.load(run), np.zeros(4)
     agent.act(observation)
     with pytest.raises(engram.UserError, match="rewards: this policy reads the previous reward"):
         agent.act(observation)
+    seen = []
+    agent.policy.register_forward_pre_hook(lambda policy, inputs: seen.append(inputs[0]["previous_rewards"].item()))
     agent.act(observation, rewards=1.0)
+    assert seen == [pytest.approx(0.1)]  # scaled as in training
 
 
 def test_a_list_of_observations_is_a_batch(run):
@@ -141,7 +144,7 @@ def test_other_mistakes_in_acting(cartpole):
         (lambda: agent.predict(np.zeros(4), state=(np.zeros((2, 1, 1)),)), r"state: .*got \[\(2, 1, 1\)\]"),
         (lambda: engram.load("nowhere/x"), "run: there are no runs in nowhere"),
         (lambda: engram.load(cartpole, checkpoint="best"), "checkpoint: .* has no best checkpoint yet"),
-        (lambda: engram.load(5), "run: 5 is a int: give the directory of a run"),
+        (lambda: engram.load(5), "run: 5 is of type int: give the directory of a run"),
         (lambda: engram.load(cartpole, seed="x"), "seed: 'x' is not a whole number from 0"),
         (lambda: engram.load(cartpole, device="cpuu"), "device: 'cpuu' is not one of auto, cpu.*did you mean cpu"),
         (lambda: agent.act(np.full((2, 4), np.nan)), "observation: has NaN or infinity"),

@@ -104,8 +104,8 @@ def hook(record):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"env": 5}, "env: 5 is a int: give the name of an environment, a class, or a function that makes one"),
-        ({"env": Echo()}, r"env: .* is a Echo: give .* \(env=Echo, or env=lambda: Echo\(...\)\)"),
+        ({"env": 5}, "env: 5 is of type int: give the name of an environment, a class, or a function that makes one"),
+        ({"env": Echo()}, r"env: .* is of type Echo: give .* \(env=Echo, or env=lambda: Echo\(...\)\)"),
         ({"env": dict}, r"env: dict made \{\}, expected a gymnasium.Env or a pettingzoo.ParallelEnv"),
         ({"env": lambda: None}, "env: <lambda> made None, expected a gymnasium.Env"),
         ({"env": NeedsSize}, r"env.kwargs: .*missing 1 required positional argument: 'size'"),
@@ -129,12 +129,15 @@ def hook(record):
             {"env": Small, "policy": Echo},
             r"env: .*Small'> is a policy: .* comes first, engram.train\(env, policy\)",
         ),
-        ({"policy": 5}, "py_agent: 5 is a int: give the name of a policy, its class, or a YAML file"),
+        ({"policy": 5}, "py_agent: 5 is of type int: give the name of a policy, its class, or a YAML file"),
         ({"env": "recall", "policy": PlainModule}, "PlainModule in .* must be a subclass of engram.LSTMWrapper"),
-        ({"env": "recall", "policy": PlainModule()}, "py_agent: PlainModule.* is a PlainModule: .*policy=PlainModule"),
+        (
+            {"env": "recall", "policy": PlainModule()},
+            "py_agent: PlainModule.* is of type PlainModule: .*policy=PlainModule",
+        ),
         ({"env": "recall", "on_epoch": 5}, "hooks: 5 is not a function"),
         ({"env": "recall", "on_epoch": hook}, r"hooks: hook is called as hook\(run, record\): too many"),
-        ({"env": "recall", "seed": object()}, "seed: <object .*> is a object: expected a number, text"),
+        ({"env": "recall", "seed": object()}, "seed: <object .*> is of type object: expected a number, text"),
         ({"env": "recall", "total_timesteps": 5, "trainer": {"total_timesteps": 6}}, "given twice"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -247,7 +250,8 @@ def test_a_mistyped_checkpoint_is_told_the_nearest(checkpoint, message, run):
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [(5, "path: 5 is a int: give the path"), ("/proc/none/x.html", "x.html cannot be written")]
+    ("path", "message"),
+    [(5, "path: 5 is of type int: give the path"), ("/proc/none/x.html", "x.html cannot be written")],
 )
 def test_a_page_that_cannot_be_written_is_one_message(path, message, run):
     with pytest.raises(engram.UserError, match=message):

@@ -28,7 +28,8 @@ class Notebook:
         self.outputs[-1] = content
 
 
-def test_one_output_is_updated_without_escape_codes(tmp_path, capsys):
+def test_one_output_is_updated_without_escape_codes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # Rich would draw outputs of its own
     notebook = Notebook()
     with NotebookDisplay(notebook.display) as display:
         display.message("a message")
@@ -48,6 +49,8 @@ def test_the_example_runs_as_a_new_user_would_run_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / "your_own.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    cells = [cell for cell in notebook.cells if "engram.train(" in cell.source and cell.cell_type == "code"]
+    assert [len(cell.outputs) for cell in cells] == [1, 1]  # updated in place
     outputs = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
     assert "\\u001b" not in outputs
     assert "steps/s" in outputs

@@ -165,7 +165,7 @@ def test_the_page_is_written(folder: Path, capsys) -> None:
         (["fast", "env=nowhere"], "env: no choice 'nowhere'"),
         (["nothing.yaml"], "there is no file nothing.yaml"),
         (["mine.py:Mien", "env=recall"], "mine.py has no Mien; did you mean Mine"),
-        (["mine.py:NUMBER", "env=recall"], "mine.py:NUMBER is a int: name a torch.nn.Module, or a function"),
+        (["mine.py:NUMBER", "env=recall"], "mine.py:NUMBER is of type int: name a torch.nn.Module, or a function"),
         (["mine.py:Plain", "env=recall"], "mine.py:Plain needs hidden, which has no known value"),
         (["mine.py:Plain", "env=recall", "py_agent.hidden=8", "--adapter", "sb4"], "adapter: unknown 'sb4'"),
         (["mine.py"], "'mine.py' names no class: write mine.py:CLASS, where CLASS is Mine or Wrong or Plain or "),

@@ -34,6 +34,15 @@ def bad() -> AuditReport:
     return run_audit(make, vector_env(), only=ONLY, name="<bad> & worse", sizes=QUICK)
 
 
+def test_in_a_notebook_too_the_text_is_returned_and_nothing_is_shown(
+    good: AuditReport, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = as_text(good)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert as_text(good) == expected
+    assert capsys.readouterr().out == ""
+
+
 def test_a_failure_tells_what_so_what_where_and_the_fix(bad: AuditReport) -> None:
     text = as_text(bad, width=200)
     assert "FAIL  boundary_learning" in text

@@ -143,6 +143,14 @@ def test_shorter_episodes_with_negative_returns_are_mentioned():
     assert "check the sign of the reward" in diagnosis.summary
 
 
+@pytest.mark.parametrize(("offset", "mentioned"), [(-1.0, True), (-0.9, False), (-1.5, False)])
+def test_negative_returns_that_end_at_nothing_are_mentioned(offset, mentioned):
+    columns = Columns(records(lambda epoch: min(1, epoch / 20) + offset))
+    diagnosis = diagnose(columns, SETUP)
+    assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
+    assert ("check the sign of the reward" in diagnosis.summary) == mentioned
+
+
 @pytest.mark.parametrize(
     ("expected", "returns", "setup", "changes"),
     [

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engram.cli.main import main
-from engram.env.check import check_environment
+from engram.env.check import check_environment, never_allowed
 from engram.env.settings import Gym, PettingZoo, Recall
 
 
@@ -52,6 +53,13 @@ def test_problems_that_a_run_tolerates_are_warnings(fault, message):
     check = check_environment(house(fault=fault, masks=False), 20)
     assert check.errors == []
     assert any(message in warning for warning in check.warnings), check.warnings
+
+
+def test_actions_that_masks_never_allow_are_told():
+    assert check_environment(house(), 60).facts["masks"] == "every action was allowed in some step"
+    masks = np.ones((3, 2, 5), bool)
+    masks[..., [1, 4]] = False
+    assert never_allowed(masks) == "2 of 5 actions were never allowed (entry 1, 4 of the mask)"
 
 
 def test_the_command_describes_an_environment_and_fails_if_something_is_wrong(capsys):

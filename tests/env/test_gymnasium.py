@@ -454,6 +454,7 @@ def test_a_cell_of_a_board_is_one_choice_unless_its_parts_are_masked(masked):
 
     spec = adapter.spec_of(Board(), "board", Gym(id="board"))
     assert spec.single_action_space == (spaces.MultiDiscrete([2, 3]) if masked else spaces.Discrete(6))
+    assert spec.action_names == (() if masked else ("(0, 0)", "(0, 1)", "(0, 2)", "(1, 0)", "(1, 1)", "(1, 2)"))
     buffers = Buffers.allocate(spec, 2)
     block = adapter.GymBlock([Board(), Board()], "board", Gym(id="board"), range(2), 7, buffers)
     block.reset()

@@ -180,7 +180,9 @@ def test_wrong_shapes_never_reach_a_neighbours_row():
 MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(5), "seen": spaces.Box(0, 1, (2,))})
 
 
-@pytest.mark.parametrize("mask", [np.array([1, 0, 1, 0, 0], np.int8), (np.array([1, 0]), np.array([1, 0, 0]))])
+@pytest.mark.parametrize(
+    "mask", [np.array([1, 0, 1, 0, 0], np.int8), np.array([1.0, 0, 1, 0, 0]), (np.array([1, 0]), np.array([1, 0, 0]))]
+)
 def test_masks_are_written_from_the_observation_or_the_info(mask):
     spec = spec_of(MASKED, action=spaces.MultiDiscrete([2, 3])).with_action_mask()
     parts = written(MASKED, [{"action_mask": mask, "seen": np.zeros(2)}], spec=spec)
@@ -198,7 +200,9 @@ def test_masks_are_written_from_the_observation_or_the_info(mask):
     ("mask", "message"),
     [
         (np.ones(4, np.int8), "4 entries, expected 5"),
-        (np.zeros(5, np.int8), "allows no action"),
+        (np.ones(4), "4 entries, expected 5"),
+        (np.zeros(5), "allows no action"),
+        (np.array([0.5, 0.5, 0, 0, 0]), "expected 0 and 1"),
         (np.array([1, 2, 0, 0, 0]), "expected 0 and 1"),
         (None, "mask is missing"),
     ],

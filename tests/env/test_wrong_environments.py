@@ -48,9 +48,9 @@ class WrongParallel(ParallelEnv):
         return tuple(type(self).change(outcome) or outcome)
 
 
-def play(environment: type) -> None:
+def play(environment: type, check: str = "shapes") -> None:
     user_code.register(environment, "wrong:Environment")
-    with VectorEnv(PythonEnv(name="wrong:Environment"), 2) as env:
+    with VectorEnv(PythonEnv(name="wrong:Environment", check=check), 2) as env:
         env.reset()
         for _ in range(3):
             batch = env.recv()
@@ -134,3 +134,19 @@ def test_a_step_with_another_number_of_values_ends_at_once_and_is_not_tried_agai
         with pytest.raises(UserError, match="step must return observation, reward, terminated, truncated and info"):
             env.recv()
         assert env.restarts.count == 0
+
+
+@pytest.mark.parametrize("check", ["shapes", "strict"])
+@pytest.mark.parametrize(
+    ("space", "value", "message"),
+    [
+        (gymnasium.spaces.Discrete(5), 5, "the observation is 5, expected an integer"),
+        (gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2), (1,), r"the observation\[1\] is missing"),
+        (gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2), (1, 3), r"the observation\[1\] is 3, expected"),
+    ],
+)
+def test_messages_name_the_keys_of_the_environments_own_observation(space, value, message, check) -> None:
+    """Policies see these spaces with the previous action beside them."""
+    environment = type("Cards", (Wrong,), {"observation_space": space, "first": (value, {})})
+    with pytest.raises(UserError, match=message):
+        play(environment, check)

@@ -60,6 +60,33 @@ def test_an_action_that_is_less_likely_is_refused(make):
         compared(make("env=recall", "py_agent.hidden_size=16"), change)
 
 
+def test_equally_likely_actions_are_counted_and_less_likely_ones_refused(make):
+    def second_best(gap):
+        def change(outputs, call):
+            outputs[0][...] = outputs[1].argsort(-1)[:, -2]
+
+        made = make("env=recall", "py_agent.hidden_size=16")
+        with torch.no_grad():  # logits of actions 0 and 1 differ by the gap, all others are far below
+            output = made.agent.policy.actor.output
+            output.weight.zero_()
+            output.bias.copy_(torch.tensor([gap, 0.0, -5.0, -5.0]))
+        return compared(made, change)
+
+    assert second_best(1e-6).ties == second_best(5e-6).ties == 12 * check.ENVIRONMENTS
+    with pytest.raises(UserError, match="at step 1: action of row"):
+        second_best(2e-5)
+
+
+def test_ties_are_told():
+    found = check.Agreement(steps=4, decisions=12, resets=3, ties=0, difference=1e-7)
+    assert found.describe("torch").startswith(
+        "the policy's actions in all of 12 decisions of 4 steps with 3 resets, in"
+    )
+    assert "in 11 of 12 decisions of 4" in found._replace(ties=1).describe("torch")
+    assert "in the other one it took an action that is equally likely" in found._replace(ties=1).describe("torch")
+    assert "in the other 2 it took" in found._replace(ties=2).describe("torch")
+
+
 def test_memory_that_survives_an_episode_start_is_refused(make):
     made = make("env=recall", "py_agent.hidden_size=16")
     step = PolicyStep(made.agent)

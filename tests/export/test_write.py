@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -23,12 +24,10 @@ INPUTS_AND_CRITIC = ("py_agent.previous=[action,reward]", "py_agent.critic_only=
 STEPS = 60  # of the comparison; `engram export` makes 1,000
 CORES = ("mingru", "lru", "attention")
 CORE_STEPS = 300  # their environment is quick, and their memory lasts for long
+YAML_POLICIES = ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med")
 POLICIES = {
-    "fast": ("env=tmaze",),
-    "latent_attn_tiny": ("env=tmaze", "py_agent=latent_attn_tiny"),
-    "latent_attn_small": ("env=tmaze", "py_agent=latent_attn_small"),  # of the same modules as latent_attn_med
-    "example": ("env=tmaze", "py_agent=example"),
-    "yaml": ("env=tmaze", "agent=latent_attn_tiny"),
+    **{name: ("env=tmaze", f"py_agent={name}") for name in (*YAML_POLICIES, "example")},
+    **{f"{name}, yaml": ("env=tmaze", f"agent={name}") for name in YAML_POLICIES},
     "mingru": ("env=recall", "py_agent.core=mingru"),
     "lru": ("env=recall", "py_agent.core=lru"),
     "attention": ("env=recall", "py_agent.core=attention", "py_agent.window=8"),
@@ -53,6 +52,17 @@ def exported(make, tmp_path_factory) -> write.Export:
     return write.export_agent(agent, path, "onnx", settings.env, origin={"run": "x", "steps": 7}, steps=60)
 
 
+def remembering(exported: formats.ExportedStep, chosen: list[np.ndarray]) -> formats.ExportedStep:
+    """The exported step, which appends the actions that it takes."""
+
+    def step(*inputs):
+        outputs = exported(*inputs)
+        chosen.append(outputs[0])
+        return outputs
+
+    return step
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_acts_the_same_in_both_formats(make, tmp_path, name):
@@ -63,10 +73,13 @@ def test_every_policy_acts_the_same_in_both_formats(make, tmp_path, name):
     for form in FORMATS.values():
         path = tmp_path / f"policy{form.suffix}"
         form.write(program, [*step.fields, *INPUTS], output_names(agent), about, path)
-        found = check.compare(agent, step, form.load(path), settings.env, steps=steps)
+        chosen: list[np.ndarray] = []
+        found = check.compare(agent, step, remembering(form.load(path), chosen), settings.env, steps=steps)
         assert found.steps == steps
         assert found.resets > found.decisions // found.steps  # beyond the first step's
         assert found.difference < 1e-4
+        assert found.ties <= found.decisions // 100
+        assert len(np.unique(np.concatenate(chosen), axis=0)) > 1  # one action throughout would prove little
 
 
 def test_the_comparison_counts_what_it_compared(exported):

@@ -289,7 +289,7 @@ function showPast(facts, agent, step, begin) {
   const use = facts.arrays.use.data[step * facts.agents + agent];
   const found = reach(facts, agent, step);
   $("past-text").textContent = found === null
-    ? `This action hardly depends on the past: leaving it out would change it by at most ${percent(use)}.`
+    ? `This action hardly depends on the past: leaving it out would change it by ${use < 0.005 ? "less than 1%" : `at most ${percent(use)}`}.`
     : `This action depends on what was seen up to step ${found.last}, ${ago(found.back)}: without that it would change by ${percent(found.change)}.`;
 }
 

@@ -53,11 +53,11 @@ function lowestOf(chart) {
 function layout(chart) {
   const grid = { gridcolor: colour("line"), zerolinecolor: colour("line"), color: colour("soft"), automargin: true };
   const type = chart.logarithmic ? "log" : "linear";
-  const tickformat = chart.percent ? ".0%" : undefined;
+  const tickformat = chart.percent ? "~%" : undefined; // as many decimals as neighbouring ticks need
   const lowest = lowestOf(chart);
   const range = chart.lowest !== null && lowest < chart.lowest ? [chart.lowest, 1.05] : undefined;
   const rangemode = lowest >= 0 ? "nonnegative" : "normal"; // else zeros alone are drawn from -1 to 1
-  const exponents = { exponentformat: chart.logarithmic ? "power" : "SI" };
+  const exponents = { exponentformat: chart.logarithmic ? "power" : "SI", minexponent: lowest < 1 ? 5 : 3 }; // 0.0008, not 800µ
   return {
     ...marks(chart),
     margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "x unified", dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
