@@ -1,22 +1,32 @@
 """Are the outputs the same twice, whatever the random seed, the mode, and whether gradients are computed?"""
 
+import random
+from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engram.audit.adapters.base import Segment
 from engram.audit.adapters.row_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, Verdict
-from engram.audit.scenario import play, seed_everything
+from engram.audit.scenario import play, random_observations, seed_everything
 
 
 @torch.no_grad()
 def determinism(audit: AuditContext) -> Verdict:
     """Outputs do not depend on the seed, nor on earlier calls; weights and actions depend on the seed alone."""
+    if seeded := _seeds_generators(audit):
+        cause = f"a call seeds {seeded}: all that is drawn after it repeats"
+        return Verdict(False, None, None, cause, cause=cause, fix=SEEDS_FIX, fix_without_engram=SEEDS_FIX)
     drawn, always = audit.random_outputs[None], audit.random_outputs[False]
     if (drawn or always) and (shared := _shared_by_copies(audit)):
         return Verdict(False, None, None, shared, cause=SHARED, fix=SHARED_FIX, fix_without_engram=SHARED_FIX)
@@ -27,7 +37,7 @@ def determinism(audit: AuditContext) -> Verdict:
         by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
         cause = f"the policy draws random numbers in {drawn or always}{by}"
         return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
-    if changed := _overwrites_outputs(audit) or _changed_by_calls(audit):
+    if changed := _overwrites_outputs(audit) or _changed_by_calls(audit) or _remembers_calls(audit):
         return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
@@ -102,6 +112,60 @@ def _changed_by_calls(audit: AuditContext) -> str:
     return ""
 
 
+def _remembers_calls(audit: AuditContext) -> str:
+    """Whether a learning call gets outputs that were computed for the similar observations of the call before."""
+    if audit.learning_error:
+        return ""
+    segment = audit.segment(85)
+    for other in _similar(audit, segment):
+        adapter, fresh = audit.adapter(own_mode=True), audit.adapter(own_mode=True)
+        before = adapter.learn(segment, after_acting=True).numbers()
+        after, expected = (each.learn(other, after_acting=True).numbers() for each in (adapter, fresh))
+        if max_difference(after, expected) > tolerance(expected):
+            same = max_difference(after, before) <= tolerance(before)
+            return (
+                CACHED
+                if same
+                else "a learning call gives other outputs, depending on the observations of the one before"
+            )
+    return ""
+
+
+def _similar(audit: AuditContext, segment: Segment) -> Iterator[Segment]:
+    """Segments of the same shape: with other observations in one row, or at one step, or with two steps swapped."""
+    others = random_observations(audit.spec, segment.shape, audit.generator(87))
+    rows, steps = segment.shape
+    for index in ((rows - 1,), (0,), (slice(None), steps - 1), (slice(None), 0)):
+        observations = segment.observations.clone()
+        observations[index] = others[index]
+        yield replace(segment, observations=observations)
+    swapped = segment.observations.clone()  # sums and sets stay the same
+    swapped[:, [1, 2]] = swapped[:, [2, 1]]
+    yield replace(segment, observations=swapped)
+
+
+def _seeds_generators(audit: AuditContext) -> str:
+    """The global random generators that are in the same state after a call, whatever state they were in before it."""
+    batch, segment = audit.scenario(93, steps=1).batch(slice(0, audit.rows), 0), audit.segment(92)
+    states: list[dict[str, Any]] = []
+    for seed in (1, 2):
+        adapter = audit.original.copy()
+        adapter.fixed_sampling = False
+        seed_everything(seed)
+        adapter.act(batch)
+        if not audit.learning_error:
+            adapter.learn(segment)
+        states.append(
+            {
+                "torch's": torch.get_rng_state().tolist(),
+                "NumPy's": np.random.get_state()[1].tolist(),  # type: ignore[union-attr, index]
+                "Python's": random.getstate(),
+            }
+        )
+    same = [name for name, state in states[0].items() if state == states[1][name]]
+    return f"{listed(same)} global random generator" if same else ""
+
+
 def _moved_buffers(audit: AuditContext, acting: bool) -> list[str]:
     """Buffers saved with the weights that calls change."""
     adapter = audit.adapter(own_mode=True)
@@ -164,6 +228,8 @@ RANDOM_FIX = (
 )
 SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
 SHARED_FIX = "Keep memory in attributes that __init__ makes (self.memory = {}), or in buffers."
+SEEDS_FIX = "Seed random generators once, before training, or draw from a torch.Generator of your own."
+CACHED = "outputs are taken from a cache: a call gets those of an earlier one with other observations"
 REPEAT_FIX = (
     "A call may change nothing but the memory of its rows. Update statistics of observations between rollouts, and use "
     "normalisations that do not depend on the batch (LayerNorm, not BatchNorm)."

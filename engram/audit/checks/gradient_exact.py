@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engram.audit.checks.gradient_mechanism import batch_dependence, cut_parts
+from engram.audit.checks.gradient_mechanism import batch_dependence, cut_parts, needs_its_call, wrong_operation
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
@@ -15,6 +15,7 @@ from engram.audit.finite_difference import (
     learning_call,
     step_derivatives,
 )
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
@@ -29,6 +30,12 @@ CLIPPED = (
     "network, as a hook does"
 )
 NO_HOOK = "Remove the hook. Clip gradients, all together, before the optimiser's step, and scale learning rates there."
+LATER = "recomputed from what the module keeps of its last call, not from what that call was given"
+LATER_FIX = (
+    "Give what the backward pass needs to ctx.save_for_backward, or to the function that is recomputed as an argument: "
+    "no attribute of the module that the next call overwrites."
+)
+OPERATION_FIX = "Compare backward() with finite differences: torch.autograd.gradcheck shows where it is wrong."
 CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
@@ -54,7 +61,15 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
         if len(kinds) < len(KINDS) and (apart := call.disproportion(call.loss(), gradients)) > bound:
             return Verdict(False, apart, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
-        for kind in {0, 1, 2} - {*kinds}:
+        wrong = sorted({0, 1, 2} - {*kinds})
+        if wrong and (cause := wrong_operation(single, wrong)):
+            text = (
+                f"even within one step, the gradient of {listed([KINDS[kind] for kind in wrong])} is not the true one"
+            )
+            found = _wrong_parameters(single, wrong)
+            text += f"; wrong for {found}" if found else ""
+            return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes), fix=OPERATION_FIX)
+        for kind in wrong:
             notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
         if not kinds:
             raise DoesNotApplyError(f"the outputs have stop-gradients within a step: {'; '.join(notes)}")
@@ -69,6 +84,9 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         text += f"; wrong for {wrong}" if wrong else ""
         cause = _cause(audit, call, pattern, gradients)
         return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
+    if needs_its_call(call, gradients):
+        text = f"the gradient of a segment changes if another one is computed before its backward pass: {LATER}"
+        return Verdict(False, None, bound, text, cause=f"the gradient is {LATER}", notes=tuple(notes), fix=LATER_FIX)
     drift = _float32_error(audit, steps, gradients) if exactness == "float64" else 0.0
     if drift > FLOAT32_GRADIENT:
         text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"

@@ -1,18 +1,23 @@
-"""Why a gradient through time is wrong: which part of the memory is cut, and at which steps."""
+"""Why a gradient is wrong: which part of the memory is cut, at which steps, or which operation computes a wrong one."""
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 
 from engram.audit.adapters.base import Segment
 from engram.audit.adapters.row_state import map_state
 from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
+from engram.audit.double_precision import doubled
 from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 from engram.audit.result import attempt
+from engram.audit.retained import graph_nodes
 
 SHORT = 8  # steps of a segment with many rows
 FEW = 3  # steps of a segment in which the memory at its start matters
@@ -31,6 +36,53 @@ def cut_parts(audit: AuditContext) -> str:
     if not cut or not whole:
         return ""
     return f"the gradient through {listed(cut)} is cut between steps (detached); through {listed(whole)} it is not"
+
+
+class NothingDetached(TorchFunctionMode):
+    """Within this, `detach()`, `.data` and `no_grad` do nothing: gradients flow through what is detached on purpose."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.detach, torch.detach) or func is Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0]
+        if getattr(func, "__name__", "") == "_set_grad_enabled" and not args[0]:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
+    """What computes a wrong gradient within one step; nothing, if it is only detached there on purpose.
+
+    With nothing detached, the gradient of such a step is the true one.
+    """
+    loss = single.loss(kinds)
+    try:
+        with NothingDetached():
+            gradients = single.gradients(loss)
+    except Exception:
+        return ""
+    if single.error(loss, 1, gradients) <= single.precision.error or single.jumps(loss):
+        return ""
+    nodes = graph_nodes([loss(single.run())])
+    names = {type(node).__name__.removesuffix("Backward") for node in nodes if isinstance(node, BackwardCFunction)}
+    own = sorted(name for name in names if "::" not in name)  # others are registered operators
+    return f"the backward pass of {listed(own)} is wrong" if own else "an operation within a step has a wrong gradient"
+
+
+def needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> bool:
+    """Whether the gradient of a call changes if another call is made before its backward pass."""
+    parameters = call.parameters()
+    total = call.loss()(call.run())
+    if not total.requires_grad:
+        return False
+    other = copy(call)
+    other.segment = doubled(call.audit.segment(166, rows=ROWS, steps=call.segment.shape[1]))
+    try:
+        other.run()
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    except Exception:  # torch says so, where a tensor of the graph was changed
+        return False
+    later = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), found, strict=True)}
+    return gradient_difference(gradients, later) > call.precision.error
 
 
 def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[float, float]:

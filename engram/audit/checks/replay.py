@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
-from engram.audit.checks.replay_mechanism import acting_cause, learning_cause
+from engram.audit.checks.replay_mechanism import acting_cause, learning_cause, stored_numbers
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
@@ -22,7 +22,6 @@ IN_TD = (
     "reads it."
 )
 FARTHEST = 10_000  # the largest environment ids that are tried
-MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
 LARGE_MEMORY = 100.0  # which a policy may refuse with an error: as a position, for example
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
@@ -139,10 +138,9 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
         except Exception:
             return False
 
-    least = smallest(way, fails)
+    least, stored = smallest(way, fails), attempt(stored_numbers, audit)
     if kind == "acting":
-        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least))
-    stored = _stored(audit)
+        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least, stored))
     seen = "; ".join(text for text in (_where_off(audit), stored) if text)
     cause = attempt(learning_cause, audit, least, stored)
     return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
@@ -168,26 +166,6 @@ def _where_off(audit: AuditContext) -> str:
     if not bool(off[:-1].any()):
         return text + "only the last step of a segment is off"
     return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
-
-
-@torch.no_grad()
-def _stored(audit: AuditContext) -> str:
-    """What the stored numbers themselves tell: they are rounded, or end at a limit."""
-    adapter = audit.adapter()
-    play(adapter, audit.scenario(77, steps=6))
-    memory = adapter.memory_numbers(audit.rows)
-    if memory is not None:
-        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
-    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
-    if len(numbers) < MANY:
-        return ""
-    for dtype in (torch.int64, torch.bfloat16, torch.float16):
-        if torch.equal(numbers.to(dtype).float(), numbers):
-            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
-    limit = numbers.abs().max()
-    if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY and limit != 1:  # gates saturate at 1
-        return f"many stored numbers are exactly {float(limit):.3g}: memory is clamped when stored"
-    return ""
 
 
 def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:

@@ -1,25 +1,62 @@
 """Why acting, learning and the reference differ: experiments at the smallest rehearsal that fails."""
 
 import torch
+from torch import Tensor
 
 from engram.audit.checks.boundary import some_memory
-from engram.audit.checks.rehearsal import Rehearsal
+from engram.audit.checks.rehearsal import Rehearsal, rehearse
 from engram.audit.checks.segment_mechanism import STEPS, ignores_steps, looks_back, simple_segment
 from engram.audit.checks.smallest_rehearsal import SHORT
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import memory_parts, noise_like
+from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import play
 
 LOOKED_AT = 24  # the longest segment in which every step is looked at
+MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
+LARGER = 30.0  # factor on a memory, to see whether it is clamped
+CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
 COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
 STALE = "calls use a copy of the weights that was made before an update"
 
 
-def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
+@torch.no_grad()
+def stored_numbers(audit: AuditContext) -> str:
+    """What the stored numbers themselves tell: they are rounded, or end at a limit."""
+    adapter = audit.adapter()
+    play(adapter, audit.scenario(77, steps=6))
+    memory = adapter.memory_numbers(audit.rows)
+    if memory is not None:
+        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
+    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
+    if len(numbers) < MANY:
+        return ""
+    for dtype in (torch.int64, torch.bfloat16, torch.float16):
+        if torch.equal(numbers.to(dtype).float(), numbers):
+            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
+    if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
+        return CLAMPED.format(limit)
+    ids = list(range(audit.rows))
+    adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
+    play(adapter, audit.scenario(77, steps=1))
+    memory = adapter.memory_of(ids)
+    cells = [part.value(memory).flatten() for part in memory_parts(adapter, memory) if part.name.startswith("c")]
+    limit = _limit(torch.cat(cells)) if cells else 0.0
+    return CLAMPED.format(limit) if limit else ""
+
+
+def _limit(numbers: Tensor) -> float:
+    """The largest size of a number, if many have it."""
+    limit = numbers.abs().max()
+    return float(limit) if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY else 0.0
+
+
+def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
     """Why a row in this rehearsal acts differently from one that plays alone."""
     if way.updates:
         return STALE
+    if "rounded" in stored and way.weights != 1.0:
+        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
     if way.repeated or way.zeros:
@@ -68,7 +105,7 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         looked = looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
         return looked or f"learning differs from acting once a row has played {way.warmup} steps"
     if way.ends:
-        return _at_starts(audit)
+        return _at_starts(audit, way)
     if before:
         return _segment_memory(audit)
     if way.memory != 1.0:
@@ -77,6 +114,8 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return "a learning call changes what the next one computes"
     if way.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
+    if way.rows == way.horizon > 3 and _agrees(audit, way._replace(horizon=way.horizon + 1)):
+        return "rows and steps are mixed up in learning where there are as many rows as steps"
     if way.horizon > 3:
         return _from_a_step(audit, way.horizon)
     if way.rows > 3:
@@ -84,21 +123,37 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     return simple_segment(audit)
 
 
+def _agrees(audit: AuditContext, way: Rehearsal) -> bool:
+    return not bool(rehearse(audit, way, "learning").off("learning").any())
+
+
 @torch.no_grad()
-def _at_starts(audit: AuditContext) -> str:
+def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
     """Whether learning forgets at an episode start, and only begins the next one from another state than acting."""
-    scenario = audit.scenario(83, steps=4)
+    rows, steps = max(way.rows, audit.rows), max(way.horizon, 4)
+    scenario = audit.scenario(83, rows=rows, steps=steps)
     flags = torch.zeros_like(scenario.dones)
-    flags[:, 2] = True
+    flags[:, steps // 2] = True
     flagged = scenario.with_starts(dones=flags)
-    adapter = audit.adapter()
+    adapter, played = audit.adapter(), play(audit.adapter(), flagged)
     one, other = (
-        adapter.learn(each.segment(play(audit.adapter(), each).actions))
-        for each in (flagged, flagged.with_other_past(slice(None), 2, audit.generator(84), audit.spec))
+        adapter.learn(each.segment(played.actions)).value[:, steps // 2 :]
+        for each in (
+            flagged,
+            flagged.with_other_past(slice(None), steps // 2, audit.generator(84), audit.spec),
+        )
     )
-    if max_difference(one.value[:, 2:], other.value[:, 2:]) <= tolerance(one.value):
+    bound = tolerance(one)
+    kept = (abs_difference(one, other) > bound).any(1)
+    if bool(kept.all()):
+        return "learning does not clear memory where acting does, at episode starts inside a segment"
+    if bool(kept.any()):
+        names = list(map(str, kept.nonzero().flatten().tolist()))
+        several = f"rows {names[0]} to {names[-1]}" if len(names) > 2 else f"row {listed(names)}"
+        return f"learning does not clear {several} of {rows} at episode starts inside a segment"
+    if max_difference(one, played.value[:, steps // 2 :]) > bound:
         return "acting and learning begin an episode from different initial states"
-    return "learning does not clear memory where acting does, at episode starts inside a segment"
+    return "learning differs from acting after some episode starts inside a segment"
 
 
 @torch.no_grad()

@@ -96,6 +96,8 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     observations[0] = random_observations(audit.spec, (1, 1), audit.generator(18))[0]
     changed = adapter.learn(replace(segment, observations=observations)).numbers()
     base = adapter.learn(segment).numbers()
+    if bool(leaks.diagonal().all()) and (by := _by_all(audit)):
+        return by
     if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
         return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
     if not bool(leaks.diagonal().all()):
@@ -104,11 +106,24 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     return f"in learning, {_pattern(audit, leaks & others, others, 'gets outputs that are computed from')}"
 
 
+def _by_all(audit: AuditContext) -> str:
+    """Whether one observation of a segment changes all outputs, of every row and step: then it is no reshape."""
+    segment, adapter = audit.segment(17), audit.adapter()
+    observations = segment.observations.clone()
+    observations[0, -1] = random_observations(audit.spec, (1, 1), audit.generator(18))[0, 0]
+    base, changed = (adapter.learn(each).numbers() for each in (segment, replace(segment, observations=observations)))
+    everywhere = bool((abs_difference(changed, base).amax(-1) > 0).all())
+    return f"in learning, rows are mixed by {_statistics(audit)}" if everywhere else ""
+
+
+def _statistics(audit: AuditContext) -> str:
+    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    return f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
+
+
 def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
     """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
     source, target = leaks.nonzero()[0].tolist()
     if int(leaks.sum()) <= int(others.sum()) // 2:
         return f"row {target} {reads} row {source}"
-    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
-    return f"rows are mixed by {by}"
+    return f"rows are mixed by {_statistics(audit)}"
