@@ -24,6 +24,7 @@ from engram.audit.checks.boundary_mechanism import (
 )
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
 
@@ -52,7 +53,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         off = max(off, difference)
         if difference > bound:
             found[name] = explain_acting(seen, carried, fresh, starting, bound)
-    special = (_one_step_episodes, _first_observation_ignored)
+    special = (_all_rows_start, _one_step_episodes, _first_observation_ignored)
     short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
     cause = cause_of(found) or short.partition(";")[0]
@@ -82,6 +83,16 @@ def _kept_at_starts(audit: AuditContext) -> float:
     for each in (scenario, scenario.with_other_past(slice(None), 2, audit.generator(56), audit.spec)):
         outputs.append(play(audit.adapter(), each.with_starts(dones=flags)).numbers[:, -1])
     return max_difference(*outputs)
+
+
+def _all_rows_start(audit: AuditContext, scenario: Scenario, bound: float) -> str:
+    """Starts in all rows at once, of which none may be left out."""
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, BEFORE] = True
+    seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE:]
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
+    kept = (abs_difference(seen, fresh).amax((1, 2)) > bound).nonzero().flatten().tolist()
+    return f"where all rows start an episode at once, row {listed([*map(str, kept)])} is not cleared" if kept else ""
 
 
 def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:

@@ -9,17 +9,13 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from engram.audit.adapters.base import Segment
 from engram.audit.adapters.row_state import map_state
-from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
-from engram.audit.double_precision import doubled
-from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
+from engram.audit.finite_difference import LearningCall, learning_call, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 from engram.audit.result import attempt
 from engram.audit.retained import graph_nodes
 
-SHORT = 8  # steps of a segment with many rows
 FEW = 3  # steps of a segment in which the memory at its start matters
 
 
@@ -68,23 +64,6 @@ def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
     return f"the backward pass of {listed(own)} is wrong" if own else "an operation within a step has a wrong gradient"
 
 
-def needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> bool:
-    """Whether the gradient of a call changes if another call is made before its backward pass."""
-    parameters = call.parameters()
-    total = call.loss()(call.run())
-    if not total.requires_grad:
-        return False
-    other = copy(call)
-    other.segment = doubled(call.audit.segment(166, rows=ROWS, steps=call.segment.shape[1]))
-    try:
-        other.run()
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-    except Exception:  # torch says so, where a tensor of the graph was changed
-        return False
-    later = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), found, strict=True)}
-    return gradient_difference(gradients, later) > call.precision.error
-
-
 def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[float, float]:
     """By autograd and by finite differences, along a random change of one part of the memory."""
     generator = call.audit.generator(220 + number)
@@ -109,29 +88,6 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
     total = along(size)
     given = torch.autograd.grad(total, [size], allow_unused=True)[0] if total.requires_grad else None
     return 0.0 if given is None else float(given), true
-
-
-def batch_dependence(audit: AuditContext) -> float:
-    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
-    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
-    if rows <= ROWS or not adapter.learns_row_subsets:
-        return 0.0
-    chosen = [0, 1, rows - 2, rows - 1]
-    segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
-    weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
-    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
-
-    def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
-        output = adapter.learn(some, start)
-        total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(p) if g is None else g
-            for (name, p), g in zip(parameters.items(), found, strict=True)
-        }
-
-    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
-    return gradient_difference(alone, gradients(segment, memory, chosen))
 
 
 def where_cut(audit: AuditContext, cut: int, steps: int) -> str:

@@ -38,10 +38,12 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, FARTHEST))
     yield Rehearsal(16 * rows, 2)  # many ids at once, for tables in which they collide
     yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
-    yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
+    yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3, gradients=True)
+    yield Rehearsal(min(rows, 24), horizon, ends=2 / horizon, gradients=True)
+    yield Rehearsal(few, 8, segments=8, ends=0.4)  # many short episodes
     yield Rehearsal(4, 6, memory=10.0)
     yield Rehearsal(4, 6, memory=LARGE_MEMORY)
-    yield Rehearsal(4, 8, repeated=True, zeros=True)
+    yield Rehearsal(4, 8, repeated=True, zeros=True, bounds=True)
 
 
 class Fault(NamedTuple):
@@ -202,10 +204,12 @@ def _fix(fault: Fault) -> str:
     way, acting = fault.way, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return (
             "Treat an observation alike in acting and learning: do not take zeros for padding, or skip repeated ones."
         )
+    if way.gradients and not way.updates:
+        return "Compute the same with gradients as without: no branch on torch.is_grad_enabled() or requires_grad."
     if way.updates:
         return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
     if way.minibatches == "one":

@@ -12,6 +12,7 @@ from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import play
 
+SMALL_SEGMENT = 16  # rows times steps
 LOOKED_AT = 24  # the longest segment in which every step is looked at
 MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
 LARGER = 30.0  # factor on a memory, to see whether it is clamped
@@ -59,7 +60,7 @@ def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return f"acting treats an observation differently that {_plain(way)}"
     if way.slices and ("row_isolation" in audit.failed or not (way.ends or way.warmup > SHORT)):
         return "memory is kept by a row's position in the batch, not by its environment id"
@@ -73,7 +74,11 @@ def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
 
 
 def _plain(way: Rehearsal) -> str:
-    found = (way.repeated, "is the same as the one before"), (way.zeros, "is all zeros (padding?)")
+    found = (
+        (way.repeated, "is the same as the one before"),
+        (way.zeros, "is all zeros (padding?)"),
+        (way.bounds, "is at its upper bound"),
+    )
     return " or ".join(text for needed, text in found if needed)
 
 
@@ -94,8 +99,11 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     """Why learning in this rehearsal differs from acting that is right."""
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return f"learning or acting treats an observation differently that {_plain(way)}"
+    if way.gradients and not way.updates:
+        rows = f" of {way.rows} rows and {way.horizon} steps or more" if way.rows * way.horizon > SMALL_SEGMENT else ""
+        return f"learning computes something else with gradients than without, in segments{rows}"
     before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
     if way.updates:
         return STALE

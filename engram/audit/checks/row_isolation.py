@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.row_mechanism import LEAKS, acting_cause, learning_cause
+from engram.audit.checks.row_mechanism import IDLE, LEAKS, acting_cause, idle_rows, learning_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
@@ -126,6 +126,12 @@ def row_isolation(audit: AuditContext) -> Verdict:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
         cause = attempt(acting_cause, audit, scenario)
+    elif (lost := idle_rows(audit)) > bound:
+        finding = (
+            f"rows that do not act for {IDLE} calls of others go on with another memory, off by {lost:.2g}; {finding}"
+        )
+        found.append(lost)
+        cause = f"a row that does not act for {IDLE} calls loses its memory"
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
 

@@ -10,6 +10,7 @@ from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import Scenario, play, random_observations
 
 FAR = 900  # ids of environments that are not in the scenario
+IDLE, OTHERS = 60, 4  # calls, and the other rows that act in each
 LEAKS = 4  # steps in which what one row sees could reach another
 STARTS = "an episode start in one row changes the outputs of other rows"
 CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
@@ -63,6 +64,19 @@ def _counts_calls(audit: AuditContext) -> bool:
     alone, one, other = outputs
     bound = tolerance(alone)
     return max_difference(alone, one) > bound and max_difference(one, other) <= bound
+
+
+def idle_rows(audit: AuditContext) -> float:
+    """How far rows that paused, while many others acted, are from rows that went on at once."""
+    scenario, after = audit.scenario(22, rows=2, steps=3), audit.scenario(23, rows=2, steps=2)
+    adapter = audit.adapter()
+    play(adapter, scenario)
+    expected = play(adapter.copy(), after).numbers
+    others = audit.scenario(24, rows=OTHERS, steps=1)
+    for call in range(IDLE):
+        first = 2 + call * OTHERS
+        play(adapter, others, ids=range(first, first + OTHERS))
+    return max_difference(play(adapter, after).numbers, expected)
 
 
 def _differs_alone(audit: AuditContext) -> bool:
