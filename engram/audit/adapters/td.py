@@ -45,6 +45,7 @@ class TdAdapter(PolicyAdapter):
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
+        self.only_starts = False  # episode starts are given as `starts`, and neither as dones nor as truncateds
         self._blank: nn.Module = copy_policy(policy, policy)  # shared by all copies: it does not change
 
     def constants(self) -> tuple[Any, ...]:
@@ -60,6 +61,9 @@ class TdAdapter(PolicyAdapter):
         }
         if self.memory_in_td:
             fields["action_noise"] = batch.noise
+        if self.only_starts:
+            none = torch.zeros_like(batch.dones)
+            fields |= {"starts": batch.dones | batch.truncateds, "dones": none, "truncateds": none}
         return self._with_previous(with_parts(self.spec, TensorDict(fields, [rows])))
 
     def learning_td(self, segment: Segment, memory: Any = None) -> TensorDictBase:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary_mechanism import (
     FADED,
     FLAGS,
@@ -60,7 +61,13 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
         cause = parts if parts != FADED or cause == IN_PART else cause
     return Verdict(
-        off <= bound and not short, off, bound, text, cause=cause, fix=fix_for(found), notes=_initial_state(audit)
+        off <= bound and not short,
+        off,
+        bound,
+        text,
+        cause=cause,
+        fix=fix_for(found),
+        notes=(*_initial_state(audit), *_ignores_starts(audit, scenario)),
     )
 
 
@@ -73,6 +80,22 @@ def _initial_state(audit: AuditContext) -> tuple[str, ...]:
     if max_difference(empty, flagged) <= tolerance(empty):
         return ()
     return ("an episode does not start as an empty memory does: from a constant state, or without some input",)
+
+
+def _ignores_starts(audit: AuditContext, scenario: Scenario) -> tuple[str, ...]:
+    """Engram's training says in td["starts"] too where an episode starts, also for agents that join late."""
+    adapter = audit.adapter()
+    if not isinstance(adapter, TdAdapter) or not adapter.memory_in_td:
+        return ()
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
+    play(adapter, scenario.part(0, BEFORE))
+    adapter.only_starts = True
+    seen = play(adapter, audit.fresh_start(scenario.part(BEFORE))).numbers
+    if max_difference(seen, fresh) <= tolerance(fresh):
+        return ()
+    return (
+        "td['starts'] is ignored: agents that join late keep an old memory, and trainer.memory=off changes nothing",
+    )
 
 
 def _kept_at_starts(audit: AuditContext) -> float:
@@ -92,7 +115,8 @@ def _all_rows_start(audit: AuditContext, scenario: Scenario, bound: float) -> st
     seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE:]
     fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
     kept = (abs_difference(seen, fresh).amax((1, 2)) > bound).nonzero().flatten().tolist()
-    return f"where all rows start an episode at once, row {listed([*map(str, kept)])} is not cleared" if kept else ""
+    which = f"row{'s' * (len(kept) > 1)} {listed([*map(str, kept)])} {'are' if len(kept) > 1 else 'is'}"
+    return f"where all rows start an episode at once, {which} not cleared" if kept else ""
 
 
 def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:

@@ -23,6 +23,7 @@ from engram.audit.weights import scale_outputs, scale_weights
 
 SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
 CACHED = "outputs are taken from a cache: a call gets those of an earlier one with other observations"
+DEPENDS = "outputs of a learning call depend on the observations of the one before"
 KEPT = (
     "the policy keeps its inputs without a copy, or looks them up by their address: where the caller reuses its "
     "buffers, as environments do, observations of now and of before are mixed up"
@@ -113,11 +114,7 @@ def _remembers_calls(audit: AuditContext) -> str:
         after, expected = (each.learn(other, after_acting=True).numbers() for each in (adapter, fresh))
         if max_difference(after, expected) > tolerance(expected):
             same = max_difference(after, before) <= tolerance(before)
-            return (
-                CACHED
-                if same
-                else "a learning call gives other outputs, depending on the observations of the one before"
-            )
+            return CACHED if same else DEPENDS
     return ""
 
 
