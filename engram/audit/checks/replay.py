@@ -65,6 +65,8 @@ class Fault(NamedTuple):
         }[self.kind]
         assert self.outcome is not None
         off = self.outcome.off(self.kind)
+        if not bool(off.any()):
+            return f"{what}, though not every time"
         step = int(off.any(0).nonzero()[0])
         row = int(off[:, step].nonzero()[0])
         apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
