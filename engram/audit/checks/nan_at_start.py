@@ -69,9 +69,7 @@ def _spoils_other_rows(audit: AuditContext, kind: str) -> bool:
         return False
     others = torch.arange(audit.rows) != 1
     clean, poisoned = _after_memory(audit, kind, audit.scenario(51, steps=AFTER), [1])
-    if poisoned is None or bool(poisoned[1].isfinite().all()):
-        return False
-    return max_difference(poisoned[others], clean[others]) > tolerance(clean)
+    return poisoned is not None and max_difference(poisoned[others], clean[others]) > tolerance(clean)
 
 
 def _after_memory(audit: AuditContext, kind: str, scenario: Scenario, rows: list[int]) -> tuple[Tensor, Tensor | None]:
