@@ -222,7 +222,7 @@ def _fix(fault: Fault) -> str:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
     if way.far_ids or way.slices or (acting and way.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if way.memory != 1.0 or "when stored" in fault.seen:
+    if way.memory != 1.0 or "when stored" in fault.seen or "is not stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
     if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."

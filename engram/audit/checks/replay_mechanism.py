@@ -23,7 +23,7 @@ STALE = "calls use a copy of the weights that was made before an update"
 
 @torch.no_grad()
 def stored_numbers(audit: AuditContext) -> str:
-    """What the stored numbers themselves tell: they are rounded, or end at a limit."""
+    """What the stored numbers themselves tell: they are rounded, end at a limit, or are missing in part."""
     adapter = audit.adapter()
     play(adapter, audit.scenario(77, steps=6))
     memory = adapter.memory_numbers(audit.rows)
@@ -38,6 +38,11 @@ def stored_numbers(audit: AuditContext) -> str:
     if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
         return CLAMPED.format(limit)
     ids = list(range(audit.rows))
+    memory = adapter.memory_of(ids)
+    parts = memory_parts(adapter, memory) if memory is not None else []
+    zero = [part.name for part in parts if part.tensors == 1 and not bool(part.value(memory).any())]
+    if 0 < len(zero) < len(parts):
+        return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
     adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
     play(adapter, audit.scenario(77, steps=1))
     memory = adapter.memory_of(ids)
