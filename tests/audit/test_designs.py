@@ -269,22 +269,7 @@ SAMPLE = (
     gradients.RecomputesFromTheLastCall,
     gradients.CutEveryTenthCall,
     gradients.CutWhereSaturated,
-    calls.LayersInAList,
-    calls.SeedsTheGenerator,
-    calls.CachedByTheFirstRow,
-    calls.KeepsTheCallersBuffer,
-    calls.ClampsItsWeights,
-    calls.TellsTheTime,
-    calls.SharperInEvaluation,
-    calls.IdleRowsForgotten,
-    calls.DropsStepsWithGradients,
-    calls.ClampedLogProbability,
-    calls.LargeObservationSkipped,
-    calls.RowsFromThreeOnNotReset,
-    calls.FirstFourStartsCleared,
-    calls.EveryEighthEpisodeGoesOn,
-    calls.NaNClearsAllRows,
-    calls.LaterNaNSurvives,
+    *(case.policy for case in WRONG if case.policy.__module__ == calls.__name__),
 )
 ROOTS = (gradients.HiddenDetached, memory.FlagsCancelOut, memory.MemoryAliased, episodes.FirstStartOnly)
 

@@ -208,5 +208,5 @@ def _surviving_places(
                 survive.append(str(place))
         if 0 < len(survive) < shape[1]:
             where = f"place{'s' * (len(survive) > 1)} {listed(survive)} of {shape[1]}"
-            return f"{part.name} is not cleared at {where} where an episode starts: the last one is still seen there"
+            return f"{part.name} is not cleared at {where} where an episode starts"
     return ""

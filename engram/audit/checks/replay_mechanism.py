@@ -40,13 +40,13 @@ def stored_numbers(audit: AuditContext) -> str:
     ids = list(range(audit.rows))
     memory = adapter.memory_of(ids)
     parts = memory_parts(adapter, memory) if memory is not None else []
-    zero = [part.name for part in parts if part.tensors == 1 and not bool(part.value(memory).any())]
+    zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
     if 0 < len(zero) < len(parts):
         return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
     adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
     play(adapter, audit.scenario(77, steps=1))
     memory = adapter.memory_of(ids)
-    cells = [part.value(memory).flatten() for part in memory_parts(adapter, memory) if part.name.startswith("c")]
+    cells = [part.numbers(memory) for part in parts if part.name.startswith("c")]
     limit = _limit(torch.cat(cells)) if cells else 0.0
     return CLAMPED.format(limit) if limit else ""
 
