@@ -115,8 +115,10 @@ def _all_rows_start(audit: AuditContext, scenario: Scenario, bound: float) -> st
     seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE:]
     fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
     kept = (abs_difference(seen, fresh).amax((1, 2)) > bound).nonzero().flatten().tolist()
+    if not kept:
+        return ""
     which = f"row{'s' * (len(kept) > 1)} {listed([*map(str, kept)])} {'are' if len(kept) > 1 else 'is'}"
-    return f"where all rows start an episode at once, {which} not cleared" if kept else ""
+    return f"where all rows start an episode at once, {which} not cleared"
 
 
 def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:
