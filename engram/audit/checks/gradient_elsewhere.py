@@ -28,7 +28,7 @@ FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 
 SHORT = 8  # steps of a segment with many rows, or with large weights
 FEW = 3  # steps of a segment whose gradient is computed again and again
 AGAIN = 12  # times
-LARGE_WEIGHTS, LARGE_ERROR = 3.0, 10.0  # factors on the weights, and on the error that is allowed there
+LARGE_WEIGHTS = 5.0  # factor
 
 LATER = "recomputed from what the module keeps of its last call, not from what that call was given"
 LATER_FIX = (
@@ -108,7 +108,7 @@ def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict
     if call.precision is not DOUBLE:
         return None
     scale_weights(call.adapter, LARGE_WEIGHTS)
-    bound, loss = LARGE_ERROR * call.precision.error, call.loss(kinds)
+    bound, loss = call.precision.error, call.loss(kinds)
     within = LearningCall(audit, 1)
     scale_weights(within.adapter, LARGE_WEIGHTS)
     if (error := call.error(loss)) <= bound or call.jumps(loss) or within.error(within.loss(kinds)) > bound:
