@@ -120,7 +120,7 @@ class LargeObservationSkipped(Design):
     """Acting does not advance memory where the whole observation is far out."""
 
     def forward(self, td, state=None, action=None):
-        self.far = action is None and (td["env_obs"].abs().flatten(1).amin(1) > 1).unsqueeze(-1)
+        self.far = action is None and (td["env_obs"].abs().flatten(1).amin(1) > 2).unsqueeze(-1)
         return super().forward(td, state, action)
 
     def step(self, x, memory):
