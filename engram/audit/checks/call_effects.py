@@ -145,7 +145,7 @@ def seeds_generators(audit: AuditContext) -> str:
         states.append(
             {
                 "torch's": torch.get_rng_state().tolist(),
-                "NumPy's": np.random.get_state()[1].tolist(),  # type: ignore[union-attr, index]
+                "NumPy's": np.random.get_state()[1].tolist(),  # type: ignore[index]
                 "Python's": random.getstate(),
             }
         )
