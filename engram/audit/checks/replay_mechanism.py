@@ -143,7 +143,7 @@ def _agrees(audit: AuditContext, way: Rehearsal) -> bool:
 @torch.no_grad()
 def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
     """Whether learning forgets at an episode start, and only begins the next one from another state than acting."""
-    rows, steps = max(way.rows, audit.rows), max(way.horizon, 4)
+    rows, steps = max(way.rows + 1, audit.rows), max(way.horizon, 4)
     scenario = audit.scenario(83, rows=rows, steps=steps)
     flags = torch.zeros_like(scenario.dones)
     flags[:, steps // 2] = True
@@ -161,9 +161,10 @@ def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
     if bool(kept.all()):
         return "learning does not clear memory where acting does, at episode starts inside a segment"
     if bool(kept.any()):
-        names = list(map(str, kept.nonzero().flatten().tolist()))
-        several = f"rows {names[0]} to {names[-1]}" if len(names) > 2 else f"row {listed(names)}"
-        return f"learning does not clear {several} of {rows} at episode starts inside a segment"
+        numbers = kept.nonzero().flatten().tolist()
+        first, on = numbers[0], numbers == list(range(numbers[0], rows))
+        several = f"rows from {first} on" if on else f"row {first}{' and others' * (len(numbers) > 1)}"
+        return f"learning does not clear {several} at episode starts inside a segment"
     if max_difference(one, played.value[:, steps // 2 :]) > bound:
         return "acting and learning begin an episode from different initial states"
     return "learning differs from acting after some episode starts inside a segment"
