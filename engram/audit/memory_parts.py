@@ -32,6 +32,11 @@ class MemoryPart(NamedTuple):
         """The numbers of this part, of one tensor."""
         return leaves(memory)[self.leaf][self.inside]
 
+    def numbers(self, memory: Any) -> Tensor:
+        """All numbers of this part, of all its tensors."""
+        tensors = leaves(memory)[self.leaf : self.leaf + self.tensors]
+        return torch.cat([tensor[self.inside].flatten() for tensor in tensors])
+
     def change_in(self, adapter: PolicyAdapter, ids: list[int], change: Change) -> None:
         """Apply a function to this part of these rows' memory, for acting."""
         adapter.change_memory(ids, self._only(change))

@@ -14,6 +14,7 @@ from engram.env.spec import EnvSpec
 
 MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"_buffers", "training"}  # parameters, submodules and hooks
 DEPTH = 6
+ACCUMULATES = "torch::autograd::AccumulateGrad"  # the node of a weight
 
 
 def retained_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -33,13 +34,13 @@ def is_module_attribute(module: nn.Module, path: str) -> bool:
     return owner in dict(module.named_modules()) and "." not in path[len(attribute) :]
 
 
-def graph_nodes(tensors: Iterable[Tensor]) -> set[Any]:
-    """Every autograd node that a backward pass from these tensors would visit, except the weights."""
+def graph_nodes(tensors: Iterable[Tensor], weights: bool = False) -> set[Any]:
+    """Every autograd node that a backward pass from these tensors would visit; those of weights only if asked for."""
     ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     nodes: set[Any] = set()
     while ahead:
         node = ahead.pop()
-        if node not in nodes and node.name() != "torch::autograd::AccumulateGrad":
+        if node not in nodes and (weights or node.name() != ACCUMULATES):
             nodes.add(node)
             ahead.extend(following for following, _ in node.next_functions if following is not None)
     return nodes

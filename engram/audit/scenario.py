@@ -14,11 +14,12 @@ from gymnasium import spaces
 from torch import Tensor
 
 from engram.agent.actions import make_actions
-from engram.agent.observations import pack, torch_dtype
+from engram.agent.observations import pack, torch_dtype, unpack
 from engram.audit.adapters.base import ActingBatch, PolicyAdapter, PolicyOutput, Segment
 from engram.env.parts import ACTION_MASK
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, EnvSpec
 
+USUAL_BOUND = 100
 BatchOrder = list[tuple[slice, int]]  # which rows act next, at which of their steps
 
 
@@ -187,6 +188,22 @@ def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.
     return pack(spec, parts)
 
 
+def at_bounds(spec: EnvSpec, observations: Tensor) -> Tensor:
+    """Observations at their upper bound; ten times as large where there is none."""
+    parts = unpack(spec, observations)
+    return pack(spec, parts | {part.name: _largest(part.space, parts[part.name]) for part in spec.all_parts})
+
+
+def _largest(space: spaces.Box, values: Tensor) -> Tensor:
+    high = torch.as_tensor(space.high)
+    if values.dtype == torch.bool:
+        return torch.ones_like(values)
+    if not values.is_floating_point():
+        return high.clamp(max=2**31).to(values.dtype).expand_as(values)
+    bounded = high.isfinite() & (high.abs() < USUAL_BOUND)
+    return torch.where(bounded, high.to(values.dtype), 10 * values)
+
+
 def _random_values(space: spaces.Box, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     dtype = torch_dtype(np.dtype(space.dtype))
     if dtype == torch.bool:
@@ -198,7 +215,7 @@ def _random_values(space: spaces.Box, shape: tuple[int, ...], generator: torch.G
     low, high = torch.as_tensor(space.low).float(), torch.as_tensor(space.high).float()
     normal, uniform = torch.randn(full, generator=generator), torch.rand(full, generator=generator)
     width = high - low
-    bounded = width.isfinite() & (width < 100)  # wider bounds are limits of the format, not usual values
+    bounded = width.isfinite() & (width < USUAL_BOUND)  # wider bounds are limits of the format, not usual values
     return torch.where(bounded, low.nan_to_num() + uniform * width.nan_to_num(posinf=0.0), normal).to(dtype)
 
 

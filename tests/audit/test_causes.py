@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from audit.broken.case import TINY
 from audit.designs import wrong_episodes as episodes
+from audit.designs import wrong_gradients as gradients
 from audit.designs import wrong_learning as learning
 from audit.designs import wrong_mechanisms as mechanisms
 from audit.designs import wrong_memory as memory
@@ -37,6 +38,11 @@ CAUSES: list[tuple[Any, str, str]] = [
     (mechanisms.SkipsEverySecondStep, "replay", "learning skips steps"),
     (mechanisms.ClearsTheGivenState, "determinism", "writes into the state that it is given"),
     (storage.GivesItsOwnTensors, "memory_interface", "it is no copy"),
+    (storage.CellNotStored, "replay", "a part of memory is not stored (after acting, c is zero)"),
+    (gradients.WrongBackward, "gradient_exact", "the backward pass of WrongTanh is wrong"),
+    (mechanisms.WindowKeepsItsLastPlace, "boundary_acting", "is not cleared at place 2 of 3"),
+    (mechanisms.CentredInLargeBatches, "row_isolation", "in learning, rows are mixed by statistics over the batch"),
+    (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 
 

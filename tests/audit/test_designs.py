@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 from audit.broken.case import TINY
 from audit.designs import right, right_rare, right_unusual
+from audit.designs import wrong_calls as calls
 from audit.designs import wrong_episodes as episodes
 from audit.designs import wrong_gradients as gradients
 from audit.designs import wrong_inputs as inputs
@@ -172,6 +173,26 @@ WRONG = [
     Wrong(inputs.NewRowsBeginWithTheMean, "row_isolation", ""),
     Wrong(inputs.RowZeroNotReset, "memory_interface", "after reset_env_memory(0), row 0 still remembers"),
     Wrong(inputs.CutByTheBatch, "gradient_boundary", "it comes from other rows"),
+    Wrong(gradients.WrongBackward, "gradient_exact", "even within one step"),
+    Wrong(gradients.RecomputesFromTheLastCall, "gradient_exact", "recomputed from what the module keeps"),
+    Wrong(gradients.CutEveryTenthCall, "gradient_exact", "depends on the number of calls"),
+    Wrong(gradients.CutWhereSaturated, "gradient_exact", "with weights 5 times as large"),
+    Wrong(calls.LayersInAList, "gradient_exact", "are no parameters of the module"),
+    Wrong(calls.SeedsTheGenerator, "determinism", "torch's global random generator"),
+    Wrong(calls.CachedByTheFirstRow, "determinism", "taken from a cache"),
+    Wrong(calls.KeepsTheCallersBuffer, "determinism", "keeps its inputs without a copy"),
+    Wrong(calls.ClampsItsWeights, "determinism", "changes weights"),
+    Wrong(calls.TellsTheTime, "determinism", "the time of day"),
+    Wrong(calls.SharperInEvaluation, "modes", "eval() with no_grad"),
+    Wrong(calls.IdleRowsForgotten, "row_isolation", "do not act for"),
+    Wrong(calls.DropsStepsWithGradients, "replay", "with gradients"),
+    Wrong(calls.ClampedLogProbability, "action_log_prob", "not that of the action"),
+    Wrong(calls.LargeObservationSkipped, "replay", "at its upper bound"),
+    Wrong(calls.RowsFromThreeOnNotReset, "memory_interface", "after reset_env_memory(3), row 3 still remembers"),
+    Wrong(calls.FirstFourStartsCleared, "boundary_acting", "rows 4 and 5 are not cleared"),
+    Wrong(calls.EveryEighthEpisodeGoesOn, "replay", "where an episode starts"),
+    Wrong(calls.NaNClearsAllRows, "nan_at_start", "in the memory of one row changes other rows"),
+    Wrong(calls.LaterNaNSurvives, "nan_at_start", "that has been in memory for 2 steps"),
 ]
 # Measured by gallery.py only.
 MORE_WRONG = [
@@ -244,6 +265,11 @@ SAMPLE = (
     inputs.StoreOfTheClass,
     inputs.OutputBufferReused,
     inputs.RowZeroNotReset,
+    gradients.WrongBackward,
+    gradients.RecomputesFromTheLastCall,
+    gradients.CutEveryTenthCall,
+    gradients.CutWhereSaturated,
+    *(case.policy for case in WRONG if case.policy.__module__ == calls.__name__),
 )
 ROOTS = (gradients.HiddenDetached, memory.FlagsCancelOut, memory.MemoryAliased, episodes.FirstStartOnly)
 

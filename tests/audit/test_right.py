@@ -201,6 +201,20 @@ def test_a_constant_initial_state_is_noted_and_no_fault() -> None:
     assert "from a constant state" in report.results[0].notes[0]
 
 
+class IgnoresStarts(OwnForward):
+    """Clears where dones or truncateds say so, and does not look at `starts`."""
+
+    def forward(self, td, state=None, action=None):
+        return super().forward(td.exclude("starts"), state, action)
+
+
+@pytest.mark.parametrize(("policy", "noted"), [(IgnoresStarts, True), (OwnForward, False)])
+def test_starts_that_are_ignored_are_noted(policy: type, noted: bool) -> None:
+    (result,) = run_audit(*vector(policy), only=["boundary_acting"]).results
+    assert result.passed
+    assert any("td['starts'] is ignored" in note for note in result.notes) == noted
+
+
 def test_rounding_that_large_weights_amplify_is_no_fault() -> None:
     env = image_env(24, 24)
     make = partial(Fast, env, core="gru", hidden_size=32)

@@ -45,6 +45,7 @@ class TdAdapter(PolicyAdapter):
         self.continuous = isinstance(spec.single_action_space, spaces.Box)
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
+        self.only_starts = False  # episode starts are given as `starts`, and neither as dones nor as truncateds
         self._blank: nn.Module = copy_policy(policy, policy)  # shared by all copies: it does not change
 
     def constants(self) -> tuple[Any, ...]:
@@ -60,6 +61,9 @@ class TdAdapter(PolicyAdapter):
         }
         if self.memory_in_td:
             fields["action_noise"] = batch.noise
+        if self.only_starts:
+            none = torch.zeros_like(batch.dones)
+            fields |= {"starts": batch.dones | batch.truncateds, "dones": none, "truncateds": none}
         return self._with_previous(with_parts(self.spec, TensorDict(fields, [rows])))
 
     def learning_td(self, segment: Segment, memory: Any = None) -> TensorDictBase:
@@ -114,7 +118,7 @@ class TdAdapter(PolicyAdapter):
             for store in policy.stores().values():
                 store.write(rows, change(store.read(rows)))
         elif self.learns_row_subsets:  # it keeps its memory elsewhere
-            policy.set_memory(map_state(change, deepcopy(policy.get_memory())))  # type: ignore[operator]
+            policy.set_memory(changed_rows(deepcopy(policy.get_memory()), ids, change))  # type: ignore[operator]
 
     def select_rows(self, memory: Any, rows: list[int]) -> Any:
         if self.memory_in_td:
@@ -178,6 +182,17 @@ def renumbered(memory: Any, ids: Iterable[int], new_ids: Iterable[int]) -> Any:
     if isinstance(memory, list | tuple):
         return type(memory)(renumbered(part, ids, new_ids) for part in memory)
     return memory
+
+
+def changed_rows(memory: Any, ids: list[int], change: Callable[[Tensor], Tensor]) -> Any:
+    """Memory with a function applied to these rows; to all, where it is not by environment id."""
+    if isinstance(memory, Mapping):
+        if memory and all(isinstance(key, int) for key in memory):
+            return {row: map_state(change, part) if row in ids else part for row, part in memory.items()}
+        return {key: changed_rows(part, ids, change) for key, part in memory.items()}
+    if isinstance(memory, list | tuple):
+        return type(memory)(changed_rows(part, ids, change) for part in memory)
+    return map_state(change, memory)
 
 
 def distribution(td: TensorDictBase, count: int) -> Tensor | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary_mechanism import (
     FADED,
     FLAGS,
@@ -24,6 +25,7 @@ from engram.audit.checks.boundary_mechanism import (
 )
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
 
@@ -52,14 +54,20 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         off = max(off, difference)
         if difference > bound:
             found[name] = explain_acting(seen, carried, fresh, starting, bound)
-    special = (_one_step_episodes, _first_observation_ignored)
+    special = (_all_rows_start, _one_step_episodes, _first_observation_ignored)
     short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
     cause = cause_of(found) or short.partition(";")[0]
     if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
         cause = parts if parts != FADED or cause == IN_PART else cause
     return Verdict(
-        off <= bound and not short, off, bound, text, cause=cause, fix=fix_for(found), notes=_initial_state(audit)
+        off <= bound and not short,
+        off,
+        bound,
+        text,
+        cause=cause,
+        fix=fix_for(found),
+        notes=(*_initial_state(audit), *_ignores_starts(audit, scenario)),
     )
 
 
@@ -74,6 +82,22 @@ def _initial_state(audit: AuditContext) -> tuple[str, ...]:
     return ("an episode does not start as an empty memory does: from a constant state, or without some input",)
 
 
+def _ignores_starts(audit: AuditContext, scenario: Scenario) -> tuple[str, ...]:
+    """Engram's training says in td["starts"] too where an episode starts, also for agents that join late."""
+    adapter = audit.adapter()
+    if not isinstance(adapter, TdAdapter) or not adapter.memory_in_td:
+        return ()
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
+    play(adapter, scenario.part(0, BEFORE))
+    adapter.only_starts = True
+    seen = play(adapter, audit.fresh_start(scenario.part(BEFORE))).numbers
+    if max_difference(seen, fresh) <= tolerance(fresh):
+        return ()
+    return (
+        "td['starts'] is ignored: agents that join late keep an old memory, and trainer.memory=off changes nothing",
+    )
+
+
 def _kept_at_starts(audit: AuditContext) -> float:
     """How much the past changes outputs at an episode start, for a policy that remembers nothing elsewhere."""
     scenario, outputs = audit.scenario(55, steps=3), []
@@ -82,6 +106,19 @@ def _kept_at_starts(audit: AuditContext) -> float:
     for each in (scenario, scenario.with_other_past(slice(None), 2, audit.generator(56), audit.spec)):
         outputs.append(play(audit.adapter(), each.with_starts(dones=flags)).numbers[:, -1])
     return max_difference(*outputs)
+
+
+def _all_rows_start(audit: AuditContext, scenario: Scenario, bound: float) -> str:
+    """Starts in all rows at once, of which none may be left out."""
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, BEFORE] = True
+    seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE:]
+    fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE))).numbers
+    kept = (abs_difference(seen, fresh).amax((1, 2)) > bound).nonzero().flatten().tolist()
+    if not kept:
+        return ""
+    which = f"row{'s' * (len(kept) > 1)} {listed([*map(str, kept)])} {'are' if len(kept) > 1 else 'is'}"
+    return f"where all rows start an episode at once, {which} not cleared"
 
 
 def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) -> str:

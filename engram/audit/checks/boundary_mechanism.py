@@ -8,13 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
-from engram.audit.memory_parts import listed, memory_parts, noise_like
-from engram.audit.scenario import play
+from engram.audit.memory_parts import Change, MemoryPart, listed, memory_parts, noise_like
+from engram.audit.scenario import Scenario, play
 
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
 DONES, TRUNCATEDS, BOTH = FLAGS
+MOST_PLACES = 32  # of a window that is looked at place by place
 IGNORED = "memory is not cleared where an episode starts"
 FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
 IN_PART = "memory is cleared only in part where an episode starts"
@@ -179,4 +181,32 @@ def surviving_parts(audit: AuditContext) -> str:
         )
     if len(survive) < len(parts):
         return f"{listed(survive)} {'is' if len(survive) == 1 else 'are'} not cleared where an episode starts"
-    return FADED
+    return _surviving_places(audit, adapter, parts, first, expected) or FADED
+
+
+def _surviving_places(
+    audit: AuditContext, adapter: PolicyAdapter, parts: list[MemoryPart], first: Scenario, expected: Tensor
+) -> str:
+    """Which places of a window, [rows, places, size], still matter, if others do not."""
+    ids = list(range(audit.rows))
+    memory = adapter.memory_of(ids)
+    for part in parts:
+        shape = part.value(memory).shape
+        if part.tensors > 1 or len(shape) != 3 or not 1 < shape[1] <= MOST_PLACES:
+            continue
+        survive = []
+        for place in range(shape[1]):
+            other, noise = adapter.copy(), noise_like(place)
+
+            def change(value: Tensor, place: int = place, noise: Change = noise) -> Tensor:
+                changed = value.clone()
+                changed[:, place] = noise(value[:, place])
+                return changed
+
+            part.change_in(other, ids, change)
+            if max_difference(play(other, first).numbers, expected) > tolerance(expected):
+                survive.append(str(place))
+        if 0 < len(survive) < shape[1]:
+            where = f"place{'s' * (len(survive) > 1)} {listed(survive)} of {shape[1]}"
+            return f"{part.name} is not cleared at {where} where an episode starts"
+    return ""

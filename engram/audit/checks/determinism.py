@@ -1,13 +1,11 @@
 """Are the outputs the same twice, whatever the random seed, the mode, and whether gradients are computed?"""
 
-from copy import deepcopy
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
 
-from engram.audit.adapters.row_state import leaves
-from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.boundary import some_memory
+from engram.audit.checks.call_effects import SHARED, changed_by_calls, seeds_generators, shared_by_copies
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, Verdict
@@ -17,8 +15,11 @@ from engram.audit.scenario import play, seed_everything
 @torch.no_grad()
 def determinism(audit: AuditContext) -> Verdict:
     """Outputs do not depend on the seed, nor on earlier calls; weights and actions depend on the seed alone."""
+    if seeded := seeds_generators(audit):
+        cause = f"a call seeds {seeded}: all that is drawn after it repeats"
+        return Verdict(False, None, None, cause, cause=cause, fix=SEEDS_FIX, fix_without_engram=SEEDS_FIX)
     drawn, always = audit.random_outputs[None], audit.random_outputs[False]
-    if (drawn or always) and (shared := _shared_by_copies(audit)):
+    if (drawn or always) and (shared := shared_by_copies(audit)):
         return Verdict(False, None, None, shared, cause=SHARED, fix=SHARED_FIX, fix_without_engram=SHARED_FIX)
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
@@ -27,7 +28,7 @@ def determinism(audit: AuditContext) -> Verdict:
         by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
         cause = f"the policy draws random numbers in {drawn or always}{by}"
         return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
-    if changed := _overwrites_outputs(audit) or _changed_by_calls(audit):
+    if changed := changed_by_calls(audit):
         return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
@@ -44,79 +45,6 @@ def determinism(audit: AuditContext) -> Verdict:
     return Verdict(share == 0 and other == 0, max(share, float(other)), 0, text)
 
 
-def _shared_by_copies(audit: AuditContext) -> str:
-    """Whether what one copy plays changes the outputs of another, but not once that one is reset."""
-    scenario = audit.scenario(93, steps=3)
-    outputs: list[Tensor] = []
-    for other, reset in ((False, True), (False, True), (True, False)):
-        if other:
-            play(audit.adapter(), audit.scenario(86, steps=3))
-        adapter = audit.adapter()
-        if reset:
-            adapter.reset()
-        seed_everything(len(outputs))  # another one each time
-        outputs.append(play(adapter, scenario).numbers)
-    one, again, after_another = outputs
-    off = max_difference(one, after_another)
-    if max_difference(one, again) > tolerance(one) or off <= tolerance(one):
-        return ""
-    return f"what one copy of the policy plays changes the outputs of another, by {off:.2g}: {SHARED}"
-
-
-def _overwrites_outputs(audit: AuditContext) -> str:
-    """Whether a call changes what the call before returned."""
-    adapter, scenario = audit.adapter(), audit.scenario(86, steps=2)
-    first = adapter.act(scenario.batch(slice(0, audit.rows), 0))
-    given = {"the value": first.value, "the log-probability": first.log_prob, "the action": first.actions}
-    before = {name: value.clone() for name, value in given.items()}
-    adapter.act(scenario.batch(slice(0, audit.rows), 1))
-    changed = [name for name, value in given.items() if not torch.equal(value, before[name])]
-    return f"a call overwrites {' and '.join(changed)} that the call before returned (a buffer is reused)" * bool(
-        changed
-    )
-
-
-def _changed_by_calls(audit: AuditContext) -> str:
-    """Why a repeated learning call gives different outputs, if it does."""
-    if audit.learning_error:
-        return ""
-    adapter, segment = audit.adapter(own_mode=True), audit.segment(85, end_chance=0.2)
-    if isinstance(adapter, TdAdapter):
-        adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
-    memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
-    given = deepcopy(memory)
-    outputs = [adapter.learn(segment, memory, after_acting=True).numbers() for _ in range(6)]
-    if not all(torch.equal(one, other) for one, other in zip(leaves(memory), leaves(given), strict=True)):
-        return "a learning call writes into the state that it is given, so that the caller's copy changes (aliasing)"
-    repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
-    if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
-        text = f"the same learning call gives other outputs when repeated, by {max(repeats):.2g}"
-        return f"{text}: it depends on earlier calls"
-    moved = _moved_buffers(audit, acting=True)
-    play(adapter, audit.scenario(86, steps=3))
-    off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
-    if moved and off > tolerance(outputs[0]):
-        return (
-            f"the same learning call gives other outputs later, by {off:.2g}, because calls change {', '.join(moved)}"
-        )
-    return ""
-
-
-def _moved_buffers(audit: AuditContext, acting: bool) -> list[str]:
-    """Buffers saved with the weights that calls change."""
-    adapter = audit.adapter(own_mode=True)
-    names = dict(adapter.policy.named_buffers()).keys() & adapter.policy.state_dict().keys()
-    before = {name: value.clone() for name, value in adapter.policy.named_buffers() if name in names}
-    if acting:
-        play(adapter, audit.scenario(86, steps=3))
-    adapter.policy.train()
-    after = dict(adapter.policy.named_buffers())
-    moved = [name for name, value in before.items() if not torch.equal(after[name], value)]
-    adapter.learn(audit.segment(85), after_acting=True)
-    after = dict(adapter.policy.named_buffers())
-    return sorted({*moved, *(name for name, value in before.items() if not torch.equal(after[name], value))})
-
-
 def modes(audit: AuditContext) -> Verdict:
     """The same numbers in training and evaluation mode, and with and without gradients."""
     if audit.learning_error:
@@ -125,16 +53,16 @@ def modes(audit: AuditContext) -> Verdict:
     audit.needs_repeatable_outputs()
     scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
-    for name, training, gradients in (("train()", True, True), ("eval()", False, True), ("no_grad", True, False)):
+    for name, training, gradients in MODES:
         adapter = audit.adapter()
         adapter.training_mode = training
-        with torch.set_grad_enabled(gradients):
+        with gradients(), suppress(RuntimeError) if name == "inference_mode" else nullcontext():  # it may refuse that
             seed_everything(1)
-            seen[name] = play(adapter, scenario).numbers, adapter.learn(segment).numbers().detach()
+            seen[name] = play(adapter, scenario).numbers.clone(), adapter.learn(segment).numbers().detach().clone()
     base, bound = seen["train()"], tolerance(*seen["train()"])
     found = {
         f"{what} in {name}": max_difference(seen[name][i], base[i])
-        for name in ("eval()", "no_grad")
+        for name in seen
         for i, what in enumerate(("acting", "learning"))
     }
     measured = max(found.values())
@@ -144,6 +72,9 @@ def modes(audit: AuditContext) -> Verdict:
     if off and (causes := _layers_with_modes(audit)):
         text += f", because of {', '.join(causes)}"
         cause = f"train() and eval() differ because of {causes[0]}"
+    elif off:
+        others = ", ".join(name for name, value in found.items() if value > bound)
+        cause = f"outputs differ from those in train() with gradients: {others}"
     return Verdict(measured <= bound, measured, bound, text, cause=cause)
 
 
@@ -158,12 +89,19 @@ def _layers_with_modes(audit: AuditContext) -> list[str]:
     ][:3]
 
 
+MODES = (
+    ("train()", True, torch.enable_grad),
+    ("eval()", False, torch.enable_grad),
+    ("no_grad", True, torch.no_grad),
+    ("eval() with no_grad", False, torch.no_grad),
+    ("inference_mode", False, torch.inference_mode),
+)
 RANDOM_FIX = (
     "Outputs must be a function of observations, memory and weights: take out dropout (also nn.LSTM(dropout=…)), noise "
     "and random initial states. Only the sampled action may be random."
 )
-SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
 SHARED_FIX = "Keep memory in attributes that __init__ makes (self.memory = {}), or in buffers."
+SEEDS_FIX = "Seed random generators once, before training, or draw from a torch.Generator of your own."
 REPEAT_FIX = (
     "A call may change nothing but the memory of its rows. Update statistics of observations between rollouts, and use "
     "normalisations that do not depend on the batch (LayerNorm, not BatchNorm)."

@@ -1,23 +1,24 @@
 """Are the gradients of learning the true ones, as finite differences give them?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from engram.audit.checks.gradient_mechanism import batch_dependence, cut_parts
+from engram.audit.checks.gradient_elsewhere import FLOAT32_GRADIENT, elsewhere
+from engram.audit.checks.gradient_mechanism import cut_parts, wrong_operation
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
-    SINGLE,
     LearningCall,
     declared_truncation,
     gradient_difference,
     learning_call,
     step_derivatives,
 )
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
 
-FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
 SAME_RATIO = 0.05  # relative difference between what two steps do to a gradient
 KINDS = ("values", "log-probabilities", "entropies")
 JUMPS = (
@@ -29,6 +30,7 @@ CLIPPED = (
     "network, as a hook does"
 )
 NO_HOOK = "Remove the hook. Clip gradients, all together, before the optimiser's step, and scale learning rates there."
+OPERATION_FIX = "Compare backward() with finite differences: torch.autograd.gradcheck shows where it is wrong."
 CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
@@ -50,14 +52,9 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         return Verdict(False, None, bound, missing, cause=missing, notes=tuple(notes), fix=NO_GRADIENT)
     error = call.error(call.loss(), gradients=gradients)
     if error > bound:
-        single = learning_call(audit, 1)
-        kinds = [kind for kind in kinds if single.error(single.loss([kind]), 1) <= bound]
-        if len(kinds) < len(KINDS) and (apart := call.disproportion(call.loss(), gradients)) > bound:
-            return Verdict(False, apart, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
-        for kind in {0, 1, 2} - {*kinds}:
-            notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
-        if not kinds:
-            raise DoesNotApplyError(f"the outputs have stop-gradients within a step: {'; '.join(notes)}")
+        kinds, failure = _within_a_step(audit, call, gradients, error, notes)
+        if failure is not None:
+            return failure
         error = call.error(call.loss(kinds))
     if error > bound and call.jumps(call.loss(kinds)):
         raise DoesNotApplyError(JUMPS)
@@ -69,16 +66,31 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         text += f"; wrong for {wrong}" if wrong else ""
         cause = _cause(audit, call, pattern, gradients)
         return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
-    drift = _float32_error(audit, steps, gradients) if exactness == "float64" else 0.0
-    if drift > FLOAT32_GRADIENT:
-        text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
-        return Verdict(False, drift, FLOAT32_GRADIENT, text, notes=tuple(notes))
-    if (apart := batch_dependence(audit)) > FLOAT32_GRADIENT:
-        text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
-        cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
-        return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause, notes=tuple(notes))
+    if (found := elsewhere(audit, call, gradients, kinds)) is not None:
+        return replace(found, notes=tuple(notes))
     text = f"over {steps} steps, gradients agree with finite differences in {exactness} to {error:.1g}"
     return Verdict(True, error, bound, text, notes=tuple(notes))
+
+
+def _within_a_step(
+    audit: AuditContext, call: LearningCall, gradients: dict[str, Tensor], error: float, notes: list[str]
+) -> tuple[list[int], Verdict | None]:
+    """The kinds of outputs whose gradient is right within one step; or a failure, if the others are not on purpose."""
+    single, bound = learning_call(audit, 1), call.precision.error
+    kinds = [kind for kind in (0, 1, 2) if single.error(single.loss([kind]), 1) <= bound]
+    wrong = [kind for kind in (0, 1, 2) if kind not in kinds]
+    if wrong and (apart := call.disproportion(call.loss(), gradients)) > bound:
+        return kinds, Verdict(False, apart, bound, CLIPPED, cause=CLIPPED_CAUSE, notes=tuple(notes))
+    if wrong and (cause := wrong_operation(single, wrong)):
+        text = f"even within one step, the gradient of {listed([KINDS[kind] for kind in wrong])} is not the true one"
+        found = _wrong_parameters(single, wrong)
+        text += f"; wrong for {found}" if found else ""
+        return kinds, Verdict(False, error, bound, text, cause=cause, notes=tuple(notes), fix=OPERATION_FIX)
+    for kind in wrong:
+        notes.append(f"{KINDS[kind]} are not differentiated as computed, even within one step (a stop-gradient?)")
+    if not kinds:
+        raise DoesNotApplyError(f"the outputs have stop-gradients within a step: {'; '.join(notes)}")
+    return kinds, None
 
 
 def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dict[str, Tensor]) -> str:
@@ -170,12 +182,6 @@ def _wrong_parameters(call: LearningCall, kinds: Sequence[int]) -> str:
         if abs(given - true) > max(call.precision.error * abs(true), 1e-8):
             found.append(f"{name} ({given:.2g}, true {true:.2g})")
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-
-
-def _float32_error(audit: AuditContext, steps: int, gradients: dict[str, Tensor]) -> float:
-    """How far the gradient in float32, which training uses, is from that in float64."""
-    single = LearningCall(audit, steps, SINGLE)
-    return gradient_difference(gradients, single.gradients(single.loss()))
 
 
 CHECKS = (

@@ -1,20 +1,22 @@
-"""Why a gradient through time is wrong: which part of the memory is cut, and at which steps."""
+"""Why a gradient is wrong: which part of the memory is cut, at which steps, or which operation computes a wrong one."""
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 
-from engram.audit.adapters.base import Segment
 from engram.audit.adapters.row_state import map_state
-from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
-from engram.audit.finite_difference import ROWS, LearningCall, gradient_difference, learning_call, step_derivatives
+from engram.audit.finite_difference import LearningCall, Loss, learning_call, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 from engram.audit.result import attempt
+from engram.audit.retained import graph_nodes
 
-SHORT = 8  # steps of a segment with many rows
+FLAT = 1e-4  # a derivative that is smaller than this part of its gradient is that of a staircase
 FEW = 3  # steps of a segment in which the memory at its start matters
 
 
@@ -31,6 +33,49 @@ def cut_parts(audit: AuditContext) -> str:
     if not cut or not whole:
         return ""
     return f"the gradient through {listed(cut)} is cut between steps (detached); through {listed(whole)} it is not"
+
+
+class NothingDetached(TorchFunctionMode):
+    """Within this, `detach()`, `.data` and `no_grad` do nothing: gradients flow through what is detached on purpose."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.detach, torch.detach) or func is Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0]
+        if getattr(func, "__name__", "") == "_set_grad_enabled" and not args[0]:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
+    """What computes a wrong gradient within one step; nothing, if it is only detached there on purpose.
+
+    With nothing detached, the gradient of such a step is the true one.
+    """
+    loss = single.loss(kinds)
+    try:
+        with NothingDetached():
+            gradients = single.gradients(loss)
+    except Exception:
+        return ""
+    if single.error(loss, 1, gradients) <= single.precision.error or single.jumps(loss):
+        return ""
+    if _only_steps(single, loss, gradients):
+        return ""
+    nodes = graph_nodes([loss(single.run())])
+    names = {type(node).__name__.removesuffix("Backward") for node in nodes if isinstance(node, BackwardCFunction)}
+    own = sorted(name for name in names if "::" not in name)  # others are registered operators
+    return f"the backward pass of {listed(own)} is wrong" if own else "an operation within a step has a wrong gradient"
+
+
+def _only_steps(single: LearningCall, loss: Loss, gradients: dict[str, Tensor]) -> bool:
+    """Whether all wrong gradients are of weights along which outputs are a staircase: they pass straight through it."""
+    for number, (name, gradient) in enumerate(gradients.items()):
+        direction = single.direction(200 + number, [name])
+        true, given = float(single.derivative(loss, direction)), float((gradient * direction[name]).sum())
+        off = abs(given - true)
+        if off > max(single.precision.error * abs(true), 1e-8) and abs(true) > FLAT * abs(given):
+            return False
+    return True
 
 
 def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[float, float]:
@@ -57,29 +102,6 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
     total = along(size)
     given = torch.autograd.grad(total, [size], allow_unused=True)[0] if total.requires_grad else None
     return 0.0 if given is None else float(given), true
-
-
-def batch_dependence(audit: AuditContext) -> float:
-    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
-    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
-    if rows <= ROWS or not adapter.learns_row_subsets:
-        return 0.0
-    chosen = [0, 1, rows - 2, rows - 1]
-    segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
-    weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
-    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
-
-    def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
-        output = adapter.learn(some, start)
-        total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(p) if g is None else g
-            for (name, p), g in zip(parameters.items(), found, strict=True)
-        }
-
-    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
-    return gradient_difference(alone, gradients(segment, memory, chosen))
 
 
 def where_cut(audit: AuditContext, cut: int, steps: int) -> str:

@@ -1,17 +1,19 @@
-"""Is a NaN in memory gone after an episode start?"""
+"""Is a NaN in memory gone after an episode start, and does it stay in its row until then?"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
 from engram.audit.checks.boundary import AFTER
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
-from engram.audit.scenario import play
+from engram.audit.scenario import Scenario, play, random_actions
 
+LATER = 2  # steps with a NaN before an episode starts
 LONG = 72  # steps after which a NaN has left any window of usual size
 
 
@@ -26,7 +28,7 @@ def nan_at_start(audit: AuditContext) -> Verdict:
     kinds = {"acting": _acting_spoiled} | ({} if audit.learning_error else {"learning": _learning_spoiled})
     spoiled = [name for name, spoils in kinds.items() if spoils(audit, AFTER)]
     if not spoiled:
-        return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start")
+        return _elsewhere(audit, list(kinds))
     # In learning, a segment's steps are computed together: only acting shows whether a NaN leaves.
     if "acting" in spoiled and not _acting_spoiled(audit, LONG):
         note = (
@@ -36,6 +38,58 @@ def nan_at_start(audit: AuditContext) -> Verdict:
         return Verdict(True, 0, 0, "a NaN in memory is gone some steps after an episode start", notes=(note,))
     text = f"a NaN in memory survives an episode start in {' and '.join(spoiled)}: memory is multiplied, not replaced"
     return Verdict(False, len(spoiled), 0, text)
+
+
+def _elsewhere(audit: AuditContext, kinds: list[str]) -> Verdict:
+    """A NaN that has been in memory for some steps, and one in the memory of another row."""
+    late = [kind for kind in kinds if _survives_a_later_start(audit, kind)]
+    if late:
+        text = f"a NaN that has been in memory for {LATER} steps survives an episode start in {' and '.join(late)}"
+        return Verdict(False, len(late), 0, f"{text}: memory is multiplied, not replaced")
+    others = [kind for kind in kinds if _spoils_other_rows(audit, kind)]
+    if others:
+        text = f"a NaN in the memory of one row changes other rows in {' and '.join(others)}"
+        cause = "a NaN in the memory of one row changes the memory of others, where no episode starts"
+        return Verdict(False, len(others), 0, text, cause=cause, fix=OTHERS_FIX, fix_without_engram=OTHERS_FIX)
+    return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start, and stays in its row until then")
+
+
+def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
+    """Whether it does, with steps between the NaN and the start; no, if the policy refuses to compute these steps."""
+    scenario = audit.scenario(51, steps=LATER + AFTER)
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, LATER] = True
+    clean, poisoned = _after_memory(audit, kind, scenario.with_starts(dones=flags), list(range(audit.rows)))
+    return poisoned is not None and max_difference(poisoned[:, LATER:], clean[:, LATER:]) > tolerance(clean)
+
+
+def _spoils_other_rows(audit: AuditContext, kind: str) -> bool:
+    """Whether a NaN in the memory of row 1 alone reaches other rows, none of which starts an episode."""
+    if not audit.original.learns_row_subsets:
+        return False
+    others = torch.arange(audit.rows) != 1
+    clean, poisoned = _after_memory(audit, kind, audit.scenario(51, steps=AFTER), [1])
+    return poisoned is not None and max_difference(poisoned[others], clean[others]) > tolerance(clean)
+
+
+def _after_memory(audit: AuditContext, kind: str, scenario: Scenario, rows: list[int]) -> tuple[Tensor, Tensor | None]:
+    """Outputs from memory that is right, and from one with a NaN in these rows; None if the policy refuses that."""
+    adapter, ids = audit.adapter(), list(range(audit.rows))
+    play(adapter, audit.scenario(52, steps=AFTER))
+    other = adapter.copy()
+    other.change_memory(rows, _poison)
+
+    def outputs(of: PolicyAdapter) -> Tensor:
+        if kind == "acting":
+            return play(of, scenario).numbers
+        actions = random_actions(audit.spec, (audit.rows, scenario.steps), audit.generator(53))
+        return of.learn(scenario.segment(actions), of.memory_of(ids)).numbers()
+
+    clean = outputs(adapter)
+    try:
+        return clean, outputs(other)
+    except Exception:  # torch's distributions refuse a NaN
+        return clean, None
 
 
 def _acting_spoiled(audit: AuditContext, steps: int) -> bool:
@@ -77,10 +131,12 @@ def _poison(part: Tensor) -> Tensor:
     return torch.full_like(part, torch.nan) if part.is_floating_point() else part
 
 
+OTHERS_FIX = "Judge a NaN row by row: no any() over all rows, which clears or spoils the memory of the others too."
+
 CHECKS = (
     Check(
         "nan_at_start",
-        "Is a NaN in memory gone after the start of an episode?",
+        "Is a NaN in memory gone after the start of an episode, and does it stay in its row until then?",
         "One NaN in one environment stays in that row for ever, and reaches the weights with the next update.",
         "Replace memory, do not multiply it: h.masked_fill(starts, 0) or torch.where(starts, 0, h). NaN * 0 is NaN.",
         ("clear", "_manage_lstm_state", "get_states", "_process_sequence", "forward_eval", "forward"),

@@ -13,7 +13,7 @@ from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.checks.gradient_health import train_briefly
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
-from engram.audit.scenario import PlayedRollout, Scenario, error_note, play, shuffled_slices, whole_batches
+from engram.audit.scenario import PlayedRollout, Scenario, at_bounds, error_note, play, shuffled_slices, whole_batches
 from engram.audit.weights import jitter_weights, scale_outputs, scale_weights
 
 AMPLIFIED = 100  # times the bound: what rounding may reach in a network that amplifies it
@@ -42,6 +42,8 @@ class Rehearsal(NamedTuple):
     memory: float = 1.0  # factor on the memory that the rehearsal begins with
     repeated: bool = False  # many observations are those of the step before
     zeros: bool = False  # many observations are all zeros, where the environment can give them
+    bounds: bool = False  # many observations are at their upper bound, or ten times as large where there is none
+    gradients: bool = False  # learning has gradients: without, it takes less memory
 
 
 class Outcome(NamedTuple):
@@ -149,7 +151,7 @@ def _sampled_rows(way: Rehearsal) -> list[int]:
 def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
     steps = way.horizon * way.segments + (way.warmup if rollout == 0 else 0)
     scenario = audit.scenario(80 + rollout, rows=way.rows, steps=steps, end_chance=way.ends)
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         scenario = _with_plain_observations(audit, way, scenario)
     if not way.ends:
         return scenario
@@ -170,13 +172,15 @@ def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
 
 
 def _with_plain_observations(audit: AuditContext, way: Rehearsal, scenario: Scenario) -> Scenario:
-    """Two of four steps, which random observations never are: the observation of the step before, or zeros."""
+    """Three of four steps, which random observations never are: that of the step before, zeros, or the upper bound."""
     observations = scenario.observations.clone()
     for step in range(1, scenario.steps):
         if way.repeated and step % 4 == 1:
             observations[:, step] = observations[:, step - 1]
         if way.zeros and step % 4 == 3 and _has_zeros(audit):
             observations[:, step] = 0
+        if way.bounds and step % 4 == 2 and audit.spec.observation_kind != "tokens":
+            observations[:, step] = at_bounds(audit.spec, observations[:, step])
     return replace(scenario, observations=observations)
 
 
@@ -220,7 +224,7 @@ def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, 
     for _ in range(way.repeats):
         for rows in _minibatches(learner, way):
             noted = error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps")
-            with noted, torch.set_grad_enabled(bool(way.updates)):  # as in training; elsewhere it takes too much memory
+            with noted, torch.set_grad_enabled(way.gradients):
                 value, log_prob = _learn(learner, segment, memory, rows, way.rows)
             differences = torch.maximum(
                 abs_difference(value, played.value[rows]), abs_difference(log_prob, played.log_prob[rows])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
-from engram.audit.checks.replay_mechanism import acting_cause, learning_cause
+from engram.audit.checks.replay_mechanism import acting_cause, learning_cause, stored_numbers
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
@@ -22,7 +22,6 @@ IN_TD = (
     "reads it."
 )
 FARTHEST = 10_000  # the largest environment ids that are tried
-MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
 LARGE_MEMORY = 100.0  # which a policy may refuse with an error: as a position, for example
 TABLE_LIMIT = 1000  # ids from here on may be refused with an error, by policies with a table of fixed size
 
@@ -39,10 +38,12 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
     yield Rehearsal(24, 4, segments=2, far_ids=(64, 1024, FARTHEST))
     yield Rehearsal(16 * rows, 2)  # many ids at once, for tables in which they collide
     yield Rehearsal(few, 8, segments=2, ends=0.1, weights=3.0)
-    yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3)
+    yield Rehearsal(few, 8, segments=2, ends=0.1, updates=3, gradients=True)
+    yield Rehearsal(min(rows, 24), horizon, ends=2 / horizon, gradients=True)
+    yield Rehearsal(few, 8, segments=8, ends=0.4)  # many short episodes
     yield Rehearsal(4, 6, memory=10.0)
     yield Rehearsal(4, 6, memory=LARGE_MEMORY)
-    yield Rehearsal(4, 8, repeated=True, zeros=True)
+    yield Rehearsal(4, 8, repeated=True, zeros=True, bounds=True)
 
 
 class Fault(NamedTuple):
@@ -64,6 +65,8 @@ class Fault(NamedTuple):
         }[self.kind]
         assert self.outcome is not None
         off = self.outcome.off(self.kind)
+        if not bool(off.any()):
+            return f"{what}, though not every time"
         step = int(off.any(0).nonzero()[0])
         row = int(off[:, step].nonzero()[0])
         apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
@@ -139,10 +142,9 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
         except Exception:
             return False
 
-    least = smallest(way, fails)
+    least, stored = smallest(way, fails), attempt(stored_numbers, audit)
     if kind == "acting":
-        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least))
-    stored = _stored(audit)
+        return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least, stored))
     seen = "; ".join(text for text in (_where_off(audit), stored) if text)
     cause = attempt(learning_cause, audit, least, stored)
     return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
@@ -168,26 +170,6 @@ def _where_off(audit: AuditContext) -> str:
     if not bool(off[:-1].any()):
         return text + "only the last step of a segment is off"
     return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
-
-
-@torch.no_grad()
-def _stored(audit: AuditContext) -> str:
-    """What the stored numbers themselves tell: they are rounded, or end at a limit."""
-    adapter = audit.adapter()
-    play(adapter, audit.scenario(77, steps=6))
-    memory = adapter.memory_numbers(audit.rows)
-    if memory is not None:
-        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
-    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
-    if len(numbers) < MANY:
-        return ""
-    for dtype in (torch.int64, torch.bfloat16, torch.float16):
-        if torch.equal(numbers.to(dtype).float(), numbers):
-            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
-    limit = numbers.abs().max()
-    if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY and limit != 1:  # gates saturate at 1
-        return f"many stored numbers are exactly {float(limit):.3g}: memory is clamped when stored"
-    return ""
 
 
 def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
@@ -224,10 +206,12 @@ def _fix(fault: Fault) -> str:
     way, acting = fault.way, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return (
             "Treat an observation alike in acting and learning: do not take zeros for padding, or skip repeated ones."
         )
+    if way.gradients and not way.updates:
+        return "Compute the same with gradients as without: no branch on torch.is_grad_enabled() or requires_grad."
     if way.updates:
         return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
     if way.minibatches == "one":
@@ -238,7 +222,7 @@ def _fix(fault: Fault) -> str:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
     if way.far_ids or way.slices or (acting and way.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if way.memory != 1.0 or "when stored" in fault.seen:
+    if way.memory != 1.0 or "when stored" in fault.seen or "is not stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
     if way.warmup > SHORT:
         return "Nothing may depend on how many calls there were."

@@ -1,28 +1,71 @@
 """Why acting, learning and the reference differ: experiments at the smallest rehearsal that fails."""
 
 import torch
+from torch import Tensor
 
 from engram.audit.checks.boundary import some_memory
-from engram.audit.checks.rehearsal import Rehearsal
+from engram.audit.checks.rehearsal import Rehearsal, rehearse
 from engram.audit.checks.segment_mechanism import STEPS, ignores_steps, looks_back, simple_segment
 from engram.audit.checks.smallest_rehearsal import SHORT
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import memory_parts, noise_like
+from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import play
 
+SMALL_SEGMENT = 16  # rows times steps
 LOOKED_AT = 24  # the longest segment in which every step is looked at
+MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
+LARGER = 30.0  # factor on a memory, to see whether it is clamped
+CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
 COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
 STALE = "calls use a copy of the weights that was made before an update"
 
 
-def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
+@torch.no_grad()
+def stored_numbers(audit: AuditContext) -> str:
+    """What the stored numbers themselves tell: they are rounded, end at a limit, or are missing in part."""
+    adapter = audit.adapter()
+    play(adapter, audit.scenario(77, steps=6))
+    memory = adapter.memory_numbers(audit.rows)
+    if memory is not None:
+        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
+    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
+    if len(numbers) < MANY:
+        return ""
+    for dtype in (torch.int64, torch.bfloat16, torch.float16):
+        if torch.equal(numbers.to(dtype).float(), numbers):
+            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
+    if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
+        return CLAMPED.format(limit)
+    ids = list(range(audit.rows))
+    memory = adapter.memory_of(ids)
+    parts = memory_parts(adapter, memory) if memory is not None else []
+    zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
+    if 0 < len(zero) < len(parts):
+        return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
+    adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
+    play(adapter, audit.scenario(77, steps=1))
+    memory = adapter.memory_of(ids)
+    cells = [part.numbers(memory) for part in parts if part.name.startswith("c")]
+    limit = _limit(torch.cat(cells)) if cells else 0.0
+    return CLAMPED.format(limit) if limit else ""
+
+
+def _limit(numbers: Tensor) -> float:
+    """The largest size of a number, if many have it."""
+    limit = numbers.abs().max()
+    return float(limit) if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY else 0.0
+
+
+def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
     """Why a row in this rehearsal acts differently from one that plays alone."""
     if way.updates:
         return STALE
+    if "rounded" in stored and way.weights != 1.0:
+        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return f"acting treats an observation differently that {_plain(way)}"
     if way.slices and ("row_isolation" in audit.failed or not (way.ends or way.warmup > SHORT)):
         return "memory is kept by a row's position in the batch, not by its environment id"
@@ -36,7 +79,11 @@ def acting_cause(audit: AuditContext, way: Rehearsal) -> str:
 
 
 def _plain(way: Rehearsal) -> str:
-    found = (way.repeated, "is the same as the one before"), (way.zeros, "is all zeros (padding?)")
+    found = (
+        (way.repeated, "is the same as the one before"),
+        (way.zeros, "is all zeros (padding?)"),
+        (way.bounds, "is at its upper bound"),
+    )
     return " or ".join(text for needed, text in found if needed)
 
 
@@ -57,8 +104,11 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     """Why learning in this rehearsal differs from acting that is right."""
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros:
+    if way.repeated or way.zeros or way.bounds:
         return f"learning or acting treats an observation differently that {_plain(way)}"
+    if way.gradients and not way.updates:
+        rows = f" of {way.rows} rows and {way.horizon} steps or more" if way.rows * way.horizon > SMALL_SEGMENT else ""
+        return f"learning computes something else with gradients than without, in segments{rows}"
     before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
     if way.updates:
         return STALE
@@ -68,7 +118,7 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         looked = looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
         return looked or f"learning differs from acting once a row has played {way.warmup} steps"
     if way.ends:
-        return _at_starts(audit)
+        return _at_starts(audit, way)
     if before:
         return _segment_memory(audit)
     if way.memory != 1.0:
@@ -77,6 +127,8 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return "a learning call changes what the next one computes"
     if way.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
+    if way.rows == way.horizon > 3 and _agrees(audit, way._replace(horizon=way.horizon + 1)):
+        return "rows and steps are mixed up in learning where there are as many rows as steps"
     if way.horizon > 3:
         return _from_a_step(audit, way.horizon)
     if way.rows > 3:
@@ -84,21 +136,38 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     return simple_segment(audit)
 
 
+def _agrees(audit: AuditContext, way: Rehearsal) -> bool:
+    return not bool(rehearse(audit, way, "learning").off("learning").any())
+
+
 @torch.no_grad()
-def _at_starts(audit: AuditContext) -> str:
+def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
     """Whether learning forgets at an episode start, and only begins the next one from another state than acting."""
-    scenario = audit.scenario(83, steps=4)
+    rows, steps = max(way.rows + 1, audit.rows), max(way.horizon, 4)
+    scenario = audit.scenario(83, rows=rows, steps=steps)
     flags = torch.zeros_like(scenario.dones)
-    flags[:, 2] = True
+    flags[:, steps // 2] = True
     flagged = scenario.with_starts(dones=flags)
-    adapter = audit.adapter()
+    adapter, played = audit.adapter(), play(audit.adapter(), flagged)
     one, other = (
-        adapter.learn(each.segment(play(audit.adapter(), each).actions))
-        for each in (flagged, flagged.with_other_past(slice(None), 2, audit.generator(84), audit.spec))
+        adapter.learn(each.segment(played.actions)).value[:, steps // 2 :]
+        for each in (
+            flagged,
+            flagged.with_other_past(slice(None), steps // 2, audit.generator(84), audit.spec),
+        )
     )
-    if max_difference(one.value[:, 2:], other.value[:, 2:]) <= tolerance(one.value):
+    bound = tolerance(one)
+    kept = (abs_difference(one, other) > bound).any(1)
+    if bool(kept.all()):
+        return "learning does not clear memory where acting does, at episode starts inside a segment"
+    if bool(kept.any()):
+        numbers = kept.nonzero().flatten().tolist()
+        first, on = numbers[0], numbers == list(range(numbers[0], rows))
+        several = f"rows from {first} on" if on else f"row {first}{' and others' * (len(numbers) > 1)}"
+        return f"learning does not clear {several} at episode starts inside a segment"
+    if max_difference(one, played.value[:, steps // 2 :]) > bound:
         return "acting and learning begin an episode from different initial states"
-    return "learning does not clear memory where acting does, at episode starts inside a segment"
+    return "learning differs from acting after some episode starts inside a segment"
 
 
 @torch.no_grad()

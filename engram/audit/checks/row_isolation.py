@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.row_mechanism import LEAKS, acting_cause, learning_cause
+from engram.audit.checks.row_mechanism import IDLE, LEAKS, acting_cause, idle_rows, learning_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
@@ -126,6 +126,12 @@ def row_isolation(audit: AuditContext) -> Verdict:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
         cause = attempt(acting_cause, audit, scenario)
+    elif (lost := idle_rows(audit)) > bound:
+        finding = (
+            f"rows that do not act for {IDLE} calls of others go on with another memory, off by {lost:.2g}; {finding}"
+        )
+        found.append(lost)
+        cause = f"a row that does not act for {IDLE} calls loses its memory"
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
 
@@ -150,20 +156,30 @@ def _leak(leaks: Tensor, when: str) -> str:
 @torch.no_grad()
 def causality(audit: AuditContext) -> Verdict:
     """Other observations from a step on change nothing before it."""
-    segment, adapter = audit.segment(40), audit.adapter()
-    base = adapter.learn(segment).numbers()
-    rows, steps = segment.shape
-    early = torch.zeros(steps)
-    for step in range(1, steps):
-        observations = segment.observations.clone()
-        observations[:, step:] = random_observations(audit.spec, (rows, steps), audit.generator(41 + step))[:, step:]
-        changed = adapter.learn(replace(segment, observations=observations)).numbers()
-        early[step] = abs_difference(changed[:, :step], base[:, :step]).max()
-    bound, measured = tolerance(base), float(early.max())
+    at, measured, bound, length = 0, 0.0, 0.0, 0
+    for steps in (audit.steps, audit.sizes.horizon):
+        early, bound = _seen_early(audit, steps)
+        at, measured, length = int(early.argmax()), max(measured, float(early.max())), steps
+        if measured > bound:
+            at = int((early > bound).nonzero()[0])
+            break
     finding = f"observations from a step on change the outputs before it by {measured:.2g}"
     if measured > bound:
-        finding += f", first with those from step {int((early > bound).nonzero()[0])} of {steps}"
+        finding += f", first with those from step {at} of {length}"
     return Verdict(measured <= bound, measured, bound, finding)
+
+
+def _seen_early(audit: AuditContext, steps: int) -> tuple[Tensor, float]:
+    """How far other observations from each step on change outputs before it, and how far rounding may."""
+    segment, adapter = audit.segment(40, steps=steps), audit.adapter()
+    base = adapter.learn(segment).numbers()
+    early = torch.zeros(steps)
+    for step in {*range(1, min(steps, audit.steps)), steps // 2, steps - 1} - {0}:
+        observations = segment.observations.clone()
+        observations[:, step:] = random_observations(audit.spec, segment.shape, audit.generator(41 + step))[:, step:]
+        changed = adapter.learn(replace(segment, observations=observations)).numbers()
+        early[step] = abs_difference(changed[:, :step], base[:, :step]).max()
+    return early, tolerance(base)
 
 
 CHECKS = (

@@ -10,6 +10,7 @@ from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import Scenario, play, random_observations
 
 FAR = 900  # ids of environments that are not in the scenario
+IDLE, OTHERS = 60, 4  # calls, and the other rows that act in each
 LEAKS = 4  # steps in which what one row sees could reach another
 STARTS = "an episode start in one row changes the outputs of other rows"
 CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
@@ -65,6 +66,22 @@ def _counts_calls(audit: AuditContext) -> bool:
     return max_difference(alone, one) > bound and max_difference(one, other) <= bound
 
 
+def idle_rows(audit: AuditContext) -> float:
+    """How far rows that paused, while many others acted, are from rows that went on at once."""
+    scenario, after = audit.scenario(22, rows=2, steps=3), audit.scenario(23, rows=2, steps=2)
+    adapter = audit.adapter()
+    play(adapter, scenario)
+    expected = play(adapter.copy(), after).numbers
+    others = audit.scenario(24, rows=OTHERS, steps=1)
+    try:
+        for call in range(IDLE):
+            first = 2 + call * OTHERS
+            play(adapter, others, ids=range(first, first + OTHERS))
+    except Exception:  # a table may refuse so many ids
+        return 0.0
+    return max_difference(play(adapter, after).numbers, expected)
+
+
 def _differs_alone(audit: AuditContext) -> bool:
     """Whether batches of one row differ from whole ones, and those of two rows do not."""
     scenario = audit.scenario(19, steps=3)
@@ -96,6 +113,8 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     observations[0] = random_observations(audit.spec, (1, 1), audit.generator(18))[0]
     changed = adapter.learn(replace(segment, observations=observations)).numbers()
     base = adapter.learn(segment).numbers()
+    if bool(leaks.diagonal().all()) and (by := _by_all(audit)):
+        return by
     if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
         return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
     if not bool(leaks.diagonal().all()):
@@ -104,11 +123,24 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     return f"in learning, {_pattern(audit, leaks & others, others, 'gets outputs that are computed from')}"
 
 
+def _by_all(audit: AuditContext) -> str:
+    """Whether one observation of a segment changes all outputs, of every row and step: then it is no reshape."""
+    segment, adapter = audit.segment(17), audit.adapter()
+    observations = segment.observations.clone()
+    observations[0, -1] = random_observations(audit.spec, (1, 1), audit.generator(18))[0, 0]
+    base, changed = (adapter.learn(each).numbers() for each in (segment, replace(segment, observations=observations)))
+    everywhere = bool((abs_difference(changed, base).amax(-1) > 0).all())
+    return f"in learning, rows are mixed by {_statistics(audit)}" if everywhere else ""
+
+
+def _statistics(audit: AuditContext) -> str:
+    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    return f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
+
+
 def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
     """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
     source, target = leaks.nonzero()[0].tolist()
     if int(leaks.sum()) <= int(others.sum()) // 2:
         return f"row {target} {reads} row {source}"
-    norms = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    by = f"BatchNorm ({norms[0]})" if norms else "statistics over the batch (a mean, a largest value, BatchNorm)"
-    return f"rows are mixed by {by}"
+    return f"rows are mixed by {_statistics(audit)}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from engram.audit.checks.rehearsal import Kind, Rehearsal
 
+CONDITIONS = ("segments", "rollouts", "warmup", "ends", "both_flags", "slices", "minibatches", "repeats")
 SHORT = 3  # steps before a segment that only fill the memory it begins with
 
 
@@ -19,6 +20,8 @@ def smallest(way: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
         {"memory": 1.0},
         {"repeated": False},
         {"zeros": False},
+        {"bounds": False},
+        {"gradients": False},
         {"far_ids": ()},
         {"repeats": 1},
         {"minibatches": "all"},
@@ -42,10 +45,9 @@ def smallest(way: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
 
 def _small(way: Rehearsal) -> Iterator[Rehearsal]:
     """Rehearsals that take little time, each with few of the conditions."""
-    plain = Rehearsal(
-        min(way.rows, 4), min(way.horizon, 4), weights=way.weights, updates=way.updates, memory=way.memory
-    )
-    if way.far_ids or way.memory != 1.0 or way.repeated or way.zeros:
+    plain = way._replace(**{name: Rehearsal._field_defaults[name] for name in CONDITIONS})
+    plain = plain._replace(rows=min(way.rows, 4), horizon=min(way.horizon, 4))
+    if way.far_ids or way.memory != 1.0 or way.repeated or way.zeros or way.bounds:
         return
     few, steps = min(way.rows, 8), way.warmup + way.horizon * way.segments * way.rollouts
     ended = plain._replace(rows=few, horizon=min(way.horizon, 6), ends=0.2)
@@ -103,6 +105,10 @@ def conditions(way: Rehearsal, kind: Kind) -> list[str]:
         found.append("where an observation is the same as the one before")
     if way.zeros:
         found.append("where an observation is all zeros")
+    if way.bounds:
+        found.append("where an observation is at its upper bound")
+    if way.gradients and not way.updates:
+        found.append("with gradients")
     if way.far_ids:
         found.append(f"with environment ids of {way.far_ids[0]} and more beside ids from 0")
     if way.rows > (3 if way.slices or way.ends else 2):

@@ -98,6 +98,58 @@ class NoMemory(nn.Module):
         return self.actor(obs), self.critic(obs), state
 
 
+class LeakyCell(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, h, weight):
+        y = (x + h @ weight).tanh()
+        ctx.save_for_backward(h, weight, y)
+        return (h + y) / 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        h, weight, y = ctx.saved_tensors
+        inner = gradient / 2 * (1 - y * y)
+        return inner, gradient / 2 + inner @ weight.t(), h.t() @ inner
+
+
+class OwnBackward(Design):
+    """A cell whose gradient is written by hand."""
+
+    def build(self):
+        self.widen, self.weight = nn.Linear(self.features, self.hidden), nn.Parameter(0.2 * torch.randn(16, 16))
+
+    def blank(self, rows):
+        return (self.critic.weight.new_zeros(rows, self.hidden),)
+
+    def step(self, x, memory):
+        h = LeakyCell.apply(self.widen(x), memory[0], self.weight)
+        return h, (h,)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class BinaryFeatures(Design):
+    """Trained straight through, by a backward pass that is not the derivative on purpose."""
+
+    def encode(self, observations):
+        return Sign.apply(self.encoder(observations.to(self.encoder.weight.dtype)))
+
+
+class ScaledTrunk(Design):
+    """The critic trains the trunk at half strength."""
+
+    def heads(self, hidden):
+        return self.actor(hidden), self.critic(0.5 * hidden + 0.5 * hidden.detach()).squeeze(-1)
+
+
 RIGHT_RARE = [
     OnlyAClock,
     QuantisedStraightThrough,
@@ -106,4 +158,7 @@ RIGHT_RARE = [
     Histogram,
     Recomputed,
     NoMemory,
+    OwnBackward,
+    BinaryFeatures,
+    ScaledTrunk,
 ]

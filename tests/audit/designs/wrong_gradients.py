@@ -1,5 +1,6 @@
 """Designs whose values are right and whose gradients are not."""
 
+import torch
 from audit.designs.base import Design
 from audit.designs.right import ActorAndCriticApart, TwoTimeScales
 
@@ -96,3 +97,61 @@ class ClippedInside(Design):
             if m.requires_grad:
                 m.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
         return memory
+
+
+class WrongTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return gradient * (1 - y)
+
+
+class WrongBackward(Design):
+    """Of an operation within a step: 1 - y where it is 1 - y²."""
+
+    def encode(self, observations):
+        return WrongTanh.apply(self.encoder(observations.to(self.encoder.weight.dtype)))
+
+
+class RecomputedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, owner, x, weight, bias):
+        ctx.owner, owner.last = owner, x
+        ctx.save_for_backward(weight)
+        return x @ weight.t() + bias
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        return None, gradient @ weight, gradient.t() @ ctx.owner.last, gradient.sum(0)
+
+
+class RecomputesFromTheLastCall(Design):
+    """The backward pass uses the observations of the call that was last, whichever it belongs to."""
+
+    def encode(self, observations):
+        x = observations.to(self.encoder.weight.dtype)
+        return RecomputedLinear.apply(self, x, self.encoder.weight, self.encoder.bias).relu()
+
+
+class CutEveryTenthCall(Design):
+    calls = 0
+
+    def run(self, xs, starts, memory, actions=None):
+        self.calls += torch.is_grad_enabled()
+        return super().run(xs, starts, memory, actions)
+
+    def before_step(self, memory, t, T):
+        return tuple(m.detach() for m in memory) if self.calls % 10 == 9 else memory
+
+
+class CutWhereSaturated(Design):
+    def before_step(self, memory, t, T):
+        h, c = memory
+        return torch.where(h.abs() > 0.9, h.detach(), h), c

@@ -134,3 +134,35 @@ class MaskedWindow(Sequences):
         y = torch.stack(outputs, 1)
         y = y[:, 0] if acting else y
         return self.actor(y), self.critic(y), state
+
+
+class WindowKeepsItsLastPlace(Sequences):
+    """A window of the last three features; its newest place is not cleared where an episode starts."""
+
+    def initial_state(self, rows):
+        return torch.zeros(rows, 3, self.hidden)
+
+    def forward(self, obs, state, starts):
+        kept = torch.arange(3).view(1, 3, 1) == 2
+        state = torch.where(starts.view(-1, 1, 1) & ~kept, 0.0, state)
+        state = torch.cat([state[:, 1:], self.encoder(obs.float()).tanh().unsqueeze(1)], 1)
+        y = state.sum(1)
+        return self.actor(y), self.critic(y), state
+
+
+class CentredInLargeBatches(Sequences):
+    """The value is centred over a batch of more than eight."""
+
+    def forward(self, obs, state, starts):
+        logits, value, state = super().forward(obs, state, starts)
+        return logits, value - value.mean() if value.numel() > 8 else value, state
+
+
+class SwapsSquares(Sequences):
+    """Rows are taken for steps where there are as many."""
+
+    def forward(self, obs, state, starts):
+        logits, value, state = super().forward(obs, state, starts)
+        if obs.dim() == 3 and obs.shape[0] == obs.shape[1] > 1:
+            logits, value = logits.transpose(0, 1), value.transpose(0, 1)
+        return logits, value, state

@@ -1,0 +1,162 @@
+"""Is a gradient that is right also right elsewhere: after other calls, with larger weights, in float32, in a batch?"""
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.base import Segment
+from engram.audit.checks.boundary import some_memory
+from engram.audit.context import AuditContext
+from engram.audit.double_precision import doubled
+from engram.audit.finite_difference import (
+    DOUBLE,
+    ROWS,
+    SINGLE,
+    LearningCall,
+    gradient_difference,
+    learning_call,
+)
+from engram.audit.result import Verdict
+from engram.audit.retained import ACCUMULATES, graph_nodes
+from engram.audit.weights import scale_weights
+
+FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
+SHORT = 8  # steps of a segment with many rows, or with large weights
+FEW = 3  # steps of a segment whose gradient is computed again and again
+AGAIN = 12  # times
+LARGE_WEIGHTS = 5.0  # factor
+
+LATER = "recomputed from what the module keeps of its last call, not from what that call was given"
+LATER_FIX = (
+    "Give what the backward pass needs to ctx.save_for_backward, or to the function that is recomputed as an argument: "
+    "no attribute of the module that the next call overwrites."
+)
+LIST_FIX = "Keep layers in attributes of the module, in nn.ModuleList or nn.ModuleDict, and weights in nn.Parameter."
+AGAIN_FIX = "What a learning call computes may not depend on how many calls there were."
+
+
+def elsewhere(
+    audit: AuditContext, call: LearningCall, gradients: dict[str, Tensor], kinds: list[int]
+) -> Verdict | None:
+    """The first failure of a gradient that agrees with finite differences, for these kinds of outputs."""
+    experiments: tuple[Callable[[], Verdict | None], ...] = (
+        partial(_outside_parameters, audit),
+        partial(_needs_its_call, call, gradients),
+        partial(_changes_with_calls, audit),
+        partial(_large_weights, audit, call.segment.shape[1], kinds),
+        partial(_float32, audit, call, gradients),
+        partial(_many_rows, audit),
+    )
+    return next((found for each in experiments if (found := each()) is not None), None)
+
+
+def _outside_parameters(audit: AuditContext) -> Verdict | None:
+    """Weights that get a gradient and are no parameters of the module."""
+    adapter = audit.adapter()
+    known = {id(parameter) for parameter in adapter.policy.parameters()}
+    output = adapter.learn(audit.segment(167, rows=2, steps=2))
+    nodes = graph_nodes([output.value, output.log_prob], weights=True)
+    weights = [node.variable for node in nodes if node.name() == ACCUMULATES]
+    outside = sorted(str(list(weight.shape)) for weight in weights if id(weight) not in known)
+    if not outside:
+        return None
+    cause = (
+        f"{len(outside)} weights are no parameters of the module ({', '.join(outside[:4])}): a layer in a plain list?"
+    )
+    text = f"{cause} They are never trained, moved or saved"
+    return Verdict(False, len(outside), 0, text, cause=cause, fix=LIST_FIX)
+
+
+def _needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> Verdict | None:
+    """Whether the gradient of a call changes if another call is made before its backward pass."""
+    parameters = call.parameters()
+    total = call.loss()(call.run())
+    other = copy(call)
+    other.segment = doubled(call.audit.segment(166, rows=ROWS, steps=call.segment.shape[1]))
+    try:
+        other.run()
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    except Exception:  # torch says so, where a tensor of the graph was changed
+        return None
+    later = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), found, strict=True)}
+    if (apart := gradient_difference(gradients, later)) <= call.precision.error:
+        return None
+    text = f"the gradient of a segment changes if another one is computed before its backward pass: {LATER}"
+    return Verdict(False, apart, call.precision.error, text, cause=f"the gradient is {LATER}", fix=LATER_FIX)
+
+
+def _changes_with_calls(audit: AuditContext) -> Verdict | None:
+    """Whether the same call gets another gradient when it is computed again."""
+    call = learning_call(audit, FEW)
+    first = call.gradients(call.loss())
+    for number in range(2, AGAIN + 1):
+        if (apart := gradient_difference(first, call.gradients(call.loss()))) > call.precision.error:
+            cause = (
+                f"the gradient depends on the number of calls: it is another one when computed for the {number}th time"
+            )
+            return Verdict(False, apart, call.precision.error, cause, cause=cause, fix=AGAIN_FIX)
+    return None
+
+
+def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict | None:
+    """Finite differences with larger weights, as training makes them: units saturate, and memory is larger."""
+    call = learning_call(audit, min(steps, SHORT))
+    if call.precision is not DOUBLE:
+        return None
+    scale_weights(call.adapter, LARGE_WEIGHTS)
+    bound, loss = call.precision.error, call.loss(kinds)
+    within = LearningCall(audit, 1)
+    scale_weights(within.adapter, LARGE_WEIGHTS)
+    if (error := call.error(loss)) <= bound or call.jumps(loss) or within.error(within.loss(kinds)) > bound:
+        return None
+    text = f"with weights {LARGE_WEIGHTS:g} times as large, the gradient is off by {error:.2g} of its size"
+    cause = "the gradient is cut or changed where memory or units are large"
+    return Verdict(False, error, bound, text, cause=cause)
+
+
+def _float32(audit: AuditContext, call: LearningCall, gradients: dict[str, Tensor]) -> Verdict | None:
+    """How far the gradient in float32, which training uses, is from that in float64."""
+    if call.precision is not DOUBLE:
+        return None
+    single = LearningCall(audit, call.segment.shape[1], SINGLE)
+    drift = gradient_difference(gradients, single.gradients(single.loss()))
+    if drift <= FLOAT32_GRADIENT:
+        return None
+    text = f"the gradient in float32 differs from the one in float64 by {drift:.2g} of its size"
+    return Verdict(False, drift, FLOAT32_GRADIENT, text)
+
+
+def _many_rows(audit: AuditContext) -> Verdict | None:
+    apart = _batch_dependence(audit)
+    if apart <= FLOAT32_GRADIENT:
+        return None
+    text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
+    cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
+    return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause)
+
+
+def _batch_dependence(audit: AuditContext) -> float:
+    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
+    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
+    if rows <= ROWS or not adapter.learns_row_subsets:
+        return 0.0
+    chosen = [0, 1, rows - 2, rows - 1]
+    segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
+    weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
+    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
+
+    def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
+        output = adapter.learn(some, start)
+        total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
+        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(p) if g is None else g
+            for (name, p), g in zip(parameters.items(), found, strict=True)
+        }
+
+    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
+    return gradient_difference(alone, gradients(segment, memory, chosen))
