@@ -18,6 +18,8 @@ from engram.config.run import RunSettings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
+from engram.training.checkpoint.files import verify_checkpoint
+from engram.training.checkpoint.origin import checkpoint_of
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
@@ -84,7 +86,9 @@ def load_request(
     chosen = _validate({name: each.text if each.value is UNREAD else each.value for name, each in own.items()}, kind)
     directory = find_run(chosen.run, Path(chosen.runs_dir))
     unused = ("env", "trainer") if "env" in overrides else ("trainer",)
-    return RunRequest(directory, chosen, with_env(load_run(directory, trust, unused), of_env))
+    run = with_env(load_run(directory, trust, unused), of_env)
+    checkpoint_of(directory, chosen.checkpoint, verify_checkpoint)
+    return RunRequest(directory, chosen, run)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -96,6 +100,16 @@ def find_run(name: str, runs_dir: Path) -> Path:
     if not runs:
         raise UserError(f"run: there are no runs in {runs_dir}: train one, or set runs_dir=")
     raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
+
+
+def stored_path(reference: str) -> Path | None:
+    """The directory of a run or checkpoint that is named by its path, or by its name below `runs`."""
+    return next((path for path in (Path(reference), Path("runs") / reference) if os.path.isdir(path)), None)
+
+
+def run_around(path: Path) -> Path | None:
+    """The run at a path, or the one that the checkpoint there belongs to."""
+    return next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
 
 
 def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:

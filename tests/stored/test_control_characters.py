@@ -10,7 +10,8 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.metrics import read_metrics
 from engram.stored.plan import read_plan
-from engram.training.checkpoint.files import mismatches, problem_of
+from engram.training.checkpoint.files import problem_of
+from engram.training.checkpoint.origin import mismatches
 
 ESCAPE = "\x1b[2K"
 
