@@ -41,7 +41,6 @@ TASK = [
     f"trainer.minibatch_size={BATCH // UPDATES}",
     "trainer.update_epochs=1",
     "trainer.optimizer.learning_rate=0.0005",  # so that the task is solved about half-way
-    "trainer.worker_restarts=20",  # within ten minutes, where ten are expected
     "device=cpu",
 ]
 SLEPT = 0.55  # of the time, where other programs share the core; the rest computes and restarts workers
@@ -129,7 +128,9 @@ def _kill_workers(trials: Mapping[int, CountedTrial], every: float) -> dict[int,
 
 def _trial(directory: Path, options: argparse.Namespace, seed: int) -> CountedTrial:
     pause = 60 * options.minutes * SLEPT / options.steps * WORKERS
+    restarts = round(2 * 600 / options.every)  # twice as many as are expected within ten minutes
     words = [f"seed={seed}", f"trainer.total_timesteps={options.steps}", f"env.kwargs.pause={pause:.6f}"]
+    words += [f"trainer.worker_restarts={restarts}"]
     return CountedTrial(directory, [*TASK, *words], command)
 
 
