@@ -44,6 +44,12 @@ def test_messages_for_users_hold_no_control_characters():
     assert str(UserError(f"a{ESCAPE}\n\tb\u202e")) == "a\ufffd[2K\n\tb\ufffd"
 
 
+def test_messages_for_users_have_a_bounded_number_of_lines():
+    lines = str(UserError("\n".join(f"line {number}" for number in range(10_000)))).splitlines()
+    assert len(lines) <= 100
+    assert (lines[0], lines[-2], lines[-1]) == ("line 0", f"… {10_000 - len(lines) + 1:,} more lines …", "line 9999")
+
+
 def test_a_record_whose_names_hold_control_characters_is_left_out(tmp_path):
     records = [{"steps": 1}, {"steps": 2, ESCAPE: 3}, {"steps": 4}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
