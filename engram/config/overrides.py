@@ -11,6 +11,7 @@ from engram.config.groups import GROUPS, choices, require_plain_data
 from engram.config.run import environments_with, is_open_setting, is_text_setting, known_settings, leaf_types
 from engram.nearest import nearest, suggestion
 from engram.settings import UserError
+from engram.stored.files import MAX_YAML_DEPTH
 
 NAME = re.compile(r"\w+(\.\w+)*")
 
@@ -102,8 +103,10 @@ def _read(name: str, text: str) -> Any:
     return value
 
 
-def _plain(value: Any, name: str) -> Any:
+def _plain(value: Any, name: str, depth: int = 0) -> Any:
     """A value from Python as plain data: NumPy scalars, paths and tuples are accepted too."""
+    if depth > MAX_YAML_DEPTH:
+        raise UserError(f"{name[:100]}…: nested more than {MAX_YAML_DEPTH} levels deep, or holds itself")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -111,9 +114,9 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(part, f"{name}.{key}") for key, part in value.items()}
+        return {str(key): _plain(part, f"{name}.{key}", depth + 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part, name) for part in value]
+        return [_plain(part, name, depth + 1) for part in value]
     raise UserError(
         f"{name}: {value!r} is a {type(value).__name__}: expected a number, text, true or false, a list or a mapping"
     )

@@ -27,7 +27,7 @@ class EnvError(UserError):
 
 
 class NotFiniteError(UserError):
-    """An environment gave a number that is NaN, infinite or too large for float32."""
+    """An environment gave a number that is NaN, infinite or too large."""
 
 
 def describe(environment: str, subject: str, verb: str, env_ids: Sequence[range], what: str) -> str:

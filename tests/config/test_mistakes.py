@@ -237,3 +237,11 @@ def test_long_names_and_values_do_not_fill_the_screen(setting):
     with pytest.raises(UserError) as caught:
         load(["env=recall", f"{setting}={'y' * 50_000}"])
     assert len(str(caught.value)) < 5000
+
+
+@pytest.mark.parametrize("name", ["seed", "env", "env.kwargs", "trainer"])
+def test_a_value_that_holds_itself_is_one_message(name):
+    loop: list = []
+    loop.append({"a": loop})
+    with pytest.raises(UserError, match="nested more than 50 levels deep, or holds itself"):
+        load([], settings={name: {"a": loop}})
