@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
-from engram.config.overrides import UNREAD, Override, check_name, from_python, override_value, parse_override
+from engram.config.overrides import UNREAD, Override, check_name, from_python, parse_override, set_value
 from engram.config.run import RunSettings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
@@ -126,7 +126,7 @@ def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
         if override.name != "env":
             try:
                 check_name(override.name, usable)
-                OmegaConf.update(tree, override.name, override_value(override), merge=True, force_add=True)
+                set_value(tree, override)
             except UserError as error:
                 problems.append(str(error))
     try:

@@ -6,6 +6,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigTypeError
 
 from engram.config.groups import GROUPS, choices, require_plain_data
 from engram.config.run import environments_with, is_open_setting, is_text_setting, known_settings, leaf_types
@@ -76,6 +78,19 @@ def check_name(name: str, usable: frozenset[str]) -> None:
             near = f", or write {other}.{rest}" if f"{other}.{rest}" in usable else ""
             raise UserError(f"{name}: this run has no {section}: give {section}=NAME{near}")
     raise UserError(f"{name}: no such option{suggestion(name, usable - CHOSEN_BY_GROUP)}")
+
+
+def set_value(tree: DictConfig, override: Override) -> None:
+    """Write an override into the settings. Of a list and a mapping for the same setting, the last one counts."""
+    name, value = override.name, override_value(override)
+    try:
+        try:
+            OmegaConf.update(tree, name, value, merge=True, force_add=True)
+        except ConfigTypeError:
+            OmegaConf.update(tree, name, value, merge=False, force_add=True)
+    except ValueError:  # from omegaconf, which reads a name as an index
+        section = name.rpartition(".")[0]
+        raise UserError(f"{section}: a list, expected a section, which {name} is a setting of") from None
 
 
 def override_value(override: Override) -> Any:
