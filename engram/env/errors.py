@@ -40,9 +40,9 @@ def explained(what: str) -> Iterator[None]:
     """Turns any exception of the user's code in this context into one UserError that begins with `what`."""
     try:
         yield
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # an imported script may exit, e.g. because it lacks arguments
+    except BaseException as error:  # an imported script may exit, e.g. because it lacks arguments
         raise UserError(f"{what}: {describe_exception(error)}") from error
 
 
