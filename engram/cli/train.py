@@ -60,7 +60,9 @@ def _run(words: Sequence[str], stack: ExitStack, trust: bool) -> int:
         find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
         if process.rank == 0:
-            _verify_checkpoints(prepare_directory(settings, stack), settings)
+            directory = prepare_directory(settings, stack)
+            if process.size == 1:  # otherwise the ranks report it together, once they are connected
+                _verify_checkpoints(directory, settings)
     except UserError as error:
         if process.local_rank == 0:  # all ranks find the same mistake; one of each machine reports it
             raise

@@ -159,7 +159,8 @@ class PettingZooBlock:
         for row, agent in enumerate(self._agents, first):
             self._buffers.starts[row] = True
             if agent in env.agents:
-                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
+                self._fit(row, step_checks.check_observed, agent, observations)
+                self._write_alive(row, observations[agent], infos.get(agent))
             else:
                 self._write_absent(row)
 
@@ -194,18 +195,12 @@ class PettingZooBlock:
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
-                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
+                self._fit(row, step_checks.check_observed, agent, observations)
+                self._write_alive(row, observations[agent], infos.get(agent))
                 self._buffers.starts[row] = agent not in acting
             elif agent in acting:
                 self._leave(row, observations.get(agent), truncated and not terminated, infos.get(agent, {}))
         return any(self._alive[first : first + len(self._agents)])
-
-    def _observation(self, agent: Any, observations: dict[Any, Any]) -> Any:
-        if agent not in observations:
-            raise UserError(
-                f"{self._name}: {agent} is among the agents but has no observation: fix the environment's step"
-            )
-        return observations[agent]
 
     def _leave(self, row: int, observation: Any, truncated: bool, info: dict[str, Any]) -> None:
         buffers = self._buffers

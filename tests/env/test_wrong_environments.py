@@ -98,7 +98,7 @@ def test_a_wrong_reset_is_named(first) -> None:
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (0, {"a": OBSERVATION}, "b is among the agents but has no observation"),
+        (0, {"a": OBSERVATION}, "environment 0, at step 1 .*: b: among the agents, but without an observation"),
         (1, {"a": 0.0}, "b: the reward is missing or None"),
         (1, {"a": 0.0, "b": np.zeros(2)}, "b: the reward is an array"),
         (1, {"a": 0.0, "b": 0.0, "c": 0.0}, "there is a reward for c"),
