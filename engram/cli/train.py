@@ -191,5 +191,9 @@ def _program() -> str:
     """How to call `engram`, which may be in a virtual environment that is not activated."""
     if shutil.which("engram"):
         return "engram"
-    path = os.path.relpath(Path(sys.executable).with_name("engram"))
-    return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
+    path = Path(sys.executable).with_name("engram")
+    try:
+        shorter = os.path.relpath(path)
+    except FileNotFoundError:  # the current folder was removed
+        return shlex.quote(str(path))
+    return shlex.quote(str(Path(shorter).resolve()) if shorter.startswith("..") else shorter)

@@ -1,10 +1,12 @@
 """Error messages for failing user code: an environment that raises while running, or anything that cannot be built."""
 
 import importlib
+import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from engram.settings import UserError
 
@@ -18,6 +20,8 @@ WRONG_STEP = (
 )
 _RESET = "reset must take a seed and options, as in reset(self, *, seed=None, options=None)"
 _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument")
+
+log = logging.getLogger("engram")
 
 
 class EnvError(UserError):
@@ -44,6 +48,17 @@ def explained(what: str) -> Iterator[None]:
         raise
     except BaseException as error:  # an imported script may exit, e.g. because it lacks arguments
         raise UserError(f"{what}: {describe_exception(error)}") from error
+
+
+def close_all(environments: Iterable[Any]) -> None:
+    """Close each of them. One that fails is only a warning: nothing depends on it any more."""
+    for env in environments:
+        try:
+            env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            log.warning("an environment could not be closed: %s", describe_exception(error))
 
 
 def describe_exception(error: BaseException) -> str:

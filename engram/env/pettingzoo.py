@@ -15,7 +15,7 @@ from engram.env import step_checks
 from engram.env.actions import action_names, policy_action_space, reader
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
-from engram.env.errors import concerns_arguments, explained
+from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
@@ -144,8 +144,7 @@ class PettingZooBlock:
         return self._log.describe(self._log.stepping)
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _clear_step(self) -> None:
         self._rewards[:] = 0

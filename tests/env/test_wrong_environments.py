@@ -134,3 +134,26 @@ def test_a_step_with_another_number_of_values_ends_at_once_and_is_not_tried_agai
         with pytest.raises(UserError, match="step must return observation, reward, terminated, truncated and info"):
             env.recv()
         assert env.restarts.count == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("base", [Wrong, WrongParallel])
+def test_an_environment_that_fails_to_close_is_a_warning_and_the_others_are_closed(
+    base, num_workers, tmp_path, capfd
+) -> None:
+    closed = tmp_path / "closed"
+
+    class Stuck(base):
+        def close(self) -> None:
+            if closed.exists():  # before a run, this would be refused
+                with closed.open("a") as file:
+                    file.write("x")
+                raise GeneratorExit
+
+    user_code.register(Stuck, "wrong:Stuck")
+    env = VectorEnv(PythonEnv(name="wrong:Stuck"), 2, num_workers=num_workers)
+    env.reset()
+    closed.touch()
+    env.close()
+    assert closed.read_text() == "xx"
+    assert "Traceback" not in capfd.readouterr().err
