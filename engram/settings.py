@@ -33,6 +33,11 @@ def _shorten_lines(text: str) -> str:
     return "\n".join([*first, f"… {len(lines) - MOST_LINES + 1:,} more lines …", lines[-1]])
 
 
+def shown(text: str) -> str:
+    """Text that is safe to show: no control characters, long words and many lines cut short."""
+    return WORD.sub(_shorten, _shorten_lines(printable(text)))
+
+
 class Settings(BaseModel):
     """A frozen model in which unknown keys, NaN and infinity are errors."""
 
@@ -53,7 +58,7 @@ class UserError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        return WORD.sub(_shorten, _shorten_lines(printable(super().__str__())))
+        return shown(super().__str__())
 
 
 class SettingsError(UserError):
