@@ -2,10 +2,10 @@
 
 import errno
 import json
+import logging
 import resource
 import shutil
 import subprocess
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -316,7 +316,7 @@ def test_a_current_folder_that_was_removed_and_made_again_is_written_again(tmp_p
 def test_warnings_are_shown_without_control_characters_and_cut_short(tmp_path) -> None:
     said: list[str] = []
     log_to(tmp_path / "log.txt", said.append)
-    warnings.warn("\x1b[2Jw" + "w" * 100_000, stacklevel=1)
+    logging.getLogger("engram").warning("\x1b[2Jw" + "w" * 100_000)
     log_to(None, print)
     (line,) = said
     assert line.startswith("\ufffd[2Jww")
