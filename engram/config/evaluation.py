@@ -74,7 +74,10 @@ class RunRequest(NamedTuple, Generic[Chosen]):
 def load_request(
     words: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RunRequest[Chosen]:
-    """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
+    """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it.
+
+    The checkpoint is verified too, because loading it must wait for torch.
+    """
     named = [word if "=" in word or word.startswith("-") else f"run={word}" for word in words]  # `engram replay NAME`
     runs = [word.removeprefix("run=") for word in named if word.startswith("run=")]
     if named != [*words] and len(runs) > 1:
