@@ -41,7 +41,6 @@ TASK = [
     f"trainer.minibatch_size={BATCH // UPDATES}",
     "trainer.update_epochs=1",
     "trainer.optimizer.learning_rate=0.0005",  # so that the task is solved about half-way
-    "trainer.worker_restarts=20",  # within ten minutes, where ten are expected
     "device=cpu",
 ]
 SLEPT = 0.55  # of the time, where other programs share the core; the rest computes and restarts workers
@@ -79,6 +78,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, default=100, help="of the evaluation")
     parser.add_argument("--out", type=Path, default=Path("bench/results/worker-kills.json"))
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="more settings, for all runs")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="engram-kills-", ignore_cleanup_errors=True) as directory:
         runs = _runs(options, Path(directory))
@@ -87,7 +87,7 @@ def main(words: Sequence[str]) -> int:
         "command": shlex.join(["python", "-m", "bench", "worker-kills", *words]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": describe_machine(),
-        "settings": TASK,
+        "settings": [*TASK, *options.settings],
         "runs": runs,
     }
     write(result, options.out)
@@ -129,7 +129,9 @@ def _kill_workers(trials: Mapping[int, CountedTrial], every: float) -> dict[int,
 
 def _trial(directory: Path, options: argparse.Namespace, seed: int) -> CountedTrial:
     pause = 60 * options.minutes * SLEPT / options.steps * WORKERS
+    restarts = round(2 * 600 / options.every)  # twice as many as are expected within ten minutes
     words = [f"seed={seed}", f"trainer.total_timesteps={options.steps}", f"env.kwargs.pause={pause:.6f}"]
+    words += [f"trainer.worker_restarts={restarts}", *options.settings]
     return CountedTrial(directory, [*TASK, *words], command)
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 
 WORD, LONGEST_WORD = re.compile(r"\S+"), 1000  # characters of a name or value in a message
+MOST_LINES = 100  # of a message
 
 
 def printable(text: str) -> str:
@@ -21,6 +22,20 @@ def printable(text: str) -> str:
 
 def _shorten(word: re.Match[str]) -> str:
     return word[0] if len(word[0]) <= LONGEST_WORD else f"{word[0][:LONGEST_WORD]}…"
+
+
+def _shorten_lines(text: str) -> str:
+    """The first lines, and the last one, which often says what to do."""
+    lines = text.splitlines()
+    if len(lines) <= MOST_LINES:
+        return text
+    first = lines[: MOST_LINES - 2]
+    return "\n".join([*first, f"… {len(lines) - MOST_LINES + 1:,} more lines …", lines[-1]])
+
+
+def shown(text: str) -> str:
+    """Text that is safe to show: no control characters, long words and many lines cut short."""
+    return WORD.sub(_shorten, _shorten_lines(printable(text)))
 
 
 class Settings(BaseModel):
@@ -43,7 +58,7 @@ class UserError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        return WORD.sub(_shorten, printable(super().__str__()))
+        return shown(super().__str__())
 
 
 class SettingsError(UserError):

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -17,6 +16,7 @@ from engram.audit.context import AuditSizes
 from engram.audit.result import AuditReport, CannotAuditError
 from engram.audit.run import run_audit
 from engram.audit.target import AuditTarget, find_object, target_from
+from engram.config.evaluation import run_around, stored_path
 from engram.config.groups import choices
 from engram.config.load import SETTINGS_FILE, load, load_run
 from engram.config.run import RunSettings
@@ -132,7 +132,7 @@ def _from_code(reference: str, words: Sequence[str], given: Mapping[str, Any] | 
 
 def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
-    path = next((path for path in (Path(reference), Path("runs") / reference) if os.path.isdir(path)), None)
+    path = stored_path(reference)
     if path is None:
         known = [*dict.fromkeys([*POLICIES, *choices("agent"), "all"])]
         raise CannotAuditError(
@@ -141,7 +141,7 @@ def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
         )
     if words:
         raise CannotAuditError(f"{reference} is audited as it was trained: leave out {', '.join(words)}")
-    run = next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
+    run = run_around(path)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
     settings = load_run(run, trust, unused=("env", "trainer"))

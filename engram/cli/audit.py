@@ -9,9 +9,15 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engram.agent.settings import POLICIES
 from engram.cli.arguments import ArgumentParser, add_trust
+from engram.config.evaluation import run_around, stored_path
+from engram.config.groups import choices
+from engram.config.load import load_run
 from engram.settings import UserError
 from engram.stored.files import file_in_run
+from engram.training.checkpoint.files import verify_checkpoint
+from engram.training.checkpoint.origin import find_checkpoint
 
 if TYPE_CHECKING:
     from engram.audit.result import AuditReport, Check
@@ -82,8 +88,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _verify_run(target: str, trust: bool) -> None:
+    """If the target is a run, refuse untrusted code and bad checkpoints before torch is imported."""
+    names_policy = not target or target in {*POLICIES, *choices("agent"), "all"}
+    path = None if names_policy else stored_path(target)
+    run = None if path is None else run_around(path)
+    if path is not None and run is not None:
+        load_run(run, trust, unused=("env", "trainer"))
+        find_checkpoint(path, "audit", verify_checkpoint)
+
+
 def main(argv: Sequence[str]) -> int:
     options = parse(argv)
+    _verify_run(options.target, options.trust)
     # Imported late: torch takes seconds to load, and a mistyped option should be reported at once.
     from engram.api.audit import targets
     from engram.audit.text_report import as_json, show, show_summary

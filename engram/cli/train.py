@@ -21,6 +21,8 @@ from engram.env.registry import make_spec
 from engram.runs.group import expand, train_group
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint import list_checkpoints
+from engram.training.checkpoint.files import verify_checkpoint
+from engram.training.checkpoint.origin import find_checkpoint, latest_checkpoint
 from engram.training.launch import RankInfo, rank_info
 from engram.training.stop_signals import Stopped, request_stop
 
@@ -58,7 +60,9 @@ def _run(overrides: Sequence[str], stack: ExitStack, trust: bool) -> int:
         find_hook(settings)
         make_spec(settings.env)  # an environment that cannot be made leaves no directory behind
         if process.rank == 0:
-            prepare_directory(settings, stack)
+            directory = prepare_directory(settings, stack)
+            if process.size == 1:  # otherwise the ranks report it together, once they are connected
+                _verify_checkpoints(directory, settings)
     except UserError as error:
         if process.local_rank == 0:  # all ranks find the same mistake; one of each machine reports it
             raise
@@ -71,6 +75,14 @@ def _run(overrides: Sequence[str], stack: ExitStack, trust: bool) -> int:
     if process.size > 1:
         return _run_distributed(process, settings, train)
     return train()
+
+
+def _verify_checkpoints(directory: Path, settings: RunSettings) -> None:
+    """Refuse bad checkpoints before torch is imported."""
+    if latest_checkpoint(directory, verify_checkpoint) is None and settings.init_from is not None:
+        find_checkpoint(Path(settings.init_from), "init_from", verify_checkpoint)
+    if settings.trainer.kickstart is not None:
+        find_checkpoint(Path(settings.trainer.kickstart.teacher), "trainer.kickstart.teacher", verify_checkpoint)
 
 
 def _run_distributed(process: RankInfo, settings: RunSettings, train: "Callable[[World], int]") -> int:
@@ -179,5 +191,9 @@ def _program() -> str:
     """How to call `engram`, which may be in a virtual environment that is not activated."""
     if shutil.which("engram"):
         return "engram"
-    path = os.path.relpath(Path(sys.executable).with_name("engram"))
-    return shlex.quote(str(Path(path).resolve()) if path.startswith("..") else path)
+    path = Path(sys.executable).with_name("engram")
+    try:
+        shorter = os.path.relpath(path)
+    except FileNotFoundError:  # the current folder was removed
+        return shlex.quote(str(path))
+    return shlex.quote(str(Path(shorter).resolve()) if shorter.startswith("..") else shorter)

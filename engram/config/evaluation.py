@@ -13,11 +13,13 @@ from pydantic import Field, ValidationError
 
 from engram.config.groups import read_choice
 from engram.config.load import SETTINGS_FILE, load_run
-from engram.config.overrides import NOT_PARSED, Override, check_name, from_python, override_value, parse_override
+from engram.config.overrides import NOT_PARSED, Override, check_name, from_python, parse_override, set_value
 from engram.config.run import RunSettings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
+from engram.training.checkpoint.files import verify_checkpoint
+from engram.training.checkpoint.origin import checkpoint_of
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 
@@ -72,7 +74,10 @@ class RunRequest(NamedTuple, Generic[Chosen]):
 def load_request(
     arguments: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RunRequest[Chosen]:
-    """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it."""
+    """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it.
+
+    The checkpoint is verified too, because loading it must wait for torch.
+    """
     # `engram replay NAME` is `engram replay run=NAME`.
     named = [each if "=" in each or each.startswith("-") else f"run={each}" for each in arguments]
     runs = [each.removeprefix("run=") for each in named if each.startswith("run=")]
@@ -86,7 +91,9 @@ def load_request(
     chosen = _validate(values, kind)
     directory = find_run(chosen.run, Path(chosen.runs_dir))
     unused = ("env", "trainer") if "env" in overrides else ("trainer",)
-    return RunRequest(directory, chosen, with_env(load_run(directory, trust, unused), of_env))
+    run = with_env(load_run(directory, trust, unused), of_env)
+    checkpoint_of(directory, chosen.checkpoint, verify_checkpoint)
+    return RunRequest(directory, chosen, run)
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -98,6 +105,16 @@ def find_run(name: str, runs_dir: Path) -> Path:
     if not runs:
         raise UserError(f"run: there are no runs in {runs_dir}: train one, or set runs_dir=")
     raise UserError(f"run: no run '{name}' in {runs_dir}{suggestion(name, runs) or _listed(runs)}")
+
+
+def stored_path(reference: str) -> Path | None:
+    """The directory of a run or checkpoint that is named by its path, or by its name below `runs`."""
+    return next((path for path in (Path(reference), Path("runs") / reference) if os.path.isdir(path)), None)
+
+
+def run_around(path: Path) -> Path | None:
+    """The run at a path, or the one that the checkpoint there belongs to."""
+    return next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
 
 
 def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
@@ -114,7 +131,7 @@ def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
         if override.name != "env":
             try:
                 check_name(override.name, usable)
-                OmegaConf.update(tree, override.name, override_value(override), merge=True, force_add=True)
+                set_value(tree, override)
             except UserError as error:
                 problems.append(str(error))
     try:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from engram.agent.components.graph import read_graph
 from engram.config.groups import DEFAULTS, GROUPS, read_choice, read_recipe, read_yaml
-from engram.config.overrides import Override, check_name, from_python, override_value, parse_override
+from engram.config.overrides import Override, check_name, from_python, parse_override, set_value
 from engram.config.run import RunSettings, environment_settings, usable_settings
 from engram.config.validation_errors import describe_errors
 from engram.cores import available_cores
@@ -59,7 +59,7 @@ def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -
                 check_name(override.name, usable)
                 if override.name.partition(".")[0] not in failed:
                     _check_component(override.name, tree)
-                    _set(tree, override)
+                    set_value(tree, override)
     settings = _validate(OmegaConf.to_container(tree), problems)
     if settings is not None:
         _check_sizes(settings, problems)
@@ -68,15 +68,6 @@ def _compose(overrides: dict[str, Override], problems: list[str], trust: bool) -
     if problems or settings is None:
         raise SettingsError(problems)
     return settings
-
-
-def _set(tree: DictConfig, override: Override) -> None:
-    value = override_value(override)
-    try:
-        OmegaConf.update(tree, override.name, value, merge=True, force_add=True)
-    except ValueError:  # from omegaconf, which reads a name as an index
-        section = override.name.rpartition(".")[0]
-        raise UserError(f"{section}: a list, expected a section, which {override.name} is a setting of") from None
 
 
 def dump(settings: RunSettings) -> str:

@@ -6,11 +6,14 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigTypeError
 
 from engram.config.groups import GROUPS, choices, require_plain_data
 from engram.config.run import environments_with, is_open_setting, is_text_setting, known_settings, leaf_types
 from engram.nearest import nearest, suggestion
 from engram.settings import UserError
+from engram.stored.files import MAX_YAML_DEPTH
 
 NAME = re.compile(r"\w+(\.\w+)*")
 
@@ -77,6 +80,19 @@ def check_name(name: str, usable: frozenset[str]) -> None:
     raise UserError(f"{name}: no such option{suggestion(name, usable - CHOSEN_BY_GROUP)}")
 
 
+def set_value(tree: DictConfig, override: Override) -> None:
+    """Write an override into the settings. Of a list and a mapping for the same setting, the last one counts."""
+    name, value = override.name, override_value(override)
+    try:
+        try:
+            OmegaConf.update(tree, name, value, merge=True, force_add=True)
+        except ConfigTypeError:
+            OmegaConf.update(tree, name, value, merge=False, force_add=True)
+    except ValueError:  # from omegaconf, which reads a name as an index
+        section = name.rpartition(".")[0]
+        raise UserError(f"{section}: a list, expected a section, which {name} is a setting of") from None
+
+
 def override_value(override: Override) -> Any:
     """The value of an override. Settings that are text take it literally: `run=1e5` is not a number."""
     name, text, value = override
@@ -102,8 +118,10 @@ def _read(name: str, text: str) -> Any:
     return value
 
 
-def _plain(value: Any, name: str) -> Any:
+def _plain(value: Any, name: str, depth: int = 0) -> Any:
     """A value from Python as plain data: NumPy scalars, paths and tuples are accepted too."""
+    if depth > MAX_YAML_DEPTH:
+        raise UserError(f"{name[:100]}…: nested more than {MAX_YAML_DEPTH} levels deep, or holds itself")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -111,9 +129,9 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(part, f"{name}.{key}") for key, part in value.items()}
+        return {str(key): _plain(part, f"{name}.{key}", depth + 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part, name) for part in value]
+        return [_plain(part, name, depth + 1) for part in value]
     raise UserError(
         f"{name}: {value!r} is of type {type(value).__name__}: expected a number, text, true or false, a list or a "
         "mapping"

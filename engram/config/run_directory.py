@@ -11,7 +11,14 @@ from weakref import WeakSet
 from engram.config.load import SETTINGS_FILE, describe_run, dump, read_settings
 from engram.config.run import RunSettings
 from engram.settings import SettingsError, UserError
-from engram.stored.files import MEGABYTE, UnreadableError, open_file, require_inside, sync
+from engram.stored.files import (
+    MEGABYTE,
+    UnreadableError,
+    open_file,
+    require_inside,
+    require_single_file,
+    sync,
+)
 from engram.stored.metrics import METRICS_FILE
 from engram.stored.plan import PLAN_FILE
 from engram.stored.trust import record_own
@@ -188,20 +195,33 @@ def _check_is_a_run(directory: Path) -> None:
 
 
 def _check_nothing_leads_out(directory: Path) -> None:
-    """Raise if a link in the run's directory leads out of it, or a FIFO or device is in it: training writes there."""
+    """Raise if a link in the run's directory leads out of it, or a FIFO or device is in it: training writes there.
+
+    Files of checkpoints may share their content with a backup: they are only replaced as a whole.
+    """
     for folder, folders, files in os.walk(directory):
+        whole = (directory / "checkpoints") in (Path(folder), *Path(folder).parents)
         for path in (Path(folder, name) for name in (*folders, *files)):
             try:
-                kind = path.lstat().st_mode
+                _check_own(path, directory, whole)
             except FileNotFoundError:  # another process may be training here
                 continue
-            if stat.S_ISLNK(kind):
-                try:
-                    require_inside(path, directory)
-                except UnreadableError as error:
-                    raise UserError(f"{error}: a run reads and writes only its own directory: remove it") from None
-            elif not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
-                raise UserError(f"{path} is neither a file nor a directory: remove it")
+
+
+def _check_own(path: Path, directory: Path, whole: bool) -> None:
+    kind = path.lstat().st_mode
+    if stat.S_ISLNK(kind):
+        try:
+            require_inside(path, directory)
+        except UnreadableError as error:
+            raise UserError(f"{error}: a run reads and writes only its own directory: remove it") from None
+    elif not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+        raise UserError(f"{path} is neither a file nor a directory: remove it")
+    elif stat.S_ISREG(kind) and not whole:
+        try:
+            require_single_file(path)
+        except UnreadableError as error:
+            raise UserError(f"{error}: writing would change all of them: replace it with a copy") from None
 
 
 def _check_kinds(directory: Path) -> None:

@@ -12,6 +12,7 @@ from engram.env.splitmix import episode_seed
 
 MAX_LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+MAX_REWARD = 1e15  # the square of a return must fit into float32
 MAX_STATS = 16  # numbers kept from an episode's last info
 
 
@@ -95,8 +96,8 @@ class EpisodeLog:
         scaled = self._buffers.rewards
         with np.errstate(over="ignore", invalid="ignore"):
             np.multiply(rewards, scale, out=scaled, casting="same_kind")
-        if not np.isfinite(scaled).all():
-            row = int(np.argmax(~np.isfinite(scaled)))
+        if not np.abs(scaled).max(initial=0.0) <= MAX_REWARD:  # also for NaN
+            row = int(np.argmax(~(np.abs(scaled) <= MAX_REWARD)))
             self._raise_not_finite("reward", row, rewards[row])
         self._check_observations()
         self.returns += rewards
@@ -189,11 +190,15 @@ class EpisodeLog:
         cause = "fix or wrap the environment"
         if step and not np.isfinite(self._buffers.actions[row]).all():
             cause = "the previous action was not finite either, so look for the cause in the policy"
-        beyond = ", too large for float32" if np.isfinite(value) else ""
+        problem, largest = "NaN or infinite", ""
+        if np.isfinite(value):
+            problem = "too large"
+            largest = f", at most {MAX_REWARD:g}" if what == "reward" else ", too large for float32"
+            cause = "scale rewards with env.reward_scale, or fix the environment" if what == "reward" else cause
         raise NotFiniteError(
-            f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is NaN or infinite at step {step} "
+            f"{self._name}: the {what} of environment {self._env_ids[env]}{agent} is {problem} at step {step} "
             f"of the episode with seed {episode_seed(self._seed, self._env_ids[env], episode)} "
-            f"({value:g}{beyond}): {cause}"
+            f"({value:g}{largest}): {cause}"
         )
 
 

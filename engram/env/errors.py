@@ -1,10 +1,12 @@
 """Error messages for failing user code: an environment that raises while running, or anything that cannot be built."""
 
 import importlib
+import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from engram.settings import UserError
 
@@ -19,6 +21,8 @@ WRONG_STEP = (
 _RESET = "reset must take a seed and options, as in reset(self, *, seed=None, options=None)"
 _ARGUMENTS = ("positional argument", "keyword argument", "keyword-only argument")
 
+log = logging.getLogger("engram")
+
 
 class EnvError(UserError):
     """An environment raised, or its process died."""
@@ -27,7 +31,7 @@ class EnvError(UserError):
 
 
 class NotFiniteError(UserError):
-    """An environment gave a number that is NaN, infinite or too large for float32."""
+    """An environment gave a number that is NaN, infinite or too large."""
 
 
 def describe(environment: str, subject: str, verb: str, env_ids: Sequence[range], what: str) -> str:
@@ -40,10 +44,21 @@ def explained(what: str) -> Iterator[None]:
     """Turns any exception of the user's code in this context into one UserError that begins with `what`."""
     try:
         yield
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # an imported script may exit, e.g. because it lacks arguments
+    except BaseException as error:  # an imported script may exit, e.g. because it lacks arguments
         raise UserError(f"{what}: {describe_exception(error)}") from error
+
+
+def close_all(environments: Iterable[Any]) -> None:
+    """Close each of them. One that fails is only a warning: nothing depends on it any more."""
+    for env in environments:
+        try:
+            env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            log.warning("an environment could not be closed: %s", describe_exception(error))
 
 
 def describe_exception(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from engram.env.actions import action_converter, action_names, policy_action_space, random_play
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
-from engram.env.errors import concerns_arguments, explained
+from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
@@ -179,8 +179,7 @@ class GymBlock:
         return self._log.describe(self._log.stepping)
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _begin_episode(self, i: int) -> tuple[Any, Any]:
         """Returns the first observation of environment i's next episode, and its info."""

@@ -15,7 +15,7 @@ from engram.env import step_checks
 from engram.env.actions import action_converter, action_names, policy_action_space
 from engram.env.block import Buffers, Ended
 from engram.env.episode_log import EpisodeLog
-from engram.env.errors import concerns_arguments, explained
+from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
 from engram.env.scene import picture
@@ -144,8 +144,7 @@ class PettingZooBlock:
         return self._log.describe(self._log.stepping)
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _clear_step(self) -> None:
         self._rewards[:] = 0
@@ -159,7 +158,8 @@ class PettingZooBlock:
         for row, agent in enumerate(self._agents, first):
             self._buffers.starts[row] = True
             if agent in env.agents:
-                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
+                self._explain_misfit(row, step_checks.check_observed, agent, observations)
+                self._write_alive(row, observations[agent], infos.get(agent))
             else:
                 self._write_absent(row)
 
@@ -194,18 +194,12 @@ class PettingZooBlock:
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
-                self._write_alive(row, self._observation(agent, observations), infos.get(agent))
+                self._explain_misfit(row, step_checks.check_observed, agent, observations)
+                self._write_alive(row, observations[agent], infos.get(agent))
                 self._buffers.starts[row] = agent not in acting
             elif agent in acting:
                 self._leave(row, observations.get(agent), truncated and not terminated, infos.get(agent, {}))
         return any(self._alive[first : first + len(self._agents)])
-
-    def _observation(self, agent: Any, observations: dict[Any, Any]) -> Any:
-        if agent not in observations:
-            raise UserError(
-                f"{self._name}: {agent} is among the agents but has no observation: fix the environment's step"
-            )
-        return observations[agent]
 
     def _leave(self, row: int, observation: Any, truncated: bool, info: dict[str, Any]) -> None:
         buffers = self._buffers

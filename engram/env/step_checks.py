@@ -103,6 +103,11 @@ def check_present(name: str, agent: Any, flags: Mapping[Any, Any]) -> None:
         raise MisfitError(f"{name} is missing, expected a bool")
 
 
+def check_observed(agent: Any, observations: Mapping[Any, Any]) -> None:
+    if agent not in observations:
+        raise MisfitError("among the agents, but without an observation")
+
+
 def check_info(value: Any) -> None:
     if not isinstance(value, Mapping):
         raise MisfitError(f"the info is {value!r}, expected a dict"[:200])

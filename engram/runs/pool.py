@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import psutil
 
+from engram.settings import UserError
 from engram.training.stop_signals import Terminated
 
 # Imported before the first run starts. An adapter's own packages follow when a run needs them.
@@ -65,7 +66,13 @@ class RunPool:
         output = Path(self._folder.name) / f"{len(os.listdir(self._folder.name))}.txt"
         process = self._context.Process(target=_run, args=(self._train, [*words], str(output)), name=name)
         with _without_main(), _one_thread():  # inherited by the server that forks, which starts with the first process
-            process.start()
+            try:
+                process.start()
+            except (EOFError, ConnectionError) as error:
+                raise UserError(
+                    "the process that starts runs has ended while it loaded them: see its messages above, and the "
+                    "memory that is free. The same command continues"
+                ) from error
         self._running[name] = (process, output, time.monotonic())
 
     def stop(self, name: str) -> None:

@@ -60,15 +60,24 @@ def require_inside(path: Path, directory: Path) -> None:
 
 
 def file_in_run(directory: Path, name: str, option: str) -> Path:
-    """The path of a file to write in the directory of a run; raises if a link leads out of it, or a FIFO is there."""
+    """The path of a file to write in the directory of a run; raises if links lead out of it, or a FIFO is there."""
     path = directory / name
     try:
         require_inside(path, directory)
-        if path.exists() and not path.is_file():  # opening a FIFO waits for its reader
-            raise UnreadableError(f"{path}: not a regular file")
+        if path.exists():
+            require_single_file(path)
     except UnreadableError as error:
         raise UserError(f"{error}: name a different file with {option}") from None
     return path
+
+
+def require_single_file(path: Path) -> None:
+    """Raise for a FIFO, whose opening waits for a reader, and for a file that has other names, maybe elsewhere."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableError(f"{path}: not a regular file")
+    if status.st_nlink > 1:
+        raise UnreadableError(f"{path} has {status.st_nlink} hard links, expected 1")
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from engram.settings import UserError
+from engram.settings import UserError, shown
 
 WARN_INTERVAL = 60.0  # seconds between two warnings about the same outage
 
@@ -230,4 +230,4 @@ class _ShowWarnings(logging.Handler):
         self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._show(record.getMessage())
+        self._show(shown(record.getMessage()))

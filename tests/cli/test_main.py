@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import running
 
 from engram import __version__
 from engram.cli.main import VERBS, choose_wait_policy, main
@@ -243,3 +245,19 @@ def test_a_current_folder_that_was_removed_gets_a_message(tmp_path, monkeypatch,
     (tmp_path / "gone").rmdir()
     assert main(["runs"]) == 2
     assert capsys.readouterr().err == "the current folder was removed: change to one that exists (cd)\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["eval", "x"], ["audit", "x"], ["compare", "x", "y"], ["train", "run=x"], ["train", "run=z", "init_from=runs/x"]],
+)
+def test_a_damaged_checkpoint_is_refused_before_torch_is_imported(words, tmp_path):
+    for name in ("x", "y"):
+        running.run(tmp_path / "runs", name=name, epochs=1)
+        shutil.rmtree(tmp_path / "runs" / name / "checkpoints" / "best", ignore_errors=True)
+        path = tmp_path / "runs" / name / "checkpoints" / "epoch_000001" / "weights.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    code = f"import sys; from engram.cli.main import main; print(main({words}), 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "2 False"
+    assert "weights.safetensors has changed since it was written" in found.stderr

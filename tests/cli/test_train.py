@@ -248,3 +248,12 @@ def test_the_script_says_how_to_install_what_is_missing(tmp_path):
     assert result.returncode == 1
     assert result.stderr.startswith("Engram is not installed for this Python")
     assert result.stderr.endswith(f"run `make install` in {tmp_path}\n")
+
+
+def test_next_steps_are_offered_even_if_the_current_folder_was_removed(tmp_path, monkeypatch):
+    settings = load(SEEDS)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert " eval run=" in next_steps(SEEDS, settings, False, steps_done=4096)[0]

@@ -11,8 +11,9 @@ from engram.settings import UserError
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """The directory `runs` with two stored runs."""
+    """The directory `runs` with two stored runs, whose checkpoints are not looked at."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("engram.config.evaluation.checkpoint_of", lambda *_: None)
     prepare_directory(load(["run=maze_1", "env.max_steps=30"]))
     prepare_directory(load(["run=recall_1", "env=recall", "env.delay=5", "agent=fast"]))
     return tmp_path / "runs"
@@ -72,3 +73,7 @@ def test_every_mistake_is_reported_at_once(runs):
     assert problems("run=maze_1", "env=arenna")[0].startswith("env: no choice 'arenna'; did you mean arena?")
     assert problems("run=maze_1", "env.delay=3")[0].startswith("env.delay: not in the chosen environment")
     assert problems("--episodes=3") == ["--episodes=3: settings have no dashes: write episodes=3"]
+
+
+def test_a_list_in_the_place_of_a_section_is_one_message(runs):
+    assert problems("run=maze_1", "env=gym", "env.kwargs=[1]")[0].startswith("env.kwargs: [1] is not a set of names")

@@ -237,3 +237,27 @@ def test_long_names_and_values_do_not_fill_the_screen(setting):
     with pytest.raises(UserError) as caught:
         load(["env=recall", f"{setting}={'y' * 50_000}"])
     assert len(str(caught.value)) < 5000
+
+
+@pytest.mark.parametrize("name", ["seed", "env", "env.kwargs", "trainer"])
+def test_a_value_that_holds_itself_is_one_message(name):
+    loop: list = []
+    loop.append({"a": loop})
+    with pytest.raises(UserError, match="nested more than 50 levels deep, or holds itself"):
+        load([], settings={name: {"a": loop}})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["agent=fast", "agent.components=[1,2]"], "agent.components: "),
+        (["env=gym", "env.kwargs=[1]"], "env.kwargs: "),
+        (["env=gym", "env.kwargs={a:[1]}", "env.kwargs.a.b=1"], "env.kwargs.a: a list, expected a section"),
+    ],
+)
+def test_a_list_in_the_place_of_a_section_is_one_message(words, message):
+    assert message in line(*words)
+
+
+def test_of_a_list_and_a_section_the_last_one_counts():
+    assert load(["env=gym", "env.kwargs={a:{b:1}}", "env.kwargs.a=[1]"]).env.kwargs == {"a": [1]}

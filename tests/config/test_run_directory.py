@@ -196,6 +196,25 @@ def test_nothing_outside_of_the_directory_is_written(begun, tmp_path, name) -> N
     assert secret.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["log.txt", ".lock", "settings.yaml", "tensorboard/events"])
+def test_a_file_that_is_also_outside_of_the_directory_is_not_written(begun, tmp_path, name) -> None:
+    secret, path = tmp_path / "secret", begun / "mine" / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    path.rename(secret)
+    path.hardlink_to(secret)
+    with ExitStack() as stack, pytest.raises(UserError, match=rf"{name} has 2 hard links.*replace it with a copy"):
+        prepare_directory(load(["run=mine", f"runs_dir={begun}"]), stack)
+
+
+def test_checkpoints_may_share_their_files_with_a_backup(begun, tmp_path) -> None:
+    path = begun / "mine" / "checkpoints" / "epoch_000001" / "state.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    (tmp_path / "backup").hardlink_to(path)
+    prepare_directory(load(["run=mine", f"runs_dir={begun}"]))
+
+
 def test_a_renamed_run_resumes(begun) -> None:
     (begun / "mine").rename(begun / "other")
     assert describe_run(prepare_directory(load(["run=other", f"runs_dir={begun}"]))).run == "other"

@@ -142,3 +142,11 @@ class SpeechlessError(Exception):
 )
 def test_an_exception_of_any_kind_has_a_text_that_can_be_printed(error: BaseException, text: str) -> None:
     assert describe_exception(error).endswith(text)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, BaseException("odd"), SystemExit(3), LookupError("x")])
+def test_users_code_may_raise_anything_but_an_interrupt(error) -> None:
+    with pytest.raises(UserError, match="the cave: "), explained("the cave"):
+        raise error
+    with pytest.raises(KeyboardInterrupt), explained("the cave"):
+        raise KeyboardInterrupt

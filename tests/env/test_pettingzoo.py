@@ -195,7 +195,7 @@ def test_only_present_agents_act():
         (lambda o, r, te, tr, i: te.update(b="no"), "b: terminated is 'no', expected a bool"),
         (lambda o, r, te, tr, i: r.update(b=np.ones(2)), "b: the reward is an array"),
         (lambda o, r, te, tr, i: o.update(b=np.ones(3)), r"b: the observation has shape \(3,\), expected \(2,\)"),
-        (lambda o, r, te, tr, i: o.pop("b"), "b is among the agents but has no observation"),
+        (lambda o, r, te, tr, i: o.pop("b"), "b: among the agents, but without an observation"),
     ],
 )
 def test_invalid_results_of_a_step_are_refused(change, message):

@@ -98,7 +98,7 @@ def test_a_wrong_reset_is_named(first) -> None:
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (0, {"a": OBSERVATION}, "b is among the agents but has no observation"),
+        (0, {"a": OBSERVATION}, "environment 0, at step 1 .*: b: among the agents, but without an observation"),
         (1, {"a": 0.0}, "b: the reward is missing or None"),
         (1, {"a": 0.0, "b": np.zeros(2)}, "b: the reward is an array"),
         (1, {"a": 0.0, "b": 0.0, "c": 0.0}, "there is a reward for c"),
@@ -150,3 +150,26 @@ def test_messages_name_the_keys_of_the_environments_own_observation(space, value
     environment = type("Cards", (Wrong,), {"observation_space": space, "first": (value, {})})
     with pytest.raises(UserError, match=message):
         play(environment, check)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("base", [Wrong, WrongParallel])
+def test_an_environment_that_fails_to_close_is_a_warning_and_the_others_are_closed(
+    base, num_workers, tmp_path, capfd
+) -> None:
+    closed = tmp_path / "closed"
+
+    class Stuck(base):
+        def close(self) -> None:
+            if closed.exists():  # before a run, this would be refused
+                with closed.open("a") as file:
+                    file.write("x")
+                raise GeneratorExit
+
+    user_code.register(Stuck, "wrong:Stuck")
+    env = VectorEnv(PythonEnv(name="wrong:Stuck"), 2, num_workers=num_workers)
+    env.reset()
+    closed.touch()
+    env.close()
+    assert closed.read_text() == "xx"
+    assert "Traceback" not in capfd.readouterr().err

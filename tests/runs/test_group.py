@@ -6,6 +6,7 @@ import pytest
 
 from engram.cli.main import main
 from engram.runs.group import expand, split_values
+from engram.runs.pool import RunPool
 from engram.settings import SettingsError, UserError
 
 SMALL = [
@@ -19,6 +20,15 @@ SMALL = [
     "trainer.total_timesteps=192",
     "trainer.checkpoint.interval=1",
 ]
+
+
+def test_a_group_whose_first_process_cannot_start_is_one_message(monkeypatch):
+    def ended(_process: object) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", ended)
+    with RunPool(print, 1) as pool, pytest.raises(UserError, match=r"starts runs has ended"):
+        pool.start("x", [])
 
 
 @pytest.mark.slow

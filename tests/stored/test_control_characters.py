@@ -10,7 +10,8 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.metrics import read_metrics
 from engram.stored.plan import read_plan
-from engram.training.checkpoint.files import mismatches, problem_of
+from engram.training.checkpoint.files import problem_of
+from engram.training.checkpoint.origin import mismatches
 
 ESCAPE = "\x1b[2K"
 
@@ -41,6 +42,12 @@ def test_settings_that_name_code_cannot_hide_it(run):
 
 def test_messages_for_users_hold_no_control_characters():
     assert str(UserError(f"a{ESCAPE}\n\tb\u202e")) == "a\ufffd[2K\n\tb\ufffd"
+
+
+def test_messages_for_users_have_a_bounded_number_of_lines():
+    lines = str(UserError("\n".join(f"line {number}" for number in range(10_000)))).splitlines()
+    assert len(lines) <= 100
+    assert (lines[0], lines[-2], lines[-1]) == ("line 0", f"… {10_000 - len(lines) + 1:,} more lines …", "line 9999")
 
 
 def test_a_record_whose_names_hold_control_characters_is_left_out(tmp_path):

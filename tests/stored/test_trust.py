@@ -226,6 +226,15 @@ def test_a_replay_is_not_written_through_a_link(tmp_path) -> None:
     assert (tmp_path / "secret").read_text() == "mine"
 
 
+def test_a_report_is_not_written_into_a_file_that_has_other_names(tmp_path, capsys) -> None:
+    running.run(tmp_path, epochs=1)
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "x" / "report.html").hardlink_to(tmp_path / "secret")
+    assert run("report", "x", f"runs_dir={tmp_path}") == 2
+    assert "report.html has 2 hard links, expected 1: name a different file with --out" in capsys.readouterr().err
+    assert (tmp_path / "secret").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("verb", "name"),
     [

@@ -201,10 +201,11 @@ def main() -> None:
     parser.add_argument("--phase", type=int, default=6, help=f"in each of {', '.join(PHASES)}, likewise")
     parser.add_argument("--environments", nargs="*", default=list(ENVIRONMENTS), choices=ENVIRONMENTS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--out", type=Path, help="a JSON file; kills are added to those already in it")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     kills: list[Kill] = []
+    before = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else None
     for environment in arguments.environments:
         with tempfile.TemporaryDirectory() as root:
             plan = Plan(arguments.epochs, arguments.kills, arguments.writing, arguments.phase)
@@ -212,23 +213,28 @@ def main() -> None:
                 kills.append(kill)
                 print(json.dumps(kill._asdict()), flush=True)
         if arguments.out:
-            arguments.out.write_text(json.dumps(summary(kills), indent=1) + "\n", encoding="utf-8")
+            result = summary(kills, before)
+            arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     writing = sum(kill.writing for kill in kills)
     print(f"{len(kills)} kills, {writing} of them while writing: all runs ended the same")
 
 
-def summary(kills: Sequence[Kill]) -> dict[str, Any]:
+def summary(kills: Sequence[Kill], before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All kills as JSON, after those of the summary `before`."""
+    before = before or {"command": [], "each": []}
+    each = [*before["each"], *(kill._asdict() for kill in kills)]
     return {
         "what": "runs killed with signal 9 and resumed, compared to the bit with runs that were not",
-        "command": " ".join(["tests/support/killing.py", *sys.argv[1:]]),
+        "command": [*before["command"], " ".join(["tests/support/killing.py", *sys.argv[1:]])],
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, torch {torch.__version__}",
-        "kills": len(kills),
-        "while writing a checkpoint": sum(kill.writing for kill in kills),
-        "by phase": dict(Counter(kill.phase for kill in kills)),
-        "before the first checkpoint": sum(kill.checkpoint == 0 for kill in kills),
+        "kills": len(each),
+        "while writing a checkpoint": sum(kill["writing"] for kill in each),
+        "by phase": dict(Counter(kill["phase"] for kill in each)),
+        "by environment": dict(Counter(kill["environment"] for kill in each)),
+        "before the first checkpoint": sum(kill["checkpoint"] == 0 for kill in each),
         "different": 0,  # else it would have stopped
-        "each": [kill._asdict() for kill in kills],
+        "each": each,
     }
 
 

@@ -56,11 +56,12 @@ def words(tmp_path: Path, what: str, value: object) -> tuple[str, ...]:
     ("what", "value", "shown"),
     [
         ("reward", "nan", "the reward of environment 0 is NaN or infinite at step 5 .* (nan)"),
-        ("reward", "1e300", "the reward of environment 0 .* (1e+300, too large for float32)"),
+        ("reward", "1e300", "the reward of environment 0 is too large .* (1e+300, at most 1e+15)"),
+        ("reward", "-1e30", "the reward of environment 0 is too large .* (-1e+30, at most 1e+15): scale rewards"),
         ("observation", "-inf", "the observation of environment 0 is NaN or infinite at step 2 .* (-inf)"),
         ("observation", "1e300", "observation of environment 0 .* (inf)"),
         ("info", "inf", "the info 'score' of environment 0 is NaN or infinite at step 5 .* (inf)"),
-        ("info", "1e50", "the info 'score' of environment 0 .* (1e+50, too large for float32)"),
+        ("info", "1e50", "the info 'score' of environment 0 is too large .* (1e+50, too large for float32)"),
     ],
 )
 def test_a_bad_number_of_an_environment_is_reported_with_row_step_seed_and_value(tmp_path, what, value, shown) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import resource
 import shutil
 import subprocess
@@ -310,3 +311,13 @@ def test_a_current_folder_that_was_removed_and_made_again_is_written_again(tmp_p
     folder.mkdir()
     assert storage.attempt("a file", lambda: Path("x/file").write_text("whole"))
     assert (folder / "x" / "file").read_text() == "whole"
+
+
+def test_warnings_are_shown_without_control_characters_and_cut_short(tmp_path) -> None:
+    said: list[str] = []
+    log_to(tmp_path / "log.txt", said.append)
+    logging.getLogger("engram").warning("\x1b[2Jw" + "w" * 100_000)
+    log_to(None, print)
+    (line,) = said
+    assert line.startswith("\ufffd[2Jww")
+    assert len(line) < 2000

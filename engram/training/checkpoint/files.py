@@ -14,19 +14,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from engram.env.spec import EnvSpec
-from engram.settings import printable
 from engram.stored.files import (
     MEGABYTE,
     UnreadableError,
@@ -38,19 +35,21 @@ from engram.stored.files import (
 )
 from engram.training.checkpoint import list_checkpoints
 
+if TYPE_CHECKING:
+    from torch import Tensor  # verifying a checkpoint must not wait for torch
+
 BEST = "best"
 MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
 MAX_VALUES = 10_000  # of a list or mapping that is validated
 MAX_UNREADABLE = 1000  # checkpoints with a manifest to try; more take seconds
-SHOWN = 6  # mismatched tensors or unreadable checkpoints to name
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Groups = dict[str, dict[str, Tensor]]
+Groups = dict[str, dict[str, "Tensor"]]
 
 
 @dataclass
@@ -60,38 +59,21 @@ class Checkpoint:
     groups: Groups
 
 
-def mismatches(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], finite: Collection[str]) -> str:
-    """What differs from the expected names, shapes and dtypes, and which of the `finite` ones hold NaN or infinity.
-
-    Kernels of optimisers and cores trust the shapes they are given, so all of this is checked before.
-    """
-    problems = [f"{name} is missing" for name in expected if name not in tensors]
-    for name, tensor in tensors.items():
-        own = expected.get(name)
-        if own is None:
-            problems.append(f"{printable(name[:100])} is unexpected")
-        elif tensor.shape != own.shape:
-            problems.append(f"{name} is {list(tensor.shape)}, expected {list(own.shape)}")
-        elif tensor.dtype != own.dtype:
-            problems.append(f"{name} is {str(tensor.dtype)[6:]}, expected {str(own.dtype)[6:]}")
-        elif name in finite and not tensor.isfinite().all():
-            problems.append(f"{name} holds NaN or infinity")
-    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return "; ".join([*problems[:SHOWN], *more])
+Load = Callable[[Path], Checkpoint]
 
 
 class BadCheckpointError(Exception):
     """A damaged or incomplete checkpoint; the message names the file and the reason."""
 
 
-def save_checkpoint(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
+def save_checkpoint(directory: Path, epoch: int, groups: "Mapping[str, Mapping[str, Tensor]]", state: dict) -> Path:
     """Write `directory/epoch_N`."""
     target = directory / f"epoch_{epoch:06d}"
     _write(target, groups, state)
     return target
 
 
-def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> Path:
+def save_best(directory: Path, epoch: int, groups: "Mapping[str, Mapping[str, Tensor]]", state: dict) -> Path:
     """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the previous best."""
     target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
     _write(target, groups, state)
@@ -109,25 +91,33 @@ def save_best(directory: Path, epoch: int, groups: Mapping[str, Mapping[str, Ten
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises BadCheckpointError if any byte differs from what was written."""
+    checkpoint = verify_checkpoint(path)
+    from safetensors.torch import load_file
+
+    try:
+        checkpoint.groups |= {name: load_file(path / f"{name}.safetensors") for name in checkpoint.groups}
+    except (OSError, ValueError, RuntimeError, MemoryError, SafetensorError) as error:
+        raise BadCheckpointError(f"{path}: {error}") from error
+    return checkpoint
+
+
+def verify_checkpoint(path: Path) -> Checkpoint:
+    """Check every byte of a checkpoint without loading its tensors: the groups are empty."""
     try:
         manifest = _read_manifest(path)
         for name, checksum in manifest.items():
             if _checksum(path / name, path) != checksum:
                 raise BadCheckpointError(f"{path / name} has changed since it was written")
-        groups = {match[1]: load_file(path / name) for name in manifest if (match := GROUP_FILE.fullmatch(name))}
         state = read_json(path / STATE, MAX_JSON, inside=path)
-    except (OSError, ValueError, RuntimeError, MemoryError, SafetensorError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise BadCheckpointError(f"{path}: {error}") from error
     if problem := problem_of(state):
         raise BadCheckpointError(f"{path / STATE}: {problem}")
-    return Checkpoint(path, state, groups)
+    return Checkpoint(path, state, {match[1]: {} for name in manifest if (match := GROUP_FILE.fullmatch(name))})
 
 
-def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest intact checkpoint of a run's `directory`, and the problems of newer ones.
-
-    Tries the newest 1,000 that have a manifest. Those without one cost little to pass over, so they do not count.
-    """
+def load_latest(directory: Path, load: Load = load_checkpoint) -> tuple[Checkpoint | None, list[str]]:
+    """The newest intact checkpoint of a run's `directory`, of 1,000 with a manifest, and the problems of newer ones."""
     problems: list[str] = []
     tried = 0
     for path in reversed(list_checkpoints(directory)):
@@ -140,7 +130,7 @@ def load_latest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
         tried += 1
         try:
             require_inside(path, directory.parent)
-            return load_checkpoint(path), problems
+            return load(path), problems
         except (BadCheckpointError, UnreadableError) as error:
             problems.append(str(error))
     return None, problems
@@ -180,7 +170,7 @@ def _check_size(path: Path, directory: Path, limit: int) -> int:
     return size
 
 
-def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict) -> None:
+def _write(target: Path, groups: "Mapping[str, Mapping[str, Tensor]]", state: dict) -> None:
     """Write a checkpoint at `target`. If that fails, `target` is unchanged, and the error is an OSError."""
     directory, temporary = target.parent, target.with_name(f".writing_{target.name}")
     directory.mkdir(parents=True, exist_ok=True)
@@ -206,7 +196,9 @@ def _write(target: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict
         raise
 
 
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def _save_tensors(tensors: "dict[str, Tensor]", path: Path) -> None:
+    from safetensors.torch import save_file
+
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # which does not subclass OSError

@@ -109,7 +109,7 @@ def test_a_failed_save_keeps_the_last_checkpoint_and_leaves_no_files(tmp_path, m
     def full_disk(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch_000001"]
@@ -162,9 +162,7 @@ def test_the_best_is_kept_beside_the_last_few_and_replaced_whole(tmp_path) -> No
     assert load_latest(tmp_path)[0].path.name == "epoch_000003"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "step", ["engram.training.checkpoint.files.save_file", "pathlib.Path.symlink_to", "pathlib.Path.replace"]
-)
+@pytest.mark.parametrize("step", ["safetensors.torch.save_file", "pathlib.Path.symlink_to", "pathlib.Path.replace"])
 def test_a_failed_save_keeps_the_best_checkpoint(tmp_path, monkeypatch, step: str) -> None:
     save_best(tmp_path, 1, GROUPS, state_of(1))
 
@@ -367,7 +365,7 @@ def test_an_error_of_safetensors_on_a_full_disk_is_an_os_error(tmp_path, monkeyp
     def full(*_args, **_kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(OSError, match="No space left") as caught:
         save(tmp_path, 1)
     assert caught.value.errno == 28
