@@ -10,6 +10,7 @@ from engram.agent.layers import initialise, scale_to_, two_layers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
+SHORTCUT_INPUTS = 256  # up to so many move logits at the full learning rate; MiniGrid's view has 2352 one-hots
 NARROW_HIDDEN_SIZE = 128  # hidden units of heads for vectors and images, which learn faster than wide ones there
 
 
@@ -118,11 +119,19 @@ class LinearActor(nn.Module):
 
 
 class Shortcut(nn.Linear):
-    """Numbers and one-hots [N, I] straight to logits [N, A], past the recurrent core. 0 before training."""
+    """Numbers and one-hots [N, I] straight to logits [N, A], past the recurrent core. 0 before training.
+
+    Adam moves every weight by about the learning rate, so a logit moves by the sum over all inputs. Many inputs are
+    scaled down, or the first updates would make the policy nearly deterministic.
+    """
 
     def __init__(self, input_size: int, num_actions: int) -> None:
         super().__init__(input_size, num_actions, bias=False)
         nn.init.zeros_(self.weight)
+        self.scale = min(1.0, SHORTCUT_INPUTS / input_size)
+
+    def forward(self, read_NI: Tensor) -> Tensor:
+        return super().forward(read_NI) * self.scale
 
 
 class GaussianOutput(nn.Module):

@@ -12,6 +12,7 @@ from engram.agent.heads import (
     Critic,
     GaussianActor,
     LinearActor,
+    Shortcut,
 )
 from engram.agent.layers import INITIALISATIONS, initialise
 
@@ -127,3 +128,14 @@ def test_every_initialisation_fills_every_layer_and_clears_its_bias(name, layer)
 
 def test_max_0_01_scales_to_that_value():
     assert initialise(nn.Linear(8, 4), "relu", "max_0_01").weight.abs().max().item() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("inputs", [4, 256, 4096])
+def test_an_update_moves_logits_of_a_shortcut_about_alike_however_many_inputs_it_has(inputs: int) -> None:
+    shortcut = Shortcut(inputs, 3)
+    optimizer = torch.optim.Adam(shortcut.parameters(), lr=0.001)
+    read = torch.randn(1, inputs, generator=torch.Generator().manual_seed(0))
+    assert not shortcut(read).any()
+    shortcut(read)[0, 0].backward()
+    optimizer.step()
+    assert 0 < shortcut(read)[0, 0].item() < 0.001 * 256
