@@ -154,7 +154,7 @@ def test_more_than_a_thousand_damaged_checkpoints_are_refused_soon(tmp_path, sou
     for epoch in range(100, 1200):
         (run / "checkpoints" / f"epoch_{epoch}").mkdir()
         (run / "checkpoints" / f"epoch_{epoch}" / "manifest.json").touch()
-    with pytest.raises(UserError, match="none of the checkpoints .*epoch_199 and older ones were not tried"):
+    with pytest.raises(UserError, match=r"none of the checkpoints .*epoch_199 and older ones were not tried"):
         find_checkpoint(run, "checkpoint")
 
 
