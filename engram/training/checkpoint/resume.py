@@ -41,6 +41,11 @@ def sizes_of_run(
     if checkpoint is None or number_of_ranks(checkpoint) != processes:
         return here
     stored: Mapping[str, int] = checkpoint.state["sizes"]
+    if missing := [name for name in KEPT if name not in stored]:
+        raise UserError(
+            f"{checkpoint.path} lacks the sizes {', '.join(missing)}: remove it to resume from the previous one, or "
+            "start a new run"
+        )
     given = {name: stored[name] for name in AUTOMATIC if getattr(trainer, name) is None}
     sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
     if changed := _differences(sizes, stored, KEPT):

@@ -52,6 +52,14 @@ def test_a_checkpoint_of_different_sizes_is_refused(tmp_path) -> None:
         sizes_with(2, stored(tmp_path, cores=2, batch_size=8192), agents=2, batch_size=8192)
 
 
+@pytest.mark.parametrize("name", [*resume.KEPT])
+def test_a_checkpoint_without_one_of_the_sizes_is_refused(tmp_path, name) -> None:
+    damaged = stored(tmp_path, cores=2)
+    del damaged.state["sizes"][name]
+    with pytest.raises(UserError, match=rf"lacks the sizes {name}: remove it"):
+        sizes_with(2, damaged)
+
+
 def test_every_automatic_size_is_kept_on_resume() -> None:
     left_open = {name for name, field in Trainer.model_fields.items() if field.default is None} & {*Sizes._fields}
     assert {*resume.AUTOMATIC} == left_open - {"num_workers"}
