@@ -81,7 +81,7 @@ EXPLAINS: dict[str, Sequence[str]] = {
         "loop_replay",
     ],
     "loop_order": ["loop_start_state", "loop_starts", "loop_actions", "loop_replay"],
-    "loop_acting": ["loop_replay"],
+    "loop_acting": ["loop_start_state", "loop_starts", "loop_replay"],
     "loop_starts": ["loop_start_state", "loop_replay"],
     "loop_start_state": ["loop_replay"],
     "precision": ["compile", "replay"],
