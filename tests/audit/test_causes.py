@@ -42,6 +42,9 @@ CAUSES: list[tuple[Any, str, str]] = [
     (gradients.WrongBackward, "gradient_exact", "the backward pass of WrongTanh is wrong"),
     (mechanisms.WindowKeepsItsLastPlace, "boundary_acting", "is not cleared at place 2 of 3"),
     (mechanisms.CentredInLargeBatches, "row_isolation", "in learning, rows are mixed by statistics over the batch"),
+    (episodes.LearningKeepsTheCell, "boundary_learning", "in learning, c is not cleared where an episode starts"),
+    (episodes.PositionsOfTheSegment, "boundary_learning", "outputs depend on the position in the segment"),
+    (storage.CriticOverwritesTheActor, "replay", "the memory that the action distribution is computed from"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 

@@ -17,6 +17,10 @@ from engram.audit.memory_parts import MemoryPart, memory_parts
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
+OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
+ONE_MEMORY = (
+    "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
+)
 STORED = "acting stores something else than the memory that learning carries from step to step"
 
 
@@ -33,8 +37,13 @@ def simple_segment(audit: AuditContext) -> str:
         abs_difference(getattr(learned, name), getattr(played, name)) > bound for name in ("value", "log_prob")
     )
     if not bool(value.any()):
-        return next(_wrong_log_prob(played, learned), "")
+        cause = next(_wrong_log_prob(played, learned), "")
+        if cause == OTHER_DISTRIBUTION and not bool(log_prob[:, 0].any()):
+            return ONE_MEMORY.format("the action distribution", "that of the value agrees")
+        return cause
     if not bool(log_prob.any()):
+        if not bool(value[:, 0].any()):
+            return ONE_MEMORY.format("the value", "that of the action distribution agrees")
         return "the value in learning is not computed as in acting; log-probabilities are"
     if cause := _reads_its_action(audit) or _steps_twice(audit):
         return cause
@@ -211,4 +220,4 @@ def _wrong_log_prob(played: PlayedRollout, learned: PolicyOutput) -> Iterator[st
     if max_difference(ratio * ours, theirs) <= 10 * tolerance(theirs):
         yield f"logits in learning are {ratio:.3g} times those in acting: a temperature in one of the two"
         return
-    yield "the distribution over actions differs between acting and learning; values do not"
+    yield OTHER_DISTRIBUTION
