@@ -82,6 +82,27 @@ def idle_rows(audit: AuditContext) -> float:
     return max_difference(play(adapter, after).numbers, expected)
 
 
+@torch.no_grad()
+def idle_cause(audit: AuditContext) -> str:
+    """Why a row that pauses loses its memory: the number of calls, ids that collide, or a store that drops rows."""
+    scenario = audit.scenario(22, rows=2, steps=3)
+    fresh = play(audit.adapter(), audit.fresh_start(scenario)).numbers
+    called = audit.adapter()
+    play(called, audit.scenario(24, rows=2, steps=IDLE))
+    if max_difference(play(called, audit.fresh_start(scenario)).numbers, fresh) > tolerance(fresh):
+        return f"after {IDLE} calls, memory is kept no longer, or differs: outputs depend on the number of calls"
+    after, others = audit.scenario(23, rows=2, steps=2), audit.scenario(24, rows=1, steps=1)
+    adapter = audit.adapter()
+    play(adapter, scenario)
+    expected = play(adapter.copy(), after).numbers
+    for other in range(2, 2 + IDLE * OTHERS):
+        trial = adapter.copy()
+        play(trial, others, ids=[other])
+        if max_difference(play(trial, after).numbers, expected) > tolerance(expected):
+            return f"environment ids collide: rows with ids of {other} and more share the memory of others"
+    return "a row loses its memory while many others act: what is kept is dropped for them"
+
+
 def _differs_alone(audit: AuditContext) -> bool:
     """Whether batches of one row differ from whole ones, and those of two rows do not."""
     scenario = audit.scenario(19, steps=3)
