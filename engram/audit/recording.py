@@ -16,14 +16,19 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from engram.audit.loop_findings import (
+    ENDS,
+    MOVES_TWICE,
+    NEXT_OBSERVATION,
+    NOT_CLEARED,
+    ZERO_INSIDE,
+    in_few_words,
+    misplaced_starts,
+)
+
 ROWS, SIZE, ACTIONS, HIDDEN = 4, 6, 3, 8
 STEPS = 400  # of each row, after which the loop is stopped
 CLOSE = 1e-5
-ENDS = ("termination", "truncation")
-NOT_CLEARED = "memory is not cleared when an episode starts"
-ZERO_INSIDE = "the state is not carried from step to step: it is zero inside an episode"
-MOVES_TWICE = "memory moves on twice for one observation: the state of a second call with it is carried on"
-SHOWN = 4  # steps that are listed
 
 
 class EndOfAudit(Exception):  # noqa: N818
@@ -199,10 +204,13 @@ class RecordingPolicy(nn.Module):
                 )
                 continue
             used = _row(state, column) * (0.0 if flags[0, column] else 1.0)
-            self._check_start_state(line[0], used)
-            shifted = _shifted([bool(flag) for flag in flags[:, column]], [step.start for step in line])
+            shifted = misplaced_starts([bool(flag) for flag in flags[:, column]], [step.start for step in line])
+            if shifted.endswith("too late") and self._had(line[0].row, line[0].number - 1, used):
+                self._note("loop_order", NEXT_OBSERVATION)
+                continue
             if shifted:
-                self._note("loop_starts", f"each episode start is given one step too {shifted}")
+                self._note("loop_starts", shifted)
+            self._check_start_state(line[0], used)
             for number, step in enumerate(line):
                 # At the first step a loop may hand over a state of zeros in place of a flag: see its start state.
                 flag = bool(flags[number, column]) or (number == 0 and step.start)
@@ -247,16 +255,10 @@ class RecordingPolicy(nn.Module):
 
     def found(self, question: str) -> Counter[str]:
         """The problems of a question, in words that fit all their cases."""
-        problems = self.problems[question].copy()
-        kinds = [text for text in problems if text.startswith(NOT_CLEARED)]
-        if len({text.rpartition(" ")[2] for text in kinds} & set(ENDS)) == len(ENDS):
-            problems[NOT_CLEARED] = sum(problems.pop(text) for text in kinds)
-        steps = sorted(self.zeroed)
-        if ZERO_INSIDE in problems and len(steps) < len({step.number for step in self.played}) / 2:
-            listed = ", ".join(map(str, steps[:SHOWN])) + ", …" * (len(steps) > SHOWN)
-            text = f"the state is zeroed inside episodes at steps {listed}, as by a reset before every rollout"
-            problems[text] = problems.pop(ZERO_INSIDE)
-        return problems
+        started = {step.number for step in self.played if step.start}
+        return in_few_words(
+            self.problems[question], self.zeroed, started, max(map(len, self.by_row.values()), default=0)
+        )
 
     def _check_step(self, step: Step, flag: bool, action: Any) -> None:
         self.seen["loop_starts"] += 1
@@ -289,10 +291,3 @@ def _row(state: Any, row: int) -> Tensor:
 
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(torch.allclose(one, other, atol=CLOSE))
-
-
-def _shifted(flags: list[bool], starts: list[bool]) -> str:
-    """Whether flags are the starts of the next step, or of the one before."""
-    if flags[:-1] == starts[1:] and flags != starts and any(starts[1:]):
-        return "early"
-    return "late" if flags[1:] == starts[:-1] and flags != starts and any(starts[:-1]) else ""

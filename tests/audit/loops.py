@@ -28,6 +28,7 @@ class Loop:
                 observation, _, terminated, truncated, _ = envs.step(action.numpy())
                 observation, done = torch.as_tensor(observation), self.ended(terminated, truncated).float()
             dones = self.stored_dones(dones, done)
+            observations = self.stored_observations(observations, observation)
             state = self.after_rollout(agent, observation, state, done)
             columns = [2, 0]
             start = self.start_state(first, states)
@@ -51,6 +52,9 @@ class Loop:
 
     def stored_dones(self, dones, last):
         return dones
+
+    def stored_observations(self, observations, last):
+        return observations
 
     def acting_done(self, done):
         return done
@@ -112,6 +116,25 @@ class DonesOneStepEarly(Loop):
 class DonesOneStepLate(Loop):
     def stored_dones(self, dones, last):
         return [torch.zeros_like(last), *dones[:-1]]
+
+
+class MasksForStarts(Loop):
+    def learning_done(self, done):
+        return 1 - done
+
+
+class AllRowsZeroed(Loop):
+    """Where one row starts an episode, the states of all are zeroed."""
+
+    def acting_done(self, done):
+        return done.any().float().expand_as(done)
+
+
+class NextObservationStored(Loop):
+    """The buffer of observations is filled after the step."""
+
+    def stored_observations(self, observations, last):
+        return [*observations[1:], last]
 
 
 class ZeroedBeforeRollouts(Loop):
