@@ -49,6 +49,8 @@ CAUSES: list[tuple[Any, str, str]] = [
     (sizes.IdsWrapAt64, "row_isolation", "environment ids collide: rows with ids of 64 and more"),
     (sizes.StoresNothingAfter50Steps, "row_isolation", "after 60 calls, memory is kept no longer"),
     (sizes.KeepsTheLastRows, "row_isolation", "a row loses its memory while many others act"),
+    (storage.LayersViewedAsRows, "row_isolation", "a row's memory is stored as that of other rows"),
+    (learning.AgesOffByOne, "replay", "learning reads the same memory differently than acting"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 

@@ -21,6 +21,7 @@ OTHER_DISTRIBUTION = "the distribution over actions differs between acting and l
 ONE_MEMORY = (
     "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
 )
+READ = "learning reads the same memory differently than acting: positions, masks or scales of what is remembered differ"
 STORED = "acting stores something else than the memory that learning carries from step to step"
 
 
@@ -49,7 +50,7 @@ def simple_segment(audit: AuditContext) -> str:
         return cause
     if bool((value | log_prob)[:, 0].any()):
         return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
-    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit):
+    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit) or _reads_otherwise(audit):
         return cause
     return f"{STORED}: one of the two skips, scales, clamps or resets it"
 
@@ -159,6 +160,21 @@ def _swapped(audit: AuditContext) -> str:
             if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
                 return f"{what} when acting stores its memory"
     return ""
+
+
+def _reads_otherwise(audit: AuditContext) -> str:
+    """Whether learning gives other outputs than acting from the very memory that acting has stored."""
+    scenario, adapter = audit.scenario(76, steps=3), audit.adapter()
+    if not adapter.learns_row_subsets:
+        return ""
+    play(adapter, scenario.part(0, 1))
+    memory = adapter.memory_of(list(range(audit.rows)))
+    after = scenario.part(1)
+    played = play(adapter, after)
+    learned = adapter.learn(after.segment(played.actions), memory)
+    if memory is None or max_difference(learned.value[:, 0], played.value[:, 0]) <= tolerance(played.value):
+        return ""
+    return READ
 
 
 def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:

@@ -223,3 +223,17 @@ class KeepsTheStateTwice(nn.Module):
         h = self.cell(obs, state)
         self.last = h.detach()
         return self.actor(h), self.critic(h), h
+
+
+class LayersViewedAsRows(Design):
+    """Two layers as [rows, layers, H], read by view(layers, rows, H): right until rows start or are split."""
+
+    def build(self):
+        self.rnn = nn.GRU(self.features, self.hidden, 2)
+
+    def blank(self, rows):
+        return (self.critic.weight.new_zeros(rows, 2, self.hidden),)
+
+    def step(self, x, memory):
+        out, h = self.rnn(x.unsqueeze(0), memory[0].reshape(2, -1, self.hidden))
+        return out[0], (h.reshape(-1, 2, self.hidden),)
