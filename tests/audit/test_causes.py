@@ -51,6 +51,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (sizes.KeepsTheLastRows, "row_isolation", "a row loses its memory while many others act"),
     (storage.LayersViewedAsRows, "row_isolation", "a row's memory is stored as that of other rows"),
     (learning.AgesOffByOne, "replay", "learning reads the same memory differently than acting"),
+    (storage.OneStateForTheBatch, "row_isolation", "position in the batch, not by its environment id"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 

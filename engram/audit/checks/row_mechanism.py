@@ -35,7 +35,13 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     if not bool((leaks > bound)[others].any()):
         if attempt(_stored_elsewhere, audit):
             return ELSEWHERE
-        causes = ((STARTS, _starts_leak), (CALLS, _counts_calls), (ALONE, _differs_alone), (NEW_ROWS, _new_rows_leak))
+        causes = (
+            (STARTS, _starts_leak),
+            (BY_BATCH, _goes_on_in_other_rows),
+            (CALLS, _counts_calls),
+            (ALONE, _differs_alone),
+            (NEW_ROWS, _new_rows_leak),
+        )
         return next((cause for cause, holds in causes if holds(audit)), BY_BATCH)
     return _pattern(audit, (leaks > bound) & others, others)
 
@@ -138,6 +144,18 @@ def _differs_alone(audit: AuditContext) -> bool:
         ]
         off[size] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
     return off[1] and not off[2]
+
+
+def _goes_on_in_other_rows(audit: AuditContext) -> bool:
+    """Whether two rows go on with the memory of two others that acted in their place of the batch."""
+    first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
+    seen = []
+    for ids in ((2, 3), (0, 1)):
+        adapter = audit.adapter()
+        play(adapter, first)
+        play(adapter, between, ids=ids)
+        seen.append(play(adapter, last).numbers)
+    return max_difference(*seen) <= tolerance(seen[0])
 
 
 def _new_rows_leak(audit: AuditContext) -> bool:

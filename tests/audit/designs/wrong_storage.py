@@ -237,3 +237,15 @@ class LayersViewedAsRows(Design):
     def step(self, x, memory):
         out, h = self.rnn(x.unsqueeze(0), memory[0].reshape(2, -1, self.hidden))
         return out[0], (h.reshape(-1, 2, self.hidden),)
+
+
+class OneStateForTheBatch(Design):
+    """A state in one attribute, made anew when the batch has another size."""
+
+    def save(self, ids, memory):
+        self.store = {row: tuple(m[row].detach().clone() for m in memory) for row in range(len(ids))}
+
+    def load(self, ids):
+        if len(ids) != len(self.store):
+            return self.blank(len(ids))
+        return super().load(list(range(len(ids))))
