@@ -52,6 +52,8 @@ CAUSES: list[tuple[Any, str, str]] = [
     (storage.LayersViewedAsRows, "row_isolation", "a row's memory is stored as that of other rows"),
     (learning.AgesOffByOne, "replay", "learning reads the same memory differently than acting"),
     (storage.OneStateForTheBatch, "row_isolation", "position in the batch, not by its environment id"),
+    (episodes.ClearsEverAfter, "replay", "and no longer at the steps after it"),
+    (memory.LearnedStartOnlyWhenActing, "replay", "begin an episode from different initial states"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 

@@ -136,7 +136,7 @@ WRONG = [
     Wrong(episodes.LearningClearsEarly, "boundary_learning", ""),
     Wrong(episodes.LearningIgnoresTruncation, "boundary_learning", "truncateds: memory is not cleared"),
     Wrong(episodes.FirstStartOnly, "boundary_learning", "the second of two starts in a row"),
-    Wrong(episodes.ClearsEverAfter, "boundary_learning", ""),
+    Wrong(episodes.ClearsEverAfter, "replay", "where an episode starts inside a segment"),
     Wrong(episodes.ClearsHalfTheUnits, "boundary_acting", "only in part"),
     Wrong(episodes.FadesInsteadOfClearing, "boundary_acting", "only in part"),
     Wrong(episodes.ClearsTheNextRow, "boundary_acting", "rows 2 and 5 are cleared"),
