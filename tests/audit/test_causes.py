@@ -54,6 +54,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (storage.OneStateForTheBatch, "row_isolation", "position in the batch, not by its environment id"),
     (episodes.ClearsEverAfter, "replay", "and no longer at the steps after it"),
     (memory.LearnedStartOnlyWhenActing, "replay", "begin an episode from different initial states"),
+    (learning.AllRowsDetachedAtAStart, "gradient_exact", "a start in one row detaches the memory of all rows"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 

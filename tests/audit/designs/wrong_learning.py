@@ -256,3 +256,9 @@ class AgesOffByOne(Design):
         h = torch.tanh(new + (weights.unsqueeze(-1) * window).sum(1))
         ones = torch.ones_like(filled[:, :1])
         return h, (torch.cat([new.unsqueeze(1), window[:, :-1]], 1), torch.cat([ones, filled[:, :-1]], 1))
+
+
+class AllRowsDetachedAtAStart(Design):
+    def clear(self, memory, start):
+        memory = super().clear(memory, start)
+        return tuple(m.detach() for m in memory) if bool(start.any()) else memory
