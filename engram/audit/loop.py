@@ -74,7 +74,7 @@ def _arguments(function: Callable[..., Any], env: RecordingEnv, policy: Recordin
 
 
 def _result(policy: RecordingPolicy, name: str, question: str) -> CheckResult:
-    problems, asked = policy.problems[question], policy.seen[question]
+    problems, asked = policy.found(question), policy.seen[question]
     finding = "; ".join(f"{text} ({count} times)" for text, count in problems.items())
     if question == "loop_replay":
         finding += f"{'; ' * bool(finding)}logits differ by at most {policy.replay_error:.2g}"

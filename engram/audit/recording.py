@@ -16,6 +16,16 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from engram.audit.loop_findings import (
+    ENDS,
+    MOVES_TWICE,
+    NEXT_OBSERVATION,
+    NOT_CLEARED,
+    ZERO_INSIDE,
+    in_few_words,
+    misplaced_starts,
+)
+
 ROWS, SIZE, ACTIONS, HIDDEN = 4, 6, 3, 8
 STEPS = 400  # of each row, after which the loop is stopped
 CLOSE = 1e-5
@@ -31,6 +41,7 @@ class Step(NamedTuple):
     row: int
     number: int
     start: bool  # the observation is the first of an episode
+    after: str = ""  # how the episode before it ended
 
 
 class Played(NamedTuple):
@@ -57,7 +68,7 @@ class RecordingEnv:
         self._random, self._number = np.random.default_rng(0), 0
 
     def reset(self, **_: Any) -> tuple[np.ndarray, dict]:
-        return self._observe(np.ones(ROWS, bool)), {}
+        return self._observe(np.ones(ROWS, bool), None), {}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         if self._number >= STEPS:
@@ -65,7 +76,7 @@ class RecordingEnv:
         ends = self._random.random(ROWS) < 0.12
         terminated = ends & (self._random.random(ROWS) < 0.5)
         return (
-            self._observe(ends),
+            self._observe(ends, terminated),
             self._random.normal(size=ROWS).astype(np.float32),
             terminated,
             ends & ~terminated,
@@ -75,10 +86,11 @@ class RecordingEnv:
     def close(self) -> None:
         pass
 
-    def _observe(self, starts: np.ndarray) -> np.ndarray:
+    def _observe(self, starts: np.ndarray, terminated: np.ndarray | None) -> np.ndarray:
         observations = self._random.normal(size=(ROWS, SIZE)).astype(np.float32)
         for row in range(ROWS):
-            self.steps[observations[row].tobytes()] = Step(row, self._number, bool(starts[row]))
+            after = "" if terminated is None or not starts[row] else ENDS[0 if terminated[row] else 1]
+            self.steps[observations[row].tobytes()] = Step(row, self._number, bool(starts[row]), after)
         self._number += 1
         return observations
 
@@ -97,10 +109,13 @@ class RecordingPolicy(nn.Module):
         self.lstm = nn.LSTM(SIZE, HIDDEN)
         self.actor, self.critic = nn.Linear(HIDDEN, ACTIONS), nn.Linear(HIDDEN, 1)
         self.played: dict[Step, Played] = {}
+        self.by_row: defaultdict[int, list[tuple[Step, Played]]] = defaultdict(list)
         self.last: dict[int, Step] = {}  # the step each row acted at last
         self.problems: defaultdict[str, Counter[str]] = defaultdict(Counter)  # texts by question
         self.seen: Counter[str] = Counter()  # cases by question
         self.replay_error = 0.0
+        self.again: dict[int, Tensor] = {}  # the state that a second call with the same observation returned, by row
+        self.zeroed: set[int] = set()  # numbers of the steps that acted from a zero state inside an episode
         self._weights = self._weight_version()
 
     def initial_state(self, rows: int) -> tuple[Tensor, Tensor]:
@@ -153,6 +168,8 @@ class RecordingPolicy(nn.Module):
             self._acts(steps[0], state, flags[0], after, self.actor(hidden).detach()[0])
         else:
             self._learns(steps, state, flags, actions, self.actor(hidden).detach())
+            if len(sequence) == 1:
+                self.again.update((step.row, _row(after, column)) for column, step in enumerate(steps[0]) if step)
         return hidden, after
 
     def _acts(self, steps: list, state: Any, flags: Tensor, after: Any, logits: Tensor) -> None:
@@ -164,14 +181,16 @@ class RecordingPolicy(nn.Module):
             self.seen["loop_acting"] += 1
             if not _close(used, expected):
                 if step.start and _close(used, before):
-                    self._note("loop_acting", "memory is not cleared when an episode starts")
+                    self._note("loop_acting", f"{NOT_CLEARED} after {step.after or 'reset()'}")
                 elif not used.any():
-                    self._note(
-                        "loop_acting", "the state is not carried from step to step: it is zero inside an episode"
-                    )
+                    self._note("loop_acting", ZERO_INSIDE)
+                    self.zeroed.add(step.number)
+                elif step.row in self.again and _close(used, self.again[step.row]):
+                    self._note("loop_acting", MOVES_TWICE)
                 else:
                     self._note("loop_acting", "a row acts with a state that is not its own from the step before")
             self.played[step] = Played(used.clone(), _row(after, column), None, logits[column].clone())
+            self.by_row[step.row].append((step, self.played[step]))
             self.last[step.row] = step
 
     def _learns(self, steps: list, state: Any, flags: Tensor, actions: Tensor | None, logits: Tensor) -> None:
@@ -185,11 +204,19 @@ class RecordingPolicy(nn.Module):
                 )
                 continue
             used = _row(state, column) * (0.0 if flags[0, column] else 1.0)
+            shifted = misplaced_starts([bool(flag) for flag in flags[:, column]], [step.start for step in line])
+            if shifted.endswith("too late") and self._had(line[0].row, line[0].number - 1, used):
+                self._note("loop_order", NEXT_OBSERVATION)
+                continue
+            if shifted:
+                self._note("loop_starts", shifted)
             self._check_start_state(line[0], used)
             for number, step in enumerate(line):
                 # At the first step a loop may hand over a state of zeros in place of a flag: see its start state.
                 flag = bool(flags[number, column]) or (number == 0 and step.start)
-                self._check_step(step, flag, None if actions is None else actions[number, column])
+                self._check_step(
+                    step, step.start if shifted else flag, None if actions is None else actions[number, column]
+                )
                 if fresh and step in self.played:
                     self.seen["loop_replay"] += 1
                     apart = float((logits[number, column] - self.played[step].logits).abs().max())
@@ -212,8 +239,26 @@ class RecordingPolicy(nn.Module):
             self._note("loop_start_state", "the stored state is one step late: the one after the step, not before it")
         elif any(_close(used, other.before) for step, other in self.played.items() if step.number == first.number):
             self._note("loop_start_state", "a sequence is learned from the state of another row")
+        elif later := next((n for n in range(1, STEPS) if self._had(first.row, first.number + n, used)), 0):
+            self._note("loop_start_state", f"a sequence is learned from the state that its row had {later} steps later")
         else:
             self._note("loop_start_state", "a sequence is learned from a state that no row had at its first step")
+
+    def _had(self, row: int, number: int, state: Tensor) -> bool:
+        """Whether this row had this state before its step of this number, or kept it from the one before."""
+        return any(
+            _close(state, part)
+            for step, played in self.by_row[row]
+            for part, at in ((played.before, step.number), (played.after, step.number + 1))
+            if at == number
+        )
+
+    def found(self, question: str) -> Counter[str]:
+        """The problems of a question, in words that fit all their cases."""
+        started = {step.number for step in self.played if step.start}
+        return in_few_words(
+            self.problems[question], self.zeroed, started, max(map(len, self.by_row.values()), default=0)
+        )
 
     def _check_step(self, step: Step, flag: bool, action: Any) -> None:
         self.seen["loop_starts"] += 1

@@ -81,12 +81,13 @@ EXPLAINS: dict[str, Sequence[str]] = {
         "loop_replay",
     ],
     "loop_order": ["loop_start_state", "loop_starts", "loop_actions", "loop_replay"],
-    "loop_acting": ["loop_replay"],
+    "loop_acting": ["loop_start_state", "loop_starts", "loop_replay"],
     "loop_starts": ["loop_start_state", "loop_replay"],
     "loop_start_state": ["loop_replay"],
     "precision": ["compile", "replay"],
     "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
+COLLIDE = "environment ids collide"
 NOT_FINITE = "gradients are not finite"
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
 
@@ -162,6 +163,11 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)
         explains[first] = [*EXPLAINS[first], *EXPLAINS["replay"]]
+    if (
+        "replay" in failed and COLLIDE in failed["replay"].cause
+    ):  # a row that another one overwrites is not reset either
+        order.insert(order.index("memory_interface"), "replay")
+        explains["replay"] = [*explains["replay"], "memory_interface"]
     if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory
         order.insert(order.index("memory_used"), "causality")
     if "gradient_health" in failed and NOT_FINITE in failed["gradient_health"].finding:

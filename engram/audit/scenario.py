@@ -199,7 +199,8 @@ def _largest(space: spaces.Box, values: Tensor) -> Tensor:
     if values.dtype == torch.bool:
         return torch.ones_like(values)
     if not values.is_floating_point():
-        return high.clamp(max=2**31).to(values.dtype).expand_as(values)
+        largest = min(torch.iinfo(values.dtype).max, 2**31)
+        return high.to(torch.int64).clamp(max=largest).to(values.dtype).expand_as(values)
     bounded = high.isfinite() & (high.abs() < USUAL_BOUND)
     return torch.where(bounded, high.to(values.dtype), 10 * values)
 

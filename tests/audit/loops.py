@@ -14,6 +14,7 @@ class Loop:
         observation, done = torch.as_tensor(envs.reset()[0]), torch.zeros(rows)
         state = (torch.zeros(1, rows, HIDDEN), torch.zeros(1, rows, HIDDEN))
         for _ in range(4):
+            state = self.before_rollout(state)
             first = tuple(part.clone() for part in state)
             observations, dones, actions, states = [], [], [], []
             for _ in range(steps):
@@ -26,6 +27,9 @@ class Loop:
                 states.append(state)
                 observation, _, terminated, truncated, _ = envs.step(action.numpy())
                 observation, done = torch.as_tensor(observation), self.ended(terminated, truncated).float()
+            dones = self.stored_dones(dones, done)
+            observations = self.stored_observations(observations, observation)
+            state = self.after_rollout(agent, observation, state, done)
             columns = [2, 0]
             start = self.start_state(first, states)
             fields = (torch.stack(field)[:, columns] for field in (observations, dones, actions))
@@ -39,6 +43,18 @@ class Loop:
 
     def ended(self, terminated, truncated):
         return torch.as_tensor(terminated | truncated)
+
+    def before_rollout(self, state):
+        return state
+
+    def after_rollout(self, agent, observation, state, done):
+        return state
+
+    def stored_dones(self, dones, last):
+        return dones
+
+    def stored_observations(self, observations, last):
+        return observations
 
     def acting_done(self, done):
         return done
@@ -88,6 +104,55 @@ class NeverCleared(Loop):
 class TruncationForgotten(Loop):
     def ended(self, terminated, truncated):
         return torch.as_tensor(terminated)
+
+
+class DonesOneStepEarly(Loop):
+    """done is stored with the step that ended, not with the observation that begins."""
+
+    def stored_dones(self, dones, last):
+        return [*dones[1:], last]
+
+
+class DonesOneStepLate(Loop):
+    def stored_dones(self, dones, last):
+        return [torch.zeros_like(last), *dones[:-1]]
+
+
+class MasksForStarts(Loop):
+    def learning_done(self, done):
+        return 1 - done
+
+
+class AllRowsZeroed(Loop):
+    """Where one row starts an episode, the states of all are zeroed."""
+
+    def acting_done(self, done):
+        return done.any().float().expand_as(done)
+
+
+class NextObservationStored(Loop):
+    """The buffer of observations is filled after the step."""
+
+    def stored_observations(self, observations, last):
+        return [*observations[1:], last]
+
+
+class ZeroedBeforeRollouts(Loop):
+    def before_rollout(self, state):
+        return tuple(torch.zeros_like(part) for part in state)
+
+
+class StateOfTheBootstrapKept(Loop):
+    """The value of the last observation is computed by a call whose state is kept."""
+
+    def after_rollout(self, agent, observation, state, done):
+        with torch.no_grad():
+            return agent.get_action_and_value(observation, state, done)[-1]
+
+
+class StateOfTheEnd(Loop):
+    def start_state(self, first, states):
+        return states[-1]
 
 
 class RowsFirst(Loop):

@@ -9,6 +9,7 @@ from audit.designs import wrong_gradients as gradients
 from audit.designs import wrong_learning as learning
 from audit.designs import wrong_mechanisms as mechanisms
 from audit.designs import wrong_memory as memory
+from audit.designs import wrong_sizes as sizes
 from audit.designs import wrong_storage as storage
 from audit.test_designs import SMALL, audit
 
@@ -42,6 +43,18 @@ CAUSES: list[tuple[Any, str, str]] = [
     (gradients.WrongBackward, "gradient_exact", "the backward pass of WrongTanh is wrong"),
     (mechanisms.WindowKeepsItsLastPlace, "boundary_acting", "is not cleared at place 2 of 3"),
     (mechanisms.CentredInLargeBatches, "row_isolation", "in learning, rows are mixed by statistics over the batch"),
+    (episodes.LearningKeepsTheCell, "boundary_learning", "in learning, c is not cleared where an episode starts"),
+    (episodes.PositionsOfTheSegment, "boundary_learning", "outputs depend on the position in the segment"),
+    (storage.CriticOverwritesTheActor, "replay", "the memory that the action distribution is computed from"),
+    (sizes.IdsWrapAt64, "row_isolation", "environment ids collide: rows with ids of 64 and more"),
+    (sizes.StoresNothingAfter50Steps, "row_isolation", "after 60 calls, memory is kept no longer"),
+    (sizes.KeepsTheLastRows, "row_isolation", "a row loses its memory while many others act"),
+    (storage.LayersViewedAsRows, "row_isolation", "a row's memory is stored as that of other rows"),
+    (learning.AgesOffByOne, "replay", "learning reads the same memory differently than acting"),
+    (storage.OneStateForTheBatch, "row_isolation", "position in the batch, not by its environment id"),
+    (episodes.ClearsEverAfter, "replay", "and no longer at the steps after it"),
+    (memory.LearnedStartOnlyWhenActing, "replay", "begin an episode from different initial states"),
+    (learning.AllRowsDetachedAtAStart, "gradient_exact", "a start in one row detaches the memory of all rows"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
 ]
 
@@ -51,6 +64,12 @@ def test_a_cause_names_the_mechanism(policy: Any, check: str, cause: str) -> Non
     report = audit(policy, SMALL, only=[check])
     assert cause in report.causes[0].sentence
     assert cause in report.to_json()["causes"][0]["cause"]
+
+
+def test_ids_that_collide_are_the_cause_of_rows_that_are_not_reset() -> None:
+    report = audit(storage.IdsAsBytes, SMALL, only=["memory_interface", "replay"])
+    assert [cause.root.name for cause in report.causes] == ["replay"]
+    assert "environment ids collide" in report.causes[0].sentence
 
 
 def test_a_nan_that_leaves_a_masked_window_is_a_note() -> None:

@@ -15,6 +15,7 @@ from engram.audit.checks.boundary_mechanism import (
     FLAGS,
     IGNORED,
     IN_PART,
+    LEARNED_ON,
     Explanation,
     cause_of,
     explain_acting,
@@ -23,6 +24,7 @@ from engram.audit.checks.boundary_mechanism import (
     joined,
     surviving_parts,
 )
+from engram.audit.checks.learning_start_mechanism import learning_start_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed
@@ -177,6 +179,8 @@ def boundary_learning(audit: AuditContext) -> Verdict:
             early = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
             explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
     text, cause = joined(explained), cause_of(explained)
+    if cause == LEARNED_ON:
+        cause = attempt(learning_start_cause, audit, adapter, segment, memory) or cause
     measured = float(off.max())
     if not text:
         for special in (_start_in_one_row, _starts_in_a_row, _start_of_one_row_alone, _start_at_the_last_step):

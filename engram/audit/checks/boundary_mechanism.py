@@ -19,6 +19,7 @@ DONES, TRUNCATEDS, BOTH = FLAGS
 MOST_PLACES = 32  # of a window that is looked at place by place
 IGNORED = "memory is not cleared where an episode starts"
 FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
+LEARNED_ON = "in learning, steps after an episode start still see the episode before it"
 IN_PART = "memory is cleared only in part where an episode starts"
 
 
@@ -116,7 +117,7 @@ def explain_learning(
         )
     return Explanation(
         f"memory is cleared only in part, or to something else than a fresh one; {first}",
-        "in learning, steps after an episode start still see the episode before it",
+        LEARNED_ON,
     )
 
 

@@ -31,6 +31,10 @@ CLIPPED = (
 )
 NO_HOOK = "Remove the hook. Clip gradients, all together, before the optimiser's step, and scale learning rates there."
 OPERATION_FIX = "Compare backward() with finite differences: torch.autograd.gradcheck shows where it is wrong."
+AT_STARTS = (
+    "the gradient is wrong only in segments in which an episode starts: a start in one row detaches the memory of "
+    "all rows, or a gradient crosses it"
+)
 CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
@@ -95,6 +99,9 @@ def _within_a_step(
 
 def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dict[str, Tensor]) -> str:
     """The mechanism: a part of the memory that is detached, a gradient that is clipped or scaled, or a cut."""
+    alone = call.without_starts()
+    if alone.error(alone.loss()) <= call.precision.error:
+        return AT_STARTS
     if parts := attempt(cut_parts, audit):
         return parts
     if call.disproportion(call.loss(), gradients) > call.precision.error:

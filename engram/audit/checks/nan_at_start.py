@@ -1,9 +1,11 @@
 """Is a NaN in memory gone after an episode start, and does it stay in its row until then?"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.adapters.row_state import leaves, map_state
@@ -14,6 +16,7 @@ from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play, random_actions
 
 LATER = 2  # steps with a NaN before an episode starts
+DOUBLED = (8, 16, 32)  # steps of segments whose operations are counted
 LONG = 72  # steps after which a NaN has left any window of usual size
 
 
@@ -43,6 +46,12 @@ def nan_at_start(audit: AuditContext) -> Verdict:
 def _elsewhere(audit: AuditContext, kinds: list[str]) -> Verdict:
     """A NaN that has been in memory for some steps, and one in the memory of another row."""
     late = [kind for kind in kinds if _survives_a_later_start(audit, kind)]
+    if late == ["learning"] and not _learns_step_by_step(audit):
+        note = (
+            "in learning, it reaches outputs after a start in the same segment: a scan or masked attention multiplies "
+            "it by 0. The loss of that row is NaN before the start, too"
+        )
+        return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start", notes=(note,))
     if late:
         text = f"a NaN that has been in memory for {LATER} steps survives an episode start in {' and '.join(late)}"
         return Verdict(False, len(late), 0, f"{text}: memory is multiplied, not replaced")
@@ -61,6 +70,30 @@ def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
     flags[:, LATER] = True
     clean, poisoned = _after_memory(audit, kind, scenario.with_starts(dones=flags), list(range(audit.rows)))
     return poisoned is not None and max_difference(poisoned[:, LATER:], clean[:, LATER:]) > tolerance(clean)
+
+
+def _learns_step_by_step(audit: AuditContext) -> bool:
+    """Whether each step takes operations of its own: a scan takes as many more for every doubling, attention none."""
+    counts = []
+    for steps in DOUBLED:
+        adapter = audit.adapter()
+        play(adapter, audit.scenario(52, steps=AFTER))
+        segment, memory = audit.segment(53, steps=steps), adapter.memory_of(list(range(audit.rows)))
+        with CountOperations() as operations:
+            adapter.learn(segment, memory)
+        counts.append(operations.count)
+    first, second = counts[1] - counts[0], counts[2] - counts[1]
+    return second > 1.5 * first > 0
+
+
+class CountOperations(TorchDispatchMode):
+    """How many operations of torch are called."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _spoils_other_rows(audit: AuditContext, kind: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.row_mechanism import IDLE, LEAKS, acting_cause, idle_rows, learning_cause
+from engram.audit.checks.row_mechanism import IDLE, LEAKS, acting_cause, idle_cause, idle_rows, learning_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
@@ -131,7 +131,7 @@ def row_isolation(audit: AuditContext) -> Verdict:
             f"rows that do not act for {IDLE} calls of others go on with another memory, off by {lost:.2g}; {finding}"
         )
         found.append(lost)
-        cause = f"a row that does not act for {IDLE} calls loses its memory"
+        cause = attempt(idle_cause, audit) or f"a row that does not act for {IDLE} calls loses its memory"
     evidence = {"leaks": leaks, "learning": learning}
     return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
 

@@ -5,13 +5,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from engram.audit.adapters.row_state import leaves
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
+from engram.audit.result import attempt
 from engram.audit.scenario import Scenario, play, random_observations
 
 FAR = 900  # ids of environments that are not in the scenario
 IDLE, OTHERS = 60, 4  # calls, and the other rows that act in each
 LEAKS = 4  # steps in which what one row sees could reach another
+ELSEWHERE = (
+    "a row's memory is stored as that of other rows: a view or reshape in place of a transpose of rows and layers"
+)
 STARTS = "an episode start in one row changes the outputs of other rows"
 CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
 ALONE = "a batch of one row acts differently from larger ones: its memory is not kept, or a squeeze() drops the row"
@@ -28,7 +33,15 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
     if not bool((leaks > bound)[others].any()):
-        causes = ((STARTS, _starts_leak), (CALLS, _counts_calls), (ALONE, _differs_alone), (NEW_ROWS, _new_rows_leak))
+        if attempt(_stored_elsewhere, audit):
+            return ELSEWHERE
+        causes = (
+            (STARTS, _starts_leak),
+            (BY_BATCH, _goes_on_in_other_rows),
+            (CALLS, _counts_calls),
+            (ALONE, _differs_alone),
+            (NEW_ROWS, _new_rows_leak),
+        )
         return next((cause for cause, holds in causes if holds(audit)), BY_BATCH)
     return _pattern(audit, (leaks > bound) & others, others)
 
@@ -49,6 +62,22 @@ def _starts_leak(audit: AuditContext) -> bool:
     flags[0, 1] = True
     one, other = (play(audit.adapter(), each).numbers[1:] for each in (scenario, scenario.with_starts(dones=flags)))
     return max_difference(one, other) > tolerance(one)
+
+
+@torch.no_grad()
+def _stored_elsewhere(audit: AuditContext) -> str:
+    """Whether what one row sees is stored as the memory of others, though outputs in whole batches are right."""
+    scenario = audit.scenario(19, steps=1)
+    other = scenario.with_other_past(1, None, audit.generator(16), audit.spec)
+    stored = []
+    for each in (scenario, other):
+        adapter = audit.adapter()
+        play(adapter, each)
+        rows = [leaves(adapter.memory_of([row])) for row in range(audit.rows)]
+        stored.append(torch.stack([torch.cat([part.float().flatten() for part in row]) for row in rows]))
+    one, changed = stored
+    others = torch.arange(audit.rows) != 1
+    return ELSEWHERE if max_difference(one[others], changed[others]) > tolerance(one) else ""
 
 
 def _counts_calls(audit: AuditContext) -> bool:
@@ -82,6 +111,27 @@ def idle_rows(audit: AuditContext) -> float:
     return max_difference(play(adapter, after).numbers, expected)
 
 
+@torch.no_grad()
+def idle_cause(audit: AuditContext) -> str:
+    """Why a row that pauses loses its memory: the number of calls, ids that collide, or a store that drops rows."""
+    scenario = audit.scenario(22, rows=2, steps=3)
+    fresh = play(audit.adapter(), audit.fresh_start(scenario)).numbers
+    called = audit.adapter()
+    play(called, audit.scenario(24, rows=2, steps=IDLE))
+    if max_difference(play(called, audit.fresh_start(scenario)).numbers, fresh) > tolerance(fresh):
+        return f"after {IDLE} calls, memory is kept no longer, or differs: outputs depend on the number of calls"
+    after, others = audit.scenario(23, rows=2, steps=2), audit.scenario(24, rows=1, steps=1)
+    adapter = audit.adapter()
+    play(adapter, scenario)
+    expected = play(adapter.copy(), after).numbers
+    for other in range(2, 2 + IDLE * OTHERS):
+        trial = adapter.copy()
+        play(trial, others, ids=[other])
+        if max_difference(play(trial, after).numbers, expected) > tolerance(expected):
+            return f"environment ids collide: rows with ids of {other} and more share the memory of others"
+    return "a row loses its memory while many others act: what is kept is dropped for them"
+
+
 def _differs_alone(audit: AuditContext) -> bool:
     """Whether batches of one row differ from whole ones, and those of two rows do not."""
     scenario = audit.scenario(19, steps=3)
@@ -94,6 +144,18 @@ def _differs_alone(audit: AuditContext) -> bool:
         ]
         off[size] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
     return off[1] and not off[2]
+
+
+def _goes_on_in_other_rows(audit: AuditContext) -> bool:
+    """Whether two rows go on with the memory of two others that acted in their place of the batch."""
+    first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
+    seen = []
+    for ids in ((2, 3), (0, 1)):
+        adapter = audit.adapter()
+        play(adapter, first)
+        play(adapter, between, ids=ids)
+        seen.append(play(adapter, last).numbers)
+    return max_difference(*seen) <= tolerance(seen[0])
 
 
 def _new_rows_leak(audit: AuditContext) -> bool:

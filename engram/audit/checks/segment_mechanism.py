@@ -17,6 +17,11 @@ from engram.audit.memory_parts import MemoryPart, memory_parts
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
+OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
+ONE_MEMORY = (
+    "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
+)
+READ = "learning reads the same memory differently than acting: positions, masks or scales of what is remembered differ"
 STORED = "acting stores something else than the memory that learning carries from step to step"
 
 
@@ -33,14 +38,19 @@ def simple_segment(audit: AuditContext) -> str:
         abs_difference(getattr(learned, name), getattr(played, name)) > bound for name in ("value", "log_prob")
     )
     if not bool(value.any()):
-        return next(_wrong_log_prob(played, learned), "")
+        cause = next(_wrong_log_prob(played, learned), "")
+        if cause == OTHER_DISTRIBUTION and not bool(log_prob[:, 0].any()):
+            return ONE_MEMORY.format("the action distribution", "that of the value agrees")
+        return cause
     if not bool(log_prob.any()):
+        if not bool(value[:, 0].any()):
+            return ONE_MEMORY.format("the value", "that of the action distribution agrees")
         return "the value in learning is not computed as in acting; log-probabilities are"
     if cause := _reads_its_action(audit) or _steps_twice(audit):
         return cause
     if bool((value | log_prob)[:, 0].any()):
         return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
-    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit):
+    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit) or _reads_otherwise(audit):
         return cause
     return f"{STORED}: one of the two skips, scales, clamps or resets it"
 
@@ -152,6 +162,21 @@ def _swapped(audit: AuditContext) -> str:
     return ""
 
 
+def _reads_otherwise(audit: AuditContext) -> str:
+    """Whether learning gives other outputs than acting from the very memory that acting has stored."""
+    scenario, adapter = audit.scenario(76, steps=3), audit.adapter()
+    if not adapter.learns_row_subsets:
+        return ""
+    play(adapter, scenario.part(0, 1))
+    memory = adapter.memory_of(list(range(audit.rows)))
+    after = scenario.part(1)
+    played = play(adapter, after)
+    learned = adapter.learn(after.segment(played.actions), memory)
+    if memory is None or max_difference(learned.value[:, 0], played.value[:, 0]) <= tolerance(played.value):
+        return ""
+    return READ
+
+
 def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:
     shapes = [part.value(memory).shape for part in parts]
     return all(shapes[i] == shapes[other] for i, other in enumerate(order))
@@ -211,4 +236,4 @@ def _wrong_log_prob(played: PlayedRollout, learned: PolicyOutput) -> Iterator[st
     if max_difference(ratio * ours, theirs) <= 10 * tolerance(theirs):
         yield f"logits in learning are {ratio:.3g} times those in acting: a temperature in one of the two"
         return
-    yield "the distribution over actions differs between acting and learning; values do not"
+    yield OTHER_DISTRIBUTION

@@ -175,3 +175,33 @@ class FirstObservationMasked(Design):
 
     def run(self, xs, starts, memory, actions=None):
         return super().run(xs.masked_fill(starts.unsqueeze(-1), 0), starts, memory, actions)
+
+
+class LearningKeepsTheCell(Design):
+    """Inside a segment, a start clears h and not c."""
+
+    def run(self, xs, starts, memory, actions=None):
+        self.learning = actions is not None
+        return super().run(xs, starts, memory, actions)
+
+    def clear(self, memory, start):
+        h, c = super().clear(memory, start)
+        return (h, memory[1]) if self.learning else (h, c)
+
+
+class PositionsOfTheSegment(Design):
+    """Acting counts the steps of the episode, learning those of the segment."""
+
+    def build(self):
+        super().build()
+        self.positions = nn.Embedding(256, self.features)
+
+    def blank(self, rows):
+        return *super().blank(rows), torch.zeros(rows, dtype=torch.long)
+
+    def before_step(self, memory, t, T):
+        return memory if T == 1 else (*memory[:2], torch.full_like(memory[2], t))
+
+    def step(self, x, memory):
+        h, c = self.cell(x + self.positions(memory[2].clamp(max=255)), memory[:2])
+        return h, (h, c, memory[2] + 1)

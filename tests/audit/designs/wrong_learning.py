@@ -232,3 +232,33 @@ class SoftensInBigBatches(Design):
         if hidden.dim() == 3 and hidden.shape[:2].numel() >= 500:
             hidden = hidden.half().to(hidden.dtype)
         return super().heads(hidden)
+
+
+class AgesOffByOne(Design):
+    """In a segment, what is remembered is weighted by its age plus one."""
+
+    def blank(self, rows):
+        zeros = self.critic.weight.new_zeros(rows, 4, self.hidden)
+        return zeros, zeros[..., 0].clone()
+
+    def build(self):
+        self.key = nn.Linear(self.features, self.hidden)
+        self.by_age = nn.Parameter(torch.randn(5))
+
+    def before_step(self, memory, t, T):
+        self.off = int(T > 1)
+        return memory
+
+    def step(self, x, memory):
+        window, filled = memory
+        weights = filled * self.by_age[torch.arange(4) + self.off]
+        new = self.key(x)
+        h = torch.tanh(new + (weights.unsqueeze(-1) * window).sum(1))
+        ones = torch.ones_like(filled[:, :1])
+        return h, (torch.cat([new.unsqueeze(1), window[:, :-1]], 1), torch.cat([ones, filled[:, :-1]], 1))
+
+
+class AllRowsDetachedAtAStart(Design):
+    def clear(self, memory, start):
+        memory = super().clear(memory, start)
+        return tuple(m.detach() for m in memory) if bool(start.any()) else memory

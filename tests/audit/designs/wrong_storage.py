@@ -223,3 +223,29 @@ class KeepsTheStateTwice(nn.Module):
         h = self.cell(obs, state)
         self.last = h.detach()
         return self.actor(h), self.critic(h), h
+
+
+class LayersViewedAsRows(Design):
+    """Two layers as [rows, layers, H], read by view(layers, rows, H): right until rows start or are split."""
+
+    def build(self):
+        self.rnn = nn.GRU(self.features, self.hidden, 2)
+
+    def blank(self, rows):
+        return (self.critic.weight.new_zeros(rows, 2, self.hidden),)
+
+    def step(self, x, memory):
+        out, h = self.rnn(x.unsqueeze(0), memory[0].reshape(2, -1, self.hidden))
+        return out[0], (h.reshape(-1, 2, self.hidden),)
+
+
+class OneStateForTheBatch(Design):
+    """A state in one attribute, made anew when the batch has another size."""
+
+    def save(self, ids, memory):
+        self.store = {row: tuple(m[row].detach().clone() for m in memory) for row in range(len(ids))}
+
+    def load(self, ids):
+        if len(ids) != len(self.store):
+            return self.blank(len(ids))
+        return super().load(list(range(len(ids))))
