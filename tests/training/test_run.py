@@ -274,5 +274,5 @@ def test_the_floor_of_advantages_is_in_units_of_the_largest_spread_of_returns(tm
 
 def test_the_statistics_of_observations_follow_the_first_half_of_a_run(tmp_path) -> None:
     run(tmp_path, *ENVIRONMENTS["recall"], "trainer.norm_obs=true", epochs=4)
-    counts = [count.item() for name, count in weights(tmp_path).items() if name.endswith("normalizer.count")]
+    counts = [count.item() for name, count in weights(tmp_path).items() if name.endswith("encoder.reader.count")]
     assert counts == [2 * 96]
