@@ -140,5 +140,5 @@ def test_pictures_mark_what_is_beyond_the_bound() -> None:
 )
 def test_a_fault_that_makes_learning_differ_is_the_cause_of_a_wrong_replay(name: str, replay: str, root: str) -> None:
     findings = {"replay": replay, "boundary_learning": "", name: ""}
-    failed = [SimpleNamespace(name=each, passed=False, finding=text) for each, text in findings.items()]
+    failed = [SimpleNamespace(name=each, passed=False, finding=text, cause="") for each, text in findings.items()]
     assert root_causes(failed)[0].root.name == root
