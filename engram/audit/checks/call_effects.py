@@ -207,13 +207,3 @@ def _moved_buffers(audit: AuditContext, acting: bool) -> list[str]:
     adapter.learn(audit.segment(85), after_acting=True)
     after = dict(adapter.policy.named_buffers())
     return sorted({*moved, *(name for name, value in before.items() if not torch.equal(after[name], value))})
-
-
-EXPERIMENTS = (
-    _reads_the_clock,
-    _overwrites_outputs,
-    _changes_weights,
-    _repeated_learning,
-    _remembers_calls,
-    _keeps_inputs,
-)
