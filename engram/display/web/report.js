@@ -45,18 +45,19 @@ function marks(chart) {
   return { shapes, annotations };
 }
 
-function lowestOf(chart) {
+function extremeOf(chart, row, pick) {
   const rows = chart.curves.map((curve) => facts.arrays[curve.array]);
-  return Math.min(...rows.map(({ data, shape: [, length] }) => data.subarray(2 * length, 3 * length).reduce((a, b) => Math.min(a, b))));
+  return pick(...rows.map(({ data, shape: [, length] }) => data.subarray(row * length, (row + 1) * length).reduce((a, b) => pick(a, b))));
 }
 
 function layout(chart) {
   const grid = { gridcolor: colour("line"), zerolinecolor: colour("line"), color: colour("soft"), automargin: true };
   const type = chart.logarithmic ? "log" : "linear";
   const tickformat = chart.percent ? "~%" : undefined; // as many decimals as neighbouring ticks need
-  const lowest = lowestOf(chart);
+  const lowest = extremeOf(chart, 2, Math.min), highest = extremeOf(chart, 3, Math.max);
   const range = chart.lowest !== null && lowest < chart.lowest ? [chart.lowest, 1.05] : undefined;
   const rangemode = lowest >= 0 ? "nonnegative" : "normal"; // else zeros alone are drawn from -1 to 1
+  const dtick = chart.logarithmic ? (highest > 30 * lowest ? 1 : "D2") : undefined; // more ticks would overlap
   const exponents = { exponentformat: chart.logarithmic ? "power" : "SI", minexponent: lowest < 1 ? 5 : 3 }; // 0.0008, not 800µ
   return {
     ...marks(chart),
@@ -65,7 +66,7 @@ function layout(chart) {
     font: { family: "system-ui, sans-serif", size: 11, color: colour("ink") },
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink"), size: 12 } },
     xaxis: { ...grid, title: { text: "steps", font: { size: 11 }, standoff: 4 }, exponentformat: "SI", hoverformat: ",.0f", nticks: 6 },
-    yaxis: { ...grid, type, range, rangemode, tickformat, ...exponents, hoverformat: chart.percent ? ".1%" : ".4~g", nticks: 6 },
+    yaxis: { ...grid, type, range, rangemode, dtick, tickformat, ...exponents, hoverformat: chart.percent ? ".1%" : ".4~g", nticks: 6 },
   };
 }
 
