@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "lru.h"
 #include "ppo.h"
 
 static const struct kernels *const VARIANTS[] = {
@@ -179,3 +180,7 @@ void engram_layers_backward(const struct layers *job) {
 }
 
 void engram_ppo_loss(const struct ppo *job) { ppo_loss(job); }
+
+void engram_lru_forward(const struct lru *job) { lru_run(job, lru_forward_units); }
+
+void engram_lru_backward(const struct lru *job) { lru_run(job, lru_backward_units); }

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.agent.recurrent.core import Core, before_each_step, clear
+from engram.native import lru as native
+from engram.native.library import usable
 from engram.native.operator import Operator
 
 LIFETIME = 100  # steps: the longest initial lifetime of a unit
@@ -107,10 +109,13 @@ class LRU(Core):
             angle[half:].uniform_(0, math.pi)
 
 
-# The recurrence, faster: in place, with a hand-derived gradient, one operator each way.
+# The recurrence, faster: native kernels where they can run, else PyTorch in place with a hand-derived gradient. Each
+# direction is one operator.
 
 
 def _forward(drive: Tensor, first: Tensor, starts: Tensor, real: Tensor, imag: Tensor) -> Tensor:
+    if usable(drive):
+        return native.forward(drive, first, starts, real, imag)
     states, state = torch.empty_like(drive), first
     for t in range(drive.shape[0]):
         (state,) = clear(starts[t], state)
@@ -142,6 +147,8 @@ def lru_backward_operator(
     d_states: Tensor, first: Tensor, starts: Tensor, real: Tensor, imag: Tensor, states: Tensor
 ) -> list[Tensor]:
     """Gradients of drive, first, real and imag."""
+    if usable(states):
+        return native.backward(d_states, first, starts, real, imag, states)
     d_drive, d_state = torch.empty_like(states), torch.zeros_like(first)
     for t in range(states.shape[0] - 1, -1, -1):
         torch.add(d_states[t], d_state, out=d_drive[t])
