@@ -28,7 +28,7 @@ class AsymmetricCritic(nn.Module):
         self.encoder = PartsEncoder(spec, CRITIC_INPUTS)
         self.core = core
         self.memory = None if core is None else MemoryStore(*core.memory_shape)
-        self.head = make_critic(spec, hidden_size if core is not None else hidden_size + CRITIC_INPUTS)
+        self.head = make_critic(spec, hidden_size + CRITIC_INPUTS if core is None else core.hidden_size)
 
     def forward(
         self, observations: Observations, hidden_NH: Tensor, td: TensorDictBase, shape: tuple[int, int]

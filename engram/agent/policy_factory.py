@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from torch.nn.parameter import is_lazy
 
+from engram.agent.event_counts import counted_parts
 from engram.agent.observations import describe_observations
 from engram.agent.policies.base import Policy, warn_of_unused
 from engram.agent.settings import POLICIES, PyAgent, YamlAgent
@@ -14,6 +15,8 @@ from engram.env.errors import explained
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
+
+HANDED_ON = {"previous": "previous_inputs", "critic_only": "critic_only", "counts": "event_counts"}  # option: attribute
 
 
 def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
@@ -31,7 +34,7 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
             raise UserError(f"py_agent: {settings.name}: __init__ must call super().__init__(env, **kwargs) first")
     with explained(f"py_agent: {settings.name} failed ({describe_observations(spec)})"):
         _initialize_lazy_layers(policy)
-    for option, handed_on in {"previous": "previous_inputs", "critic_only": "critic_only"}.items():
+    for option, handed_on in HANDED_ON.items():
         if getattr(settings, option) and not getattr(policy, handed_on, None):
             raise UserError(
                 f"py_agent.{option}: {policy_class.__name__} does not hand it on to LSTMWrapper: let __init__ take "
@@ -45,7 +48,7 @@ def with_defaults(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | Yam
 
     Where observations have symbols, policies read the previous action: in a grid world, memory then knows where it
     turned and what it tried. Where they are only symbols, as in games of cards, what matters is what was seen how long
-    ago, and an LRU learns that much sooner than an LSTM.
+    ago, which an LRU learns much sooner than an LSTM, and how often, which is counted.
     """
     if isinstance(settings, PyAgent) and settings.name not in POLICIES:
         return settings
@@ -55,6 +58,8 @@ def with_defaults(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | Yam
         changes["previous"] = ["action"]
     if isinstance(settings, PyAgent) and settings.core is None and spec.only_symbols:
         changes["core"] = "lru"
+    if isinstance(settings, PyAgent) and settings.counts is None and spec.only_symbols and counted_parts(spec):
+        changes["counts"] = True
     return settings.model_copy(update=changes)
 
 

@@ -32,6 +32,7 @@ class PyAgent(Settings):
     previous: Previous = None  # inputs beside the observation; null: the action, where bundled policies see symbols
     critic_only: list[str] | None = None  # parts of the observation that only the critic sees
     critic_memory: bool | None = None  # with critic_only: whether the critic has its own memory
+    counts: bool | None = None  # whether symbols are counted; null: where bundled policies see only symbols
     clip_range: Annotated[float, Field(ge=0)] = 0.0  # 0: weights are not clipped
     analyze_weights_interval: Annotated[int, Field(ge=0)] = 300  # epochs; 0: never
 

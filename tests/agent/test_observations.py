@@ -8,7 +8,7 @@ from gymnasium import spaces
 from support.parity import copy_weights
 from tensordict import TensorDict
 
-from engram.agent.encoders.parts import OneHot, PartsEncoder, SymbolGridEncoder
+from engram.agent.encoders.parts import NormalizedOneHot, PartsEncoder, SymbolGridEncoder
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import pack, unpack
@@ -173,13 +173,13 @@ GRID = Part("map", "symbols", spaces.Box(0, 4, (2, 2, 2), np.uint8), (5, 3))
 
 def test_symbols_are_one_hots_of_every_cell():
     grid = torch.tensor([[[[4, 0], [1, 2]], [[0, 1], [2, 2]]]], dtype=torch.uint8)
-    assert OneHot(GRID)(grid)[0, :8].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert OneHot(GRID)(grid + 50).sum() == 0
-    assert OneHot(GRID, per_cell=True)(grid).shape == (4, 8)
+    assert NormalizedOneHot(GRID)(grid)[0, :8].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert NormalizedOneHot(GRID)(grid + 50).sum() == 0
+    assert NormalizedOneHot(GRID, per_cell=True)(grid).shape == (4, 8)
 
 
 def test_rare_symbols_stand_out():
-    one_hot, common = OneHot(GRID), torch.zeros(100, 2, 2, 2, dtype=torch.uint8)
+    one_hot, common = NormalizedOneHot(GRID), torch.zeros(100, 2, 2, 2, dtype=torch.uint8)
     common[:5, 0, 0, 0] = 3
     seen = one_hot.encode(common).float()
     one_hot.update(torch.tensor(100.0), seen.mean(0), seen.var(0, correction=0))
@@ -199,7 +199,7 @@ def test_small_grids_are_read_as_a_whole_and_large_ones_by_convolutions():
         assert encoder(grid).shape == (4, 32)
         return encoder.reader.readers[0]
 
-    assert isinstance(reader(7), OneHot)
+    assert isinstance(reader(7), NormalizedOneHot)
     assert isinstance(reader(25), SymbolGridEncoder)
 
 

@@ -72,30 +72,45 @@ class ImageEncoder(nn.Module):
         return self.linear(x.flatten(1)).relu()
 
 
-class OneHot(ObservationNormalizer):
-    """Symbols [N, *shape] to one-hots [N, cells * entries], or with `per_cell` [N * cells, entries], normalised.
+class OneHot(nn.Module):
+    """Symbols [N, *shape] to one-hots [N, cells * entries], or with `per_cell` [N * cells, entries].
 
-    Rare symbols stand out: one object among many cells of wall would otherwise be a small part of the input. Before any
-    update one-hots are 0 and 1. A value out of range sets no entry.
+    A value out of range sets no entry.
     """
 
     channel: Tensor
     symbol: Tensor
 
     def __init__(self, part: Part, per_cell: bool = False) -> None:
+        super().__init__()
         self.scalar, self.per_cell = not part.shape, per_cell
         self.entries = sum(part.symbols)
-        cells = 1 if per_cell else math.prod(part.shape[:-1])
-        super().__init__(cells * self.entries, part.name)
+        self.size = self.entries * (1 if per_cell else math.prod(part.shape[:-1]))
         channels = [channel for channel, number in enumerate(part.symbols) for _ in range(number)]
         symbols = [symbol for number in part.symbols for symbol in range(number)]
         self.register_buffer("channel", torch.tensor(channels), persistent=False)
         self.register_buffer("symbol", torch.tensor(symbols, dtype=torch_dtype(part.dtype)), persistent=False)
 
-    def encode(self, part_N: Tensor) -> Tensor:
+    def forward(self, part_N: Tensor) -> Tensor:
         symbols = part_N.unsqueeze(-1) if self.scalar else part_N
         one_hot = symbols.index_select(-1, self.channel) == self.symbol
         return one_hot.flatten(0, -2) if self.per_cell else one_hot.flatten(1)
+
+
+class NormalizedOneHot(ObservationNormalizer):
+    """One-hots, normalised.
+
+    Rare symbols stand out: one object among many cells of wall would otherwise be a small part of the input. Before any
+    update one-hots are 0 and 1.
+    """
+
+    def __init__(self, part: Part, per_cell: bool = False) -> None:
+        one_hot = OneHot(part, per_cell)
+        super().__init__(one_hot.size, part.name)
+        self.one_hot, self.size = one_hot, one_hot.size
+
+    def encode(self, part_N: Tensor) -> Tensor:
+        return self.one_hot(part_N)
 
     def forward(self, symbols: Tensor) -> Tensor:
         scale = self.variance.clamp(min=MIN_VARIANCE).rsqrt()
@@ -107,8 +122,8 @@ class SymbolGridEncoder(nn.Module):
 
     def __init__(self, part: Part, output_size: int = 128) -> None:
         super().__init__()
-        self.one_hot = OneHot(part, per_cell=True)
-        self.cell = initialise(nn.Linear(self.one_hot.entries, CELL_SIZE), "relu")
+        self.one_hot = NormalizedOneHot(part, per_cell=True)
+        self.cell = initialise(nn.Linear(self.one_hot.size, CELL_SIZE), "relu")
         self.size = height, width = part.shape[:2]
         self.convolutions, features = _convolutions((height, width, CELL_SIZE), GRID_CONVOLUTIONS)
         self.linear = initialise(nn.Linear(features, output_size), "relu")
@@ -178,4 +193,4 @@ def _make_reader(part: Part) -> nn.Module:
         return ImageEncoder((height, width, channels), IMAGE_FEATURES)
     if part.kind == "vector":
         return ObservationNormalizer(math.prod(part.shape), part.name)
-    return SymbolGridEncoder(part, IMAGE_FEATURES) if _is_large_grid(part) else OneHot(part)
+    return SymbolGridEncoder(part, IMAGE_FEATURES) if _is_large_grid(part) else NormalizedOneHot(part)

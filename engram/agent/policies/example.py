@@ -29,8 +29,8 @@ class Example(LSTMWrapper):
             self.make_token_layers(spec, input_size)
         else:
             self.encoder = make_encoder(spec, "fast", input_size)
-        self.actor = nn.Linear(hidden_size, self.action_space.logits)
-        self.critic = nn.Linear(hidden_size, 1)
+        self.actor = nn.Linear(self.output_size, self.action_space.logits)
+        self.critic = nn.Linear(self.output_size, 1)
 
     def make_token_layers(self, spec, input_size):
         first, second = conv_shape(spec.window)
@@ -56,7 +56,7 @@ class Example(LSTMWrapper):
         return torch.cat([self.around(box), self.own(box[:, :, height // 2, width // 2])], dim=1)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The core's output [N, hidden_size] to logits [N, actions] and values [N, 1]."""
+        """The core's output [N, output_size] to logits [N, actions] and values [N, 1]."""
         return self.actor(hidden), self.critic(hidden)
 
     def value_layer(self) -> nn.Linear:

@@ -16,7 +16,7 @@ from engram.env.spec import EnvSpec
 class Fast(LSTMWrapper):
     """Convolutions over the token grid and an LSTM, or the encoder for vectors or images.
 
-    Vectors and symbols also reach the logits of discrete actions directly, by a linear layer past the LSTM.
+    Vectors, symbols and counts of symbols also reach the logits of discrete actions directly, by linear layers.
 
     >>> import gymnasium
     >>> policy = Fast(gymnasium.make_vec("CartPole-v1"), hidden_size=64)
@@ -30,12 +30,14 @@ class Fast(LSTMWrapper):
     ) -> None:
         super().__init__(env, None, input_size, hidden_size, num_layers or EnvSpec.of(env).default_layers, **kwargs)
         self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
-        self.actor = make_actor(self.env_spec, self.action_space, hidden_size)
-        self.critic = make_critic(self.env_spec, hidden_size)
-        self.shortcut = None
+        self.actor = make_actor(self.env_spec, self.action_space, self.output_size)
+        self.critic = make_critic(self.env_spec, self.output_size)
+        self.shortcut = self.count_shortcut = None
         discrete = not isinstance(self.action_space, GaussianActions)
         if discrete and isinstance(self.encoder, ReadingEncoder):
             self.shortcut = Shortcut(self.encoder.read_size, self.action_space.logits)
+        if discrete and self.event_counts is not None:
+            self.count_shortcut = Shortcut(self.event_counts.size, self.action_space.logits)
 
     def encode_observations(self, observations: Observations) -> Tensor | tuple[Tensor, Tensor]:
         if self.shortcut is None:
@@ -44,7 +46,10 @@ class Fast(LSTMWrapper):
         return self.encoder.encode(read), self.shortcut(read)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor(hidden), self.critic(hidden)
+        logits = self.actor(hidden)
+        if self.count_shortcut is not None:
+            logits = logits + self.count_shortcut(hidden[:, self.hidden_size :])
+        return logits, self.critic(hidden)
 
     def value_layer(self) -> nn.Linear:
         return self.critic.value

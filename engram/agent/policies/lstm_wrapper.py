@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
+from engram.agent.event_counts import EventCounts
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, check_direct, check_features, check_pair, warn_of_unused
 from engram.agent.previous_step import PreviousStep, split_previous
@@ -60,11 +62,13 @@ class LSTMWrapper(Policy):
         previous: Sequence[str] | None = None,
         critic_only: Sequence[str] = (),
         critic_memory: bool = False,
+        counts: bool = False,
         **kwargs: Any,
     ) -> None:
         """`previous`: inputs beside the observation, "action" and "reward"; None: the action, if it is a part of the
         observation. `critic_only`: parts of the observation that only the critic sees; with `critic_memory` it has
-        a core of its own. `encode_observations` gets `self.actor_spec`: the observation without those parts."""
+        a core of its own. `encode_observations` gets `self.actor_spec`: the observation without those parts. `counts`:
+        how often each symbol has occurred in the episode is appended to the core's outputs."""
         super().__init__(env, clip_range, analyze_weights_interval)
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -74,10 +78,12 @@ class LSTMWrapper(Policy):
         self.actor_spec = without_parts(actor_spec(spec, critic_only), self._unread)
         inputs = input_size + (self.previous.size if self.previous else 0)
         self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
+        self.event_counts = EventCounts(self.actor_spec) if counts else None
+        self.output_size = hidden_size + (self.event_counts.size if self.event_counts else 0)
         self.asymmetric_critic = None
         if critic_only:
             own = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
-            self.asymmetric_critic = AsymmetricCritic(without_parts(spec, self._unread), hidden_size, own)
+            self.asymmetric_critic = AsymmetricCritic(without_parts(spec, self._unread), self.output_size, own)
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
@@ -89,7 +95,7 @@ class LSTMWrapper(Policy):
         return self._method_of_policy("encode_observations")(observations)
 
     def decode_actions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The core's outputs [N, hidden_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
+        """The core's outputs [N, output_size] to logits [N, action_space.logits] and values [N] or [N, 1]."""
         return self._method_of_policy("decode_actions")(hidden)
 
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
@@ -104,6 +110,8 @@ class LSTMWrapper(Policy):
         if self.previous is not None:
             features = self.previous.append_to(features, td, rows, steps)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
+        if self.event_counts is not None:
+            hidden = torch.cat([hidden, self.event_counts(actor_observations, td, rows, steps)], -1)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
         if direct is not None:
             check_direct(type(self).__name__, direct, logits)
@@ -118,11 +126,14 @@ class LSTMWrapper(Policy):
 
     def stores(self) -> Mapping[str, MemoryStore]:
         critic = None if self.asymmetric_critic is None else self.asymmetric_critic.memory
-        return {"lstm": self.memory} if critic is None else {"lstm": self.memory, "critic": critic}
+        counts = None if self.event_counts is None else self.event_counts.memory
+        stores = {"lstm": self.memory, "critic": critic, "counts": counts}
+        return {name: store for name, store in stores.items() if store is not None}
 
     def get_memory(self) -> Memory:
-        """Copies of h [L, H] and c [L, H], each by environment id; a critic's own memory is one more layer."""
-        (h, c), *others = (split_memory(store, self.core.hidden_size) for store in self.stores().values())
+        """Copies of h [L, H] and c [L, H], each by environment id. A critic's own memory and counts are more layers."""
+        width = self.core.memory_shape[1]
+        (h, c), *others = (split_memory(store, self.core.hidden_size, width) for store in self.stores().values())
         for more_h, more_c in others:
             h = {row: torch.cat([value, more_h[row]]) for row, value in h.items()}
             c = {row: torch.cat([value, more_c[row]]) for row, value in c.items()}
@@ -131,8 +142,10 @@ class LSTMWrapper(Policy):
     def set_memory(self, memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
         rows, first = join_memory(memory), 0
         for store in self.stores().values():
-            layers = store.memory_NLS.shape[1]
-            store.load({row: value[first : first + layers] for row, value in rows.items()})
+            shape = store.memory_NLS.shape[1:]
+            layers = as_layers(store.memory_NLS[:0], self.core.memory_shape[1]).shape[1]
+            own = {row: value[first : first + layers].flatten() for row, value in rows.items()}
+            store.load({row: value[: shape.numel()].view(shape) for row, value in own.items()})
             first += layers
 
     def value_output(self) -> nn.Linear | None:
@@ -218,10 +231,19 @@ class TorchStyleCore:
         return getattr(self._core, name)
 
 
-def split_memory(store: MemoryStore, hidden_size: int) -> Memory:
-    """The content of a store as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...]."""
+def as_layers(memory_NLS: Tensor, width: int) -> Tensor:
+    """Memory of any shape per row as layers of `width` floats, the last one padded with zeros."""
+    flat = memory_NLS.flatten(1)
+    return F.pad(flat, (0, -flat.shape[1] % width)).unflatten(1, (-1, width))
+
+
+def split_memory(store: MemoryStore, hidden_size: int, width: int | None = None) -> Memory:
+    """The content of a store as the pair (h, c), each a dict from environment id to a copy of that row's [L, ...].
+
+    `width`: of h and c together, if not the store's own.
+    """
     ids = store.known_ids()
-    rows = store.memory_NLS.detach()[ids].clone()
+    rows = as_layers(store.memory_NLS.detach()[ids].clone(), width or store.memory_NLS.shape[2])
     h, c = rows[..., :hidden_size], rows[..., hidden_size:]
     return dict(zip(ids, h, strict=True)), dict(zip(ids, c, strict=True))
 

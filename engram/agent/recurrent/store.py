@@ -2,14 +2,13 @@
 
 # N rows of the store (features and outputs: N = B * T), B rows of a call, T steps, L layers, S floats per layer
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.observations import first_tensor
-from engram.agent.recurrent.core import Core
 from engram.settings import UserError
 from engram.tracing import is_exported, is_traced
 
@@ -109,9 +108,15 @@ class MemoryStore(nn.Module):
 
 
 def run_with_memory(
-    core: Core, store: MemoryStore, name: str, features_NI: Tensor, td: TensorDictBase, rows: int, steps: int
+    core: Callable[..., tuple[Tensor, Tensor]],
+    store: MemoryStore,
+    name: str,
+    features_NI: Tensor,
+    td: TensorDictBase,
+    rows: int,
+    steps: int,
 ) -> Tensor:
-    """Features [N, I] through the core with the memory of the td's rows; outputs [N, H]."""
+    """Features [N, I] through a core, or another function with its call, and the memory of the td's rows: [N, H]."""
     inputs_TBI = features_NI.view(rows, steps, -1).transpose(0, 1)
     starts_TB = episode_starts(td, rows, steps)
     memory_BLS, ids = read_memory(store, name, td, rows, steps)
