@@ -32,6 +32,8 @@ class Fast(LSTMWrapper):
         self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
         self.actor = make_actor(self.env_spec, self.action_space, self.output_size)
         self.critic = make_critic(self.env_spec, self.output_size)
+        for head in (self.actor, self.critic):  # counts matter as soon as they prove useful, and do not disturb before
+            nn.init.zeros_(head.hidden.weight.detach()[:, hidden_size:])
         self.shortcut = self.count_shortcut = None
         discrete = not isinstance(self.action_space, GaussianActions)
         if discrete and isinstance(self.encoder, ReadingEncoder):
