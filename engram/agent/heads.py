@@ -134,6 +134,12 @@ class Shortcut(nn.Linear):
         return super().forward(read_NI) * self.scale
 
 
+@torch.no_grad()
+def ignore_at_first(layer: nn.Linear, first: int) -> None:
+    """Inputs from number `first` on do not matter before training: they disturb nothing until they prove useful."""
+    layer.weight[:, first:] = 0
+
+
 class GaussianOutput(nn.Module):
     """Features [N, I] to means and log standard deviations [N, 2 * dimensions], the latter a free parameter."""
 

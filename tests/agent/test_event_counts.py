@@ -95,6 +95,21 @@ def test_bundled_policies_count_where_observations_are_only_symbols():
         policy(numbers, counts=True)
 
 
+@torch.no_grad()
+def test_counts_do_not_change_an_untrained_policy_but_a_trained_one():
+    policy = Fast(board(), input_size=8, hidden_size=16, num_layers=1, counts=True)
+    hidden = torch.randn(3, policy.output_size)
+    other = torch.cat([hidden[:, :16], torch.randn(3, 12)], 1)
+    assert all(
+        torch.equal(a, b) for a, b in zip(policy.decode_actions(hidden), policy.decode_actions(other), strict=True)
+    )
+    for parameter in policy.parameters():
+        parameter.normal_()
+    (logits, value), (other_logits, other_value) = policy.decode_actions(hidden), policy.decode_actions(other)
+    assert (logits != other_logits).all()
+    assert (value != other_value).all()
+
+
 def test_a_policy_that_does_not_hand_counts_on_is_told_so(tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\nfrom engram import LSTMWrapper\n"

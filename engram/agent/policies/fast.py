@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from engram.agent.actions import GaussianActions
 from engram.agent.encoders import make_encoder
 from engram.agent.encoders.parts import ReadingEncoder
-from engram.agent.heads import Shortcut, make_actor, make_critic
+from engram.agent.heads import Shortcut, ignore_at_first, make_actor, make_critic
 from engram.agent.observations import Observations
 from engram.agent.policies.lstm_wrapper import LSTMWrapper
 from engram.env.spec import EnvSpec
@@ -24,6 +24,7 @@ class Fast(LSTMWrapper):
 
     encoder_kind = "fast"  # of tokens; other observations have their own encoders
     encoder: Any  # a ReadingEncoder where there is a shortcut
+    actor: Any  # a BilinearActor, LinearActor or GaussianActor
 
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int | None = None, **kwargs: Any
@@ -32,14 +33,15 @@ class Fast(LSTMWrapper):
         self.encoder = make_encoder(self.actor_spec, self.encoder_kind, input_size)
         self.actor = make_actor(self.env_spec, self.action_space, self.output_size)
         self.critic = make_critic(self.env_spec, self.output_size)
-        for head in (self.actor, self.critic):  # counts matter as soon as they prove useful, and do not disturb before
-            nn.init.zeros_(head.hidden.weight.detach()[:, hidden_size:])
         self.shortcut = self.count_shortcut = None
         discrete = not isinstance(self.action_space, GaussianActions)
         if discrete and isinstance(self.encoder, ReadingEncoder):
             self.shortcut = Shortcut(self.encoder.read_size, self.action_space.logits)
-        if discrete and self.event_counts is not None:
-            self.count_shortcut = Shortcut(self.event_counts.size, self.action_space.logits)
+        if self.event_counts is not None:
+            for head in (self.actor, self.critic):
+                ignore_at_first(head.hidden, hidden_size)
+            if discrete:
+                self.count_shortcut = Shortcut(self.event_counts.size, self.action_space.logits)
 
     def encode_observations(self, observations: Observations) -> Tensor | tuple[Tensor, Tensor]:
         if self.shortcut is None:
