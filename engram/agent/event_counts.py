@@ -20,7 +20,7 @@ from engram.env.parts import PREVIOUS_ACTION, Part
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-MAX_EVENTS = 256
+MAX_EVENTS = 512
 SCALE = 4.0  # whether a rare event has occurred then weighs about as much as a normalised observation
 
 

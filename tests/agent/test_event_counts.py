@@ -86,11 +86,11 @@ def test_bundled_policies_count_where_observations_are_only_symbols():
     assert policy(board(), name="example").output_size == 16 + 12
     assert policy(board(), counts=False).event_counts is None
     assert policy(numbers).event_counts is None
-    too_many = board(cells=129)
+    too_many = board(cells=257)
     assert counted_parts(too_many) == []
     assert policy(too_many).event_counts is None
     with pytest.raises(
-        UserError, match=r"py_agent.counts: numbers has no symbols outside of grids, or .* more than 256"
+        UserError, match=r"py_agent.counts: numbers has no symbols outside of grids, or .* more than 512"
     ):
         policy(numbers, counts=True)
 
