@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engram.agent.settings import POLICIES
 from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import run_around, stored_path
+from engram.config.evaluation import enclosing_run, stored_path
 from engram.config.groups import choices
 from engram.config.load import load_run
 from engram.settings import UserError
@@ -92,7 +92,7 @@ def _verify_run(target: str, trust: bool) -> None:
     """If the target is a run, refuse untrusted code and bad checkpoints before torch is imported."""
     names_policy = not target or target in {*POLICIES, *choices("agent"), "all"}
     path = None if names_policy else stored_path(target)
-    run = None if path is None else run_around(path)
+    run = None if path is None else enclosing_run(path)
     if path is not None and run is not None:
         load_run(run, trust, unused=("env", "trainer"))
         find_checkpoint(path, "audit", verify_checkpoint)
