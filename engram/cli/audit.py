@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engram.agent.settings import POLICIES
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import enclosing_run, stored_path
 from engram.config.groups import choices
 from engram.config.load import load_run
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help="how the policy is played: td, module, pufferlib, cleanrl or sb3 (default: recognised by its methods)",
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options, rest = parser.parse_settings(argv)
     if unknown := [word for word in rest if word.startswith("-")]:
         raise UserError(f"engram audit: no option {unknown[0]} (see --help)")

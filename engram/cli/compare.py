@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.display.formatting import interval, number, plural
 from engram.settings import UserError
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     usage = "engram compare RUN RUN … [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram compare", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_trust(parser)
+    add_trust_option(parser)
     options, arguments = parser.parse_settings(argv)
     requests = _requests(arguments, options.trust)
     result = _play(requests)
@@ -110,10 +110,12 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def sentence(pair: dict[str, Any]) -> str:
-    """What a comparison found."""
-    value, p = pair["difference"], pair["p"]
-    better, worse = (pair["second"], pair["first"]) if value["mean"] >= 0 else (pair["first"], pair["second"])
-    sign, size = (1, abs(value["mean"])) if value["mean"] >= 0 else (-1, abs(value["mean"]))
+    """The result of a comparison in words."""
+    value, p, size = pair["difference"], pair["p"], abs(pair["difference"]["mean"])
+    if value["mean"] >= 0:
+        better, worse, sign = pair["second"], pair["first"], 1
+    else:
+        better, worse, sign = pair["first"], pair["second"], -1
     bounds = ""
     if value["low"] is not None:
         bounds = f", 95% interval {interval(*sorted(sign * bound for bound in (value['low'], value['high'])))}"

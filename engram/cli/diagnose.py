@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.cli.run_arguments import named_runs
 from engram.diagnosis.rules import MEMORY_UNUSED
 from engram.settings import UserError
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     usage = "engram diagnose RUN … [runs_dir=runs] [--json] [--trust]"
     parser = ArgumentParser(prog="engram diagnose", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print one JSON object for each run")
-    add_trust(parser)
+    add_trust_option(parser)
     options, arguments = parser.parse_settings(argv)
     directories = named_runs("diagnose", arguments)
     from engram.display.summary import diagnosis_lines

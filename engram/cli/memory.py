@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
+from engram.cli.arguments import ArgumentParser, add_page_options, add_trust_option, page_path
 from engram.config.evaluation import MemorySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import check_writable, file_in_run
@@ -35,9 +35,9 @@ examples:
 def main(argv: Sequence[str]) -> int:
     usage = "engram memory run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--json]"
     parser = ArgumentParser(prog="engram memory", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    add_page(parser, "memory.html in the run's directory")
+    add_page_options(parser, "memory.html in the run's directory")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     request = load_request(overrides, MemorySettings, options.trust)
     if request.run.trainer.memory == "off":

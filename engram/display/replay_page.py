@@ -67,7 +67,7 @@ def replay_page(facts: RunFacts, recording: "Recording", influence: "Influence",
         "alive": recording.alive.astype(np.uint8),
         "starts": recording.starts.astype(np.uint8),
         "memory": _memory(recording, units),
-        "alone": _shares(influence.skipped),
+        "skipped": _shares(influence.skipped),
         "erased": _shares(influence.erased),
         **shown.arrays,
     }
