@@ -13,7 +13,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.analysis.memory_step import MemoryStep, StepInputs, entropy, read_units, write_units
 from engram.env.block import Episodes
-from engram.env.scene import Scene, drawable
+from engram.env.scene import Scene, with_rendering
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import Batch, VectorEnv
@@ -82,7 +82,7 @@ def record(
     player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        VectorEnv(drawable(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
+        VectorEnv(with_rendering(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
     ):
         torch.manual_seed(seed)  # for policies that draw random numbers themselves
         player.agent.bind(env.spec)
