@@ -32,9 +32,8 @@ class Meter:
             register_optimizer_step_pre_hook(self._count_update)
         self._command_start = time.perf_counter()
         # Not the start of this meter: some programs create it before they import their library, others after it.
-        self._program_start = self._command_start - (
-            time.time() - float(os.environ.get("ENGRAM_BENCH_STARTED", time.time()))
-        )
+        now = time.time()
+        self._program_start = self._command_start - (now - float(os.environ.get("ENGRAM_BENCH_STARTED", now)))
         self._phases: dict[str, float] = {}
         self._notes: dict[str, list[float]] = {}
         self._stack: list[str] = []
