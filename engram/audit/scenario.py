@@ -122,7 +122,7 @@ def shuffled_slices(rows: int, steps: Iterable[int], generator: torch.Generator)
 def play(
     adapter: PolicyAdapter, scenario: Scenario, order: BatchOrder | None = None, ids: Sequence[int] | None = None
 ) -> PlayedRollout:
-    """Act through a scenario from the policy's current memory. `ids` are the rows' environment ids, by default 0, 1, …"""
+    """Act through a scenario from the policy's current memory. `ids`: the rows' environment ids, by default 0, 1, …"""
     order = whole_batches(scenario.rows, range(scenario.steps)) if order is None else order
     outputs: dict[int, dict[int, PolicyOutput]] = {step: {} for _, step in order}
     ids = range(scenario.rows) if ids is None else ids

@@ -70,14 +70,15 @@ def _requests(arguments: Sequence[str], trust: bool) -> dict[str, RunRequest[Eva
 
 def _play(requests: dict[str, RunRequest[EvalSettings]]) -> dict[str, Any]:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.runs.compare import compare_pairs
     from engram.training.evaluate import evaluate
 
     evaluations = {}
-    for name, (directory, settings, run) in requests.items():
+    for name, request in requests.items():
+        _, settings, run = request
         print(f"playing {plural(settings.episodes, 'episode')} with {name}", file=sys.stderr)
-        agent, _ = agent_of_run(directory, settings, run)
+        agent, _ = load_requested_agent(request)
         evaluations[name] = evaluate(
             agent,
             run.env,

@@ -60,12 +60,12 @@ def memory_evidence(run: "ReportRun", trust: bool) -> list[str]:
 def measured_horizon(directory: Path, trust: bool) -> list[str]:
     from engram.analysis.influence import memory_horizon
     from engram.analysis.recording import record
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.config.evaluation import MemorySettings, load_request
     from engram.display.memory_page import about_horizon
 
     request = load_request([f"run={directory.resolve()}", "device=cpu"], MemorySettings, trust)
-    agent, _ = agent_of_run(*request)
+    agent, _ = load_requested_agent(request)
     recording = record(agent, request.run.env, episodes=1, num_envs=EPISODES, max_steps=1000, pictures=False)
     horizon = memory_horizon(agent, recording)
     return about_horizon(horizon and horizon.to_json(), request.run.trainer.bptt_horizon)

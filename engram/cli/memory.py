@@ -59,11 +59,12 @@ def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, A
     """Measure, and write the page and its JSON; returns the report and its verdict."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.memory_report import memory_report
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.display.memory_page import MemoryFacts, memory_page, verdict
 
-    directory, settings, run = request
-    agent, progress = agent_of_run(directory, settings, run)
+    _, settings, run = request
+    agent, checkpoint = load_requested_agent(request)
+    progress = checkpoint.state["progress"]
     facts = MemoryFacts(
         run=run.run,
         env=agent.env_spec.name,

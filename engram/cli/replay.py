@@ -68,12 +68,12 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     from engram.analysis.influence import influence
     from engram.analysis.memory_step import unit_names
     from engram.analysis.recording import record
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.display.formatting import plural
     from engram.display.replay_page import RunFacts, replay_page
 
-    directory, settings, run = request
-    agent, progress = agent_of_run(directory, settings, run)
+    _, settings, run = request
+    agent, checkpoint = load_requested_agent(request)
     recording = record(
         agent,
         run.env,
@@ -84,6 +84,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
         memory=run.trainer.memory,
     )
     past = influence(agent, recording)
+    progress = checkpoint.state["progress"]
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
     out.write_text(page, encoding="utf-8")

@@ -90,7 +90,7 @@ def _damage_checkpoint(trial: Trial, disk: Disk, rng: random.Random) -> None:
         return
     if damage == "flip":
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    shorter = {"truncate": content[: len(content) // 2], "empty": b"", "replace": b"[]"}
+    shorter: dict[str, bytes | bytearray] = {"truncate": content[: len(content) // 2], "empty": b"", "replace": b"[]"}
     path.write_bytes(shorter.get(damage, content))
 
 
