@@ -114,12 +114,12 @@ def _runs(options: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
 
 def _kill_workers(trials: Mapping[int, CountedTrial], every: float) -> dict[int, int]:
     """How many workers of each run were killed until all runs had ended."""
-    chance, kills = random.Random(f"kills {list(trials)}"), dict.fromkeys(trials, 0)
+    rng, kills = random.Random(f"kills {list(trials)}"), dict.fromkeys(trials, 0)
     began, minute = time.monotonic(), 0
     while any(trial.code is None for trial in trials.values()):
-        for part, seed in sorted((chance.uniform(0, 0.95), seed) for seed in trials):
+        for part, seed in sorted((rng.uniform(0, 0.95), seed) for seed in trials):
             time.sleep(max(0.0, began + (minute + part) * every - time.monotonic()))
-            kills[seed] += _kill_worker(trials[seed], chance)
+            kills[seed] += _kill_worker(trials[seed], rng)
         minute += 1
         time.sleep(max(0.0, began + minute * every - time.monotonic()))
         epochs = [len(trial.epochs()) for trial in trials.values()]
@@ -135,13 +135,13 @@ def _trial(directory: Path, options: argparse.Namespace, seed: int) -> CountedTr
     return CountedTrial(directory, [*TASK, *words], command)
 
 
-def _kill_worker(trial: Trial, chance: random.Random) -> bool:
+def _kill_worker(trial: Trial, rng: random.Random) -> bool:
     """Whether there was one to kill: before the first epoch and at the end there is none."""
-    workers = trial.workers() if trial.code is None and trial.training() else []
+    workers = trial.workers() if trial.code is None and trial.has_trained() else []
     if not workers:
         return False
     with suppress(psutil.NoSuchProcess):
-        chance.choice(workers).send_signal(signal.SIGKILL)
+        rng.choice(workers).send_signal(signal.SIGKILL)
         return True
     return False
 

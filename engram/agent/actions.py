@@ -62,7 +62,7 @@ def make_actions(spec: EnvSpec) -> ActionSpace:
 
 
 class CategoricalActions:
-    """One categorical variable."""
+    """One categorical distribution."""
 
     noise = 1
 
@@ -90,7 +90,7 @@ class CategoricalActions:
 
 
 class TypeParameterActions(CategoricalActions):
-    """One categorical variable over all (type, parameter) pairs, ordered by type, then parameter."""
+    """One categorical distribution over all (type, parameter) pairs, ordered by type, then parameter."""
 
     def __init__(self, max_params: tuple[int, ...]) -> None:
         pairs = [(kind, parameter) for kind, largest in enumerate(max_params) for parameter in range(largest + 1)]
@@ -122,7 +122,7 @@ class TypeParameterActions(CategoricalActions):
 
 
 class MultiCategoricalActions:
-    """Several independent categorical variables."""
+    """Several independent categorical distributions."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.logits, self.noise = sizes, sum(sizes), len(sizes)
@@ -148,7 +148,7 @@ class MultiCategoricalActions:
 
 
 class GaussianActions:
-    """Independent normal variables. The logits are the means and the log standard deviations."""
+    """Independent normal distributions. The logits are the means and the log standard deviations."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape

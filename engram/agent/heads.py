@@ -10,7 +10,7 @@ from engram.agent.layers import initialise, scale_to_, two_layers
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
-SHORTCUT_INPUTS = 256  # up to so many move logits at the full learning rate; MiniGrid's view has 2352 one-hots
+SHORTCUT_INPUTS = 256  # more inputs are scaled down; MiniGrid's view has 2352 one-hots
 NARROW_HIDDEN_SIZE = 128  # hidden units of heads for vectors and images, which learn faster than wide ones there
 
 
@@ -40,7 +40,7 @@ class ActionEmbedding(nn.Module):
 
 
 class BilinearScores(nn.Module):
-    """tanh(actor · W) · embedding + bias, for features [N, I] and embeddings [A, E]: [N, A].
+    """tanh(features · W) · embedding + bias: features [N, I] and embeddings [A, E] to scores [N, A].
 
     W is applied to the features before the embeddings, so once per row, whatever the number of actions.
     """
@@ -58,7 +58,7 @@ class BilinearScores(nn.Module):
 
 
 class BigBilinearScores(nn.Module):
-    """Like `BilinearScores`, but with several channels, which a small network turns into one score per action."""
+    """`BilinearScores` with several channels, which a small network turns into one score per action."""
 
     def __init__(
         self, input_size: int = 512, embedding_size: int = 16, channels: int = 32, hidden_size: int = 512
@@ -119,7 +119,7 @@ class LinearActor(nn.Module):
 
 
 class Shortcut(nn.Linear):
-    """Numbers and one-hots [N, I] straight to logits [N, A], past the recurrent core. 0 before training.
+    """A linear layer from the observation [N, I] to logits [N, A] that bypasses the recurrent core. Initially 0.
 
     Adam moves every weight by about the learning rate, so a logit moves by the sum over all inputs. Many inputs are
     scaled down, or the first updates would make the policy nearly deterministic.

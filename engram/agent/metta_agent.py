@@ -82,14 +82,14 @@ class MettaAgent(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         """Like `bind`, to an environment that differs from the current one in its features and actions only."""
-        names, largest = tuple(action_names), None if action_max_params is None else tuple(action_max_params)
+        names, max_params = tuple(action_names), None if action_max_params is None else tuple(action_max_params)
         spec = replace(self.env_spec, features=read_features(features), action_names=names)
         if isinstance(spec.single_action_space, spaces.Discrete):
-            count = len(names) if largest is None else sum(n + 1 for n in largest)
+            count = len(names) if max_params is None else sum(largest + 1 for largest in max_params)
             spec = replace(spec, single_action_space=spaces.Discrete(count))
-        elif largest:
-            space = spaces.MultiDiscrete([len(largest), max(largest) + 1])
-            spec = replace(spec, single_action_space=space, action_max_params=largest)
+        elif max_params:
+            space = spaces.MultiDiscrete([len(max_params), max(max_params) + 1])
+            spec = replace(spec, single_action_space=space, action_max_params=max_params)
         self.bind(spec)
         self.to(device)
 

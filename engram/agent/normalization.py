@@ -14,12 +14,12 @@ from engram.env.parts import OBSERVATION
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
-MIN_UNIT = 0.5  # of the largest spread so far: a rare failure at a solved task would be an error of many units
-SAME_RETURNS = 1e-3  # returns count as equal if their spread is a smaller fraction of their mean
+MIN_STD = 0.5  # of the largest std so far, or a rare failure at a solved task would be an error of many stds
+EQUAL_RETURNS = 1e-3  # returns count as equal if their std is a smaller fraction of their mean
 
 
 class ObservationNormalizer(nn.Module):
-    """Observations [N, S] to zero mean and unit variance, clipped. Before any update it only clips."""
+    """Observations [N, S] to zero mean and unit variance, clipped. Before the first update it only clips."""
 
     mean: Tensor
     variance: Tensor
@@ -43,9 +43,9 @@ class ObservationNormalizer(nn.Module):
     def update(self, count: Tensor, mean_S: Tensor, variance_S: Tensor) -> None:
         """Merge the moments of further observations."""
         total = self.count + count
-        share, delta = count / total, mean_S - self.mean
-        self.variance += share * (variance_S - self.variance + (1 - share) * delta.square())
-        self.mean += share * delta
+        weight, delta = count / total, mean_S - self.mean
+        self.variance += weight * (variance_S - self.variance + (1 - weight) * delta.square())
+        self.mean += weight * delta
         self.count.copy_(total.clamp(max=MAX_COUNT))
 
 
@@ -55,7 +55,7 @@ class ValueNormalizer(nn.Module):
     mean: Tensor
     variance: Tensor
     std: Tensor
-    largest_std: Tensor  # of the run so far: returns of a solved task hardly differ
+    largest_std: Tensor  # of the run so far
     updates: Tensor
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class ValueNormalizer(nn.Module):
         self.register_buffer("variance", torch.ones(()))
         self.register_buffer("std", torch.ones(()))
         self.register_buffer("largest_std", torch.zeros(()))
-        self.register_buffer("updates", torch.zeros(()))  # 0 as long as returns have not differed
+        self.register_buffer("updates", torch.zeros(()))  # 0 until returns differ
 
     def forward(self, output: Tensor) -> Tensor:
         return output * self.std.to(output.dtype) + self.mean.to(output.dtype)
@@ -75,32 +75,32 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def begin(self, mean: Tensor, variance: Tensor) -> None:
-        """Take over a rollout's statistics: an untrained critic then predicts the mean return.
+        """Adopt the statistics of a first rollout, so that an untrained critic predicts its mean return.
 
-        Equal returns give no unit, so they do not count as an update: the next rollout begins again.
+        If all its returns are equal, their std is unknown: `updates` stays 0, and the next rollout begins again.
         """
         self.mean.copy_(mean)
         self.variance.copy_(variance)
         self.largest_std.zero_()
-        self._measure()
+        self._update_std()
         self.largest_std.copy_(self.std)
         self.updates.copy_(self.variance.clamp(min=0).sqrt() >= self.std)
 
     @torch.no_grad()
     def update(self, mean: Tensor, variance: Tensor, layer: nn.Linear | None) -> None:
-        """Follow the returns of a rollout. `layer`, the critic's last one, is rescaled so that values stay the same."""
+        """Merge a rollout's statistics. `layer`, the critic's last one, is rescaled so that values do not change."""
         self.updates += 1
         rate = (1 / self.updates).clamp(min=VALUE_RATE)
         old_mean, old_std = self.mean.clone(), self.std.clone()
         self.mean.lerp_(mean, rate)
         self.variance.lerp_(variance, rate).add_(rate * (1 - rate) * (mean - old_mean).square())
-        self._measure()
+        self._update_std()
         self.largest_std.copy_(torch.maximum(self.largest_std, self.std))
         if layer is not None:
             layer.weight *= old_std / self.std
             if layer.bias is not None:
                 layer.bias.copy_((old_std * layer.bias + old_mean - self.mean) / self.std)
 
-    def _measure(self) -> None:
-        least = torch.maximum((SAME_RETURNS * self.mean.abs()).clamp(min=1e-4), MIN_UNIT * self.largest_std)
-        self.std.copy_(torch.maximum(self.variance.clamp(min=0).sqrt(), least))
+    def _update_std(self) -> None:
+        minimum = torch.maximum((EQUAL_RETURNS * self.mean.abs()).clamp(min=1e-4), MIN_STD * self.largest_std)
+        self.std.copy_(torch.maximum(self.variance.clamp(min=0).sqrt(), minimum))

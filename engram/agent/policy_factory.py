@@ -16,7 +16,7 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-HANDED_ON = {"previous": "previous_inputs", "critic_only": "critic_only", "counts": "event_counts"}  # option: attribute
+PASSED_ON = {"previous": "previous_inputs", "critic_only": "critic_only", "counts": "event_counts"}  # option: attribute
 
 
 def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
@@ -34,21 +34,21 @@ def make_policy(spec: EnvSpec, settings: PyAgent | YamlAgent) -> Policy:
             raise UserError(f"py_agent: {settings.name}: __init__ must call super().__init__(env, **kwargs) first")
     with explained(f"py_agent: {settings.name} failed ({describe_observations(spec)})"):
         _initialize_lazy_layers(policy)
-    for option, handed_on in HANDED_ON.items():
-        if getattr(settings, option) and not getattr(policy, handed_on, None):
+    for option, attribute in PASSED_ON.items():
+        if getattr(settings, option) and not getattr(policy, attribute, None):
             raise UserError(
-                f"py_agent.{option}: {policy_class.__name__} does not hand it on to LSTMWrapper: let __init__ take "
-                "**kwargs and give them to super().__init__"
+                f"py_agent.{option}: {policy_class.__name__} does not pass it to LSTMWrapper: let __init__ take "
+                "**kwargs and pass them to super().__init__"
             )
     return policy
 
 
 def with_defaults(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | YamlAgent:
-    """Settings of YAML and bundled policies by the kind of observations, where they say nothing themselves.
+    """The settings of a YAML or bundled policy, with defaults that depend on the kind of observations.
 
-    Where observations have symbols, policies read the previous action: in a grid world, memory then knows where it
-    turned and what it tried. Where they are only symbols, as in games of cards, what matters is what was seen how long
-    ago, which an LRU learns much sooner than an LSTM, and how often, which is counted.
+    If observations have symbols, policies read the previous action: in a grid world, memory then knows where the agent
+    turned and what it tried. If they are only symbols, as in card games, the core is an LRU, which learns much sooner
+    than an LSTM how long ago something was seen, and policies count how often.
     """
     if isinstance(settings, PyAgent) and settings.name not in POLICIES:
         return settings

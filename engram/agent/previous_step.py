@@ -46,7 +46,7 @@ class PreviousStep:
             if value is None:
                 raise UserError(
                     f"the policy reads the previous {name}: give the td the field {PREVIOUS[name]!r}, "
-                    f"[{', '.join(map(str, td.batch_size))}] or more; it does not matter where an episode starts"
+                    f"[{', '.join(map(str, td.batch_size))}] or more; its values at episode starts are ignored"
                 )
             flat = value.flatten(0, td.batch_dims - 1)
             inputs.append(self.actions.encode(flat) if name == "action" else _compressed(flat).unsqueeze(-1))
@@ -64,5 +64,5 @@ def split_previous(names: Sequence[str] | None, spec: EnvSpec) -> tuple[list[str
 
 
 def _compressed(rewards_N: Tensor) -> Tensor:
-    """About the reward itself below 1, its logarithm above: large rewards do not drown the other inputs."""
+    """sign(r) log(1 + |r|), so that large rewards do not drown the other inputs."""
     return rewards_N.sign() * rewards_N.abs().log1p()

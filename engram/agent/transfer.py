@@ -43,7 +43,7 @@ def _compare_observations(policy: EnvSpec, environment: EnvSpec) -> list[str]:
         return [f"the policy reads {expected}s, the environment gives {got}s"]
     if policy.observation_kind == "parts":
         return _compare_parts(policy, environment)
-    if policy.observation_kind == "tokens":  # their number may differ
+    if policy.observation_kind == "tokens":  # the number of tokens may differ
         expected, got = (format_sizes(spec.window) for spec in (policy, environment))
     else:
         expected, got = (_describe_part(spec.all_parts[0]) for spec in (policy, environment))
@@ -86,7 +86,7 @@ def _compare_names(policy: tuple[str, ...], environment: tuple[str, ...]) -> lis
     if not problems and policy != environment:
         pairs = enumerate(zip(policy, environment, strict=False))
         index, (ours, theirs) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        problems.append(f"action {index} is {ours} to the policy and {theirs} to the environment")
+        problems.append(f"action {index} is {ours} for the policy and {theirs} for the environment")
     return problems
 
 

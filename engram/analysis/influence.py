@@ -4,7 +4,7 @@
 recorded. `memory_horizon` erases memory and measures how the actions differ k steps later.
 """
 
-# T steps, R rows (agents), G groups of steps in the longest episode, B or M branches, K lags, U numbers of memory a row
+# T steps, R rows (agents), G groups of steps in the longest episode, B or M branches, K lags, U memory units per row
 
 import math
 from typing import Any, NamedTuple
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.memory_step import MemoryStep, difference
+from engram.analysis.memory_step import MemoryStep, total_variation
 from engram.analysis.recording import Recording
 from engram.training.estimate import Estimate, estimate
 
 SKIPPING_BUDGET = 800_000  # steps of the policy, over all branches
-SKIPPED, ERASED = 0, 1  # the kinds of branches
+SKIPPED, ERASED = 0, 1  # kinds of branches: one group of steps unseen, or the whole episode up to its end
 
 HORIZON_BRANCHES = 512
 HORIZON_BUDGET = 200_000  # steps of the policy, over all branches
 MAX_ALL_LAGS = 16
 MAX_LAGS = 32
-MIN_STEPS_PER_LAG = 20  # that a lag is measured at
-STRONG_QUANTILE = 0.9  # the quantile of the actions that depend on memory most
+MIN_SAMPLES_PER_LAG = 20
+STRONG_QUANTILE = 0.9
 
 
 class Influence(NamedTuple):
@@ -37,15 +37,15 @@ class Influence(NamedTuple):
 
     skipped: np.ndarray  # [T, R, G]: without the steps of this group
     erased: np.ndarray  # [T, R, G]: without any step of the episode up to the end of this group
-    group: int  # steps per group; 1 unless that were too many branches
+    group: int  # steps per group; 1 unless that would exceed the budget
 
 
 class _Branches(NamedTuple):
-    """Runs of the agent with different pasts, side by side."""
+    """Replays of the rest of an episode, each with a different memory."""
 
     rows: Tensor  # [B] the agent
-    groups: Tensor  # [B] the group that was skipped
-    kinds: Tensor  # [B]
+    groups: Tensor  # [B] the last group that was skipped
+    kinds: Tensor  # [B] SKIPPED or ERASED
     memory: Tensor  # [B, U]
 
     def select(self, mask: Tensor) -> "_Branches":
@@ -56,7 +56,7 @@ class _Branches(NamedTuple):
 
 
 def influence(agent: MettaAgent, recording: Recording, budget: int = SKIPPING_BUDGET) -> Influence:
-    """Skip every step of every episode in turn, or groups of steps if single ones would exceed the budget."""
+    """Skip every step of every episode in turn, or groups of steps if single steps would exceed the budget."""
     step_TR = episode_step(recording)
     group = group_size(step_TR, budget)
     groups = int(step_TR.max()) // group + 1
@@ -72,8 +72,8 @@ def influence(agent: MettaAgent, recording: Recording, budget: int = SKIPPING_BU
         if len(active.rows):
             no_starts = torch.zeros_like(active.rows, dtype=torch.bool)
             after = step(recording.inputs(t, active.rows.numpy()), active.memory, no_starts)
-            changed = difference(step.action_space, after.distributions, expected[t, active.rows])
-            changes[active.kinds, t, active.rows, active.groups] = changed
+            change = total_variation(step.action_space, after.distributions, expected[t, active.rows])
+            changes[active.kinds, t, active.rows, active.groups] = change
             branches = branches.select(~alive[t][branches.rows]).append(active._replace(memory=after.memory))
         branches = branches.append(_new_branches(t, step_TR, group, memory, alive[t]))
     return Influence(changes[SKIPPED].numpy(), changes[ERASED].numpy(), group)
@@ -91,21 +91,21 @@ def episode_step(recording: Recording) -> Tensor:
 
 def group_size(episode_step_TR: Tensor, budget: int) -> int:
     """Steps per group, so that all branches together take at most about `budget` steps of the policy."""
-    # At its n-th step, an episode has n branches of either kind.
+    # At its n-th step, an episode has n branches of each kind.
     return max(1, math.ceil(2 * int(episode_step_TR.sum()) / budget))
 
 
 def _new_branches(t: int, episode_step_TR: Tensor, group: int, memory_TRU: Tensor, alive_R: Tensor) -> _Branches:
-    """Branches for the groups that end with step t: memory from before the group, and no memory."""
+    """Two branches for each group that ends with step t: with the memory before the group, and with empty memory."""
     step_R = episode_step_TR[t]
     rows = torch.nonzero(((step_R + 1) % group == 0) & alive_R).flatten()
     groups = step_R[rows] // group
-    before = torch.zeros(len(rows), memory_TRU.shape[-1])
-    later = groups > 0  # before the first group, memory is empty
-    before[later] = memory_TRU[t - group, rows[later]]
-    kinds = torch.full_like(rows, SKIPPED)
-    skipped = _Branches(rows, groups, kinds, before)
-    return skipped.append(_Branches(rows, groups, torch.full_like(rows, ERASED), torch.zeros_like(before)))
+    empty = torch.zeros(len(rows), memory_TRU.shape[-1])
+    before = empty.clone()
+    has_past = groups > 0  # memory is empty before the first group
+    before[has_past] = memory_TRU[t - group, rows[has_past]]
+    skipped = _Branches(rows, groups, torch.full_like(rows, SKIPPED), before)
+    return skipped.append(_Branches(rows, groups, torch.full_like(rows, ERASED), empty))
 
 
 class Horizon(NamedTuple):
@@ -113,7 +113,7 @@ class Horizon(NamedTuple):
 
     lags: list[int]  # k: the agent has seen only the last k observations, the current one included
     change: list[Estimate]  # the mean over steps; its interval is over episodes
-    strong: list[float]  # the 90% quantile over steps
+    strong: list[float]  # the 90% quantile over steps: of those that depend on memory most
     largest: float
 
     def to_json(self) -> dict[str, Any]:
@@ -134,14 +134,14 @@ def memory_horizon(agent: MettaAgent, recording: Recording) -> Horizon | None:
     longest = int(step_TR.max())
     count = min(len(steps_M), HORIZON_BRANCHES, max(1, HORIZON_BUDGET // longest))
     chosen = np.sort(np.random.default_rng(0).permutation(len(steps_M))[:count])
-    changes_KM = _follow(agent, recording, steps_M[chosen], rows_M[chosen], longest)
+    changes_KM = _changes_by_lag(agent, recording, steps_M[chosen], rows_M[chosen], longest)
     episodes = episode_ids(recording)[steps_M[chosen], rows_M[chosen]]
     lags, change, strong = [], [], []
     for lag in _lags(longest):
         found = changes_KM[lag - 1]
         known = ~np.isnan(found)
         mean = estimate(group_means(found[known], episodes[known]))
-        if mean is not None and (lag == 1 or known.sum() >= MIN_STEPS_PER_LAG):
+        if mean is not None and (lag == 1 or known.sum() >= MIN_SAMPLES_PER_LAG):
             lags.append(lag)
             change.append(mean)
             strong.append(float(np.quantile(found[known], STRONG_QUANTILE)))
@@ -160,8 +160,10 @@ def group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.bincount(index, values) / np.bincount(index) if len(values) else values
 
 
-def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np.ndarray, longest: int) -> np.ndarray:
-    """The changes [K, M] of branches that begin with empty memory at these steps; NaN after their episode's end."""
+def _changes_by_lag(
+    agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np.ndarray, longest: int
+) -> np.ndarray:
+    """The changes [K, M] in branches that begin with empty memory at these steps; NaN after their episode's end."""
     step = MemoryStep(agent)
     changes = np.full((longest, len(steps)), np.nan, np.float32)
     memory = torch.zeros(len(steps), step.units)
@@ -178,7 +180,7 @@ def _follow(agent: MettaAgent, recording: Recording, steps: np.ndarray, rows: np
         after = step(recording.inputs(now, rows[active]), memory[active], torch.zeros(len(active), dtype=torch.bool))
         memory[active] = after.memory
         expected = torch.from_numpy(recording.distributions[now, rows[active]])
-        changes[lag, active] = difference(step.action_space, after.distributions, expected)
+        changes[lag, active] = total_variation(step.action_space, after.distributions, expected)
     return changes
 
 

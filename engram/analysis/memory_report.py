@@ -1,6 +1,6 @@
 """What an agent remembers and for how long: measured over many episodes, as plain data."""
 
-# T steps, R rows, N agent-episodes, F features, U numbers of memory per row
+# T steps, R rows, N agent-episodes, F features, U memory units per row
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from engram.analysis.probe import (
     AgentEpisodes,
     ProbeScore,
     agent_episodes,
-    explained,
+    explained_variance,
     facts,
     observation_features,
     scores,
@@ -26,10 +26,10 @@ from engram.env.settings import EnvSettings
 from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
 
-MAX_ROWS = 256  # that play at the same time
+MAX_ROWS = 256  # played at the same time
 MAX_ROW_STEPS = 100_000  # recorded; longer episodes are cut
 MAX_PROBED_STEPS = 48  # of an episode
-MIN_EPISODES = 20  # that reach a step at which facts are probed
+MIN_EPISODES = 20  # probed steps are reached by at least as many episodes
 MAX_PAST_SAMPLES = 600
 MIN_PAST_SAMPLES = 40
 MAX_PAST_FEATURES = 32
@@ -54,13 +54,13 @@ class PastScore(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    episodes: int  # of which `returns` are means
+    episodes: int  # the number that `returns` average over
     length: float  # their mean number of steps
     returns: dict[str, Estimate | None]  # "normal" and each intervention
     swap_step: int
     horizon: Horizon | None
-    steps: list[int]  # of an episode, at which facts are probed
-    samples: list[int]  # agent-episodes at each of them
+    steps: list[int]  # the steps of an episode at which facts are probed
+    samples: list[int]  # the agent-episodes that reach each of them
     facts: list[FactScores]
     past: list[PastScore]
     notes: list[str]
@@ -106,13 +106,13 @@ def memory_report(
         )
 
     normal = play()
-    found = agent_episodes(normal, normal.starts)
-    recorded = found.stops - found.starts
-    # Environments play on until the last one has ended: what the end of the recording cuts off has no length.
-    lengths = normal.episodes.lengths[_counted(normal, per_env)] if len(normal.episodes) else recorded
+    found = agent_episodes(normal)
+    recorded_lengths = found.stops - found.starts
+    # Environments play until the last one has ended, and the end of the recording cuts off their last episodes.
+    lengths = normal.episodes.lengths[_is_counted(normal, per_env)] if len(normal.episodes) else recorded_lengths
     swap_step = max(1, int(np.median(lengths)) // 2)
     changes = interventions(normal, swap_step)
-    steps = _probed_steps(recorded)
+    steps = _probed_steps(recorded_lengths)
     samples, fact_scores = _facts_by_step(normal, found, steps)
     return MemoryReport(
         episodes=num_envs * per_env if normal.complete else len(normal.episodes) // agents,
@@ -132,7 +132,7 @@ def memory_report(
 
 
 def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], MemoryChange]]:
-    """Changes of memory before each step, by name; the values are functions that make them."""
+    """By name, a function that makes the change of memory before each step: a new one for each recording."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
     swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
@@ -172,13 +172,13 @@ class Swapped:
 def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:
     """The mean return over the first episodes of each environment; agents are averaged within an episode."""
     ended, number = recording.episodes, _number_in_row(recording)
-    used = _counted(recording, episodes_per_env)
+    counted = _is_counted(recording, episodes_per_env)
     episode = (ended.rows // agents) * episodes_per_env + number
-    return estimate(group_means(ended.returns[used], episode[used]))
+    return estimate(group_means(ended.returns[counted], episode[counted]))
 
 
-def _counted(recording: Recording, episodes_per_env: int) -> np.ndarray:
-    """Which of the finished episodes count: the first ones of each row, so that short episodes are not favoured."""
+def _is_counted(recording: Recording, episodes_per_env: int) -> np.ndarray:
+    """Which finished episodes count: the first ones of each row, so that short episodes are not favoured."""
     return _number_in_row(recording) < episodes_per_env
 
 
@@ -193,7 +193,7 @@ def _number_in_row(recording: Recording) -> np.ndarray:
 
 
 def _probed_steps(lengths: np.ndarray) -> list[int]:
-    """At most MAX_PROBED_STEPS steps, evenly spaced, that MIN_EPISODES episodes reach (or all, if there are fewer)."""
+    """At most MAX_PROBED_STEPS evenly spaced steps, all reached by MIN_EPISODES episodes (or by all, if fewer)."""
     last = int(np.sort(lengths)[-min(len(lengths), MIN_EPISODES)]) - 1
     return np.unique(np.linspace(0, last, MAX_PROBED_STEPS).round().astype(int)).tolist()
 
@@ -203,7 +203,7 @@ def _facts_by_step(
 ) -> tuple[list[int], list[FactScores]]:
     known = facts(recording, episodes)
     agents = recording.spec.agents
-    groups = (episodes.rows // agents) * recording.steps + episodes.starts  # agents of one world belong together
+    groups = (episodes.rows // agents) * recording.steps + episodes.starts  # agents of one environment are one group
     samples, by_step = [], []
     for step in steps:
         running = np.flatnonzero(episodes.stops - episodes.starts > step)
@@ -220,7 +220,7 @@ def _facts_by_step(
 
 
 def _past(recording: Recording) -> list[PastScore]:
-    """How well memory still predicts the observation some steps ago."""
+    """How well memory predicts the observation at each of PAST_LAGS steps ago."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []
@@ -234,9 +234,10 @@ def _past(recording: Recording) -> list[PastScore]:
         current = observation_features(recording.spec, recording.observations[now])[0]
         groups = (rows[chosen] // recording.spec.agents) * recording.steps + now[0] - since_TR[now]
         memory = recording.memory[now]
-        read = [explained(inputs, targets, groups) for inputs in (memory, current, rng.permutation(memory))]
-        if None not in read:
-            found.append(PastScore(lag, *read))  # type: ignore[arg-type]
+        inputs = (memory, current, rng.permutation(memory))
+        explained = [explained_variance(each, targets, groups) for each in inputs]
+        if None not in explained:
+            found.append(PastScore(lag, *explained))  # type: ignore[arg-type]
     return found
 
 

@@ -1,9 +1,9 @@
-"""One step of an agent as a function of its memory, the action distributions it gives, and how two of them differ.
+"""MemoryStep: one step of an agent as a function of its memory, so that memory can be changed between steps.
 
-Memory is an argument and a result, so that it can be changed between steps.
+Also action distributions as numbers, their entropy, and the distance between two of them.
 """
 
-# N rows, U numbers of memory per row
+# N rows, U memory units (numbers) per row
 # W numbers per action distribution: probabilities, or means followed by standard deviations
 
 import math
@@ -18,8 +18,8 @@ from engram.agent.metta_agent import MettaAgent
 from engram.agent.recurrent.core import Core
 from engram.training.evaluate import copy_with_own_memory
 
-MEAN_NOISE = 0.5  # of an action that is the mean of its distribution
-MAX_ROWS = 2048  # in one call: encoders need much memory per row
+MEAN_NOISE = 0.5  # the noise with which a continuous action is the mean of its distribution
+MAX_ROWS = 2048  # in one call, since encoders allocate much per row
 
 
 def distributions(action_space: ActionSpace, td: TensorDictBase) -> Tensor:
@@ -31,8 +31,8 @@ def distributions(action_space: ActionSpace, td: TensorDictBase) -> Tensor:
     return torch.cat([means_ND, stds_ND], -1)
 
 
-def difference(action_space: ActionSpace, first: Tensor, second: Tensor) -> Tensor:
-    """Total variation distance [N]: the probability that moves to other actions; 0: none, 1: all of it.
+def total_variation(action_space: ActionSpace, first: Tensor, second: Tensor) -> Tensor:
+    """Total variation distance [N] between distributions: the probability, from 0 to 1, that moves to other actions.
 
     Several independent actions: the largest of their distances. Continuous actions: exact for equal deviations.
     """
@@ -45,11 +45,12 @@ def difference(action_space: ActionSpace, first: Tensor, second: Tensor) -> Tens
     return torch.stack(parts).amax(0)
 
 
-def entropy(action_space: ActionSpace, rows: Tensor) -> Tensor:
+def entropy(action_space: ActionSpace, distributions: Tensor) -> Tensor:
     """The entropy [N] of each distribution, in nats."""
     if isinstance(action_space, GaussianActions):
-        return (rows.chunk(2, -1)[1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-    return -torch.special.xlogy(rows, rows).sum(-1)
+        _, std = distributions.chunk(2, -1)
+        return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    return -torch.special.xlogy(distributions, distributions).sum(-1)
 
 
 class StepInputs(NamedTuple):
@@ -69,7 +70,7 @@ class StepOutput(NamedTuple):
 
 
 class MemoryStep:
-    """`step(inputs, memory, starts)`. Memory is a row of U numbers: all stores of the policy, side by side."""
+    """`step(inputs, memory, starts)`. A row's memory is U numbers: all stores of the policy, side by side."""
 
     def __init__(self, agent: MettaAgent) -> None:
         self.agent = copy_with_own_memory(agent)
@@ -81,14 +82,14 @@ class MemoryStep:
     @torch.no_grad()
     def __call__(self, inputs: StepInputs, memory: Tensor, starts: Tensor) -> StepOutput:
         """Memory [N, U] and starts [N]: memory is cleared where an episode starts."""
-        parts = zip(*(rows.split(MAX_ROWS) for rows in (*inputs, memory, starts)), strict=True)
-        outputs = [self._step(StepInputs(*fields), own_memory, begins) for *fields, own_memory, begins in parts]
+        chunks = zip(*(field.split(MAX_ROWS) for field in (*inputs, memory, starts)), strict=True)
+        outputs = [self._step(StepInputs(*fields), memory_NU, starts_N) for *fields, memory_NU, starts_N in chunks]
         return StepOutput(*(torch.cat(fields) for fields in zip(*outputs, strict=True)))
 
     def _step(self, inputs: StepInputs, memory: Tensor, starts: Tensor) -> StepOutput:
         rows = len(starts)
         self.agent.reserve_memory(rows)
-        store_memory(self.agent, memory)
+        write_units(self.agent, memory)
         starts = starts.to(self.device)
         fields = {
             "env_obs": inputs.observations.to(self.device),
@@ -102,20 +103,20 @@ class MemoryStep:
         }
         td = self.agent(TensorDict(fields, batch_size=[rows]))
         return StepOutput(
-            distributions(self.action_space, td).cpu(), td["values"].float().cpu(), stored_memory(self.agent, rows)
+            distributions(self.action_space, td).cpu(), td["values"].float().cpu(), read_units(self.agent, rows)
         )
 
 
-def stored_memory(agent: MettaAgent, rows: int) -> Tensor:
-    """Copies of the memory [rows, U] of an agent's first rows, all stores side by side."""
+def read_units(agent: MettaAgent, rows: int) -> Tensor:
+    """A copy of the memory [rows, U] of an agent's first rows."""
     stores = agent.policy.stores().values()
     return torch.cat(
         [torch.zeros(rows, 0), *(store.memory_NLS[:rows].flatten(1).float().cpu() for store in stores)], -1
     )
 
 
-def store_memory(agent: MettaAgent, memory: Tensor) -> None:
-    """Replace the memory of an agent's first rows by these rows [N, U]."""
+def write_units(agent: MettaAgent, memory: Tensor) -> None:
+    """Replace the memory of an agent's first N rows by these units [N, U]."""
     stores = agent.policy.stores().values()
     sizes = [store.memory_NLS[0].numel() for store in stores]
     for store, part in zip(stores, memory.split(sizes, -1), strict=True):
@@ -123,7 +124,7 @@ def store_memory(agent: MettaAgent, memory: Tensor) -> None:
 
 
 def unit_names(agent: MettaAgent) -> list[str]:
-    """A name for each of the U numbers of a row's memory: its store, layer, and place in h or c."""
+    """A name for each memory unit: its store, its layer, and its index in h or c."""
     cores = [module for module in agent.policy.modules() if isinstance(module, Core)]
     names = []
     for name, (layers, size) in agent.memory_shapes().items():

@@ -14,7 +14,7 @@ from engram.env.spec import EMPTY_LOCATION, EnvSpec
 
 MAX_FACTS = 12
 MIN_MINORITY = 0.1  # in at least this fraction of the episodes, a fact must differ from its most common value
-IMAGE_CELLS = 4  # an image is described by the mean brightness of as many cells a side
+IMAGE_CELLS = 4  # an image becomes the mean brightness of 4 x 4 cells
 FOLDS = 5
 SHUFFLES = 5
 RIDGE = 0.1  # relative to the mean square of a standardised input
@@ -32,28 +32,28 @@ class Fact(NamedTuple):
 
 
 class AgentEpisodes(NamedTuple):
-    """The agent-episodes of a recording, each a row from its first step to its end."""
+    """The agent-episodes of a recording: the row of the agent, and the steps of the episode."""
 
     rows: np.ndarray  # [N]
-    starts: np.ndarray  # [N] its first step
-    stops: np.ndarray  # [N] the step after its last one
+    starts: np.ndarray  # [N] the first step
+    stops: np.ndarray  # [N] the step after the last one
     complete: np.ndarray  # [N] whether it ended within the recording
 
 
-def agent_episodes(recording: Recording, episode_starts_TR: np.ndarray) -> AgentEpisodes:
+def agent_episodes(recording: Recording) -> AgentEpisodes:
     found = []
-    rows = episode_starts_TR.shape[1]
+    rows = recording.starts.shape[1]
     for row, finished in enumerate(np.bincount(recording.episodes.rows, minlength=rows)):
-        starts = np.flatnonzero(episode_starts_TR[:, row])
+        starts = np.flatnonzero(recording.starts[:, row])
         spans = zip(starts, [*starts[1:], recording.steps], strict=True)
         alive = [(start, stop) for start, stop in spans if recording.alive[start, row]]
-        # No start follows an episode that ends at the last step, so the finished ones are counted.
+        # No start follows an episode that ends at the last step, so being complete cannot be read off the starts.
         found += [(row, start, stop, number < finished) for number, (start, stop) in enumerate(alive)]
     return AgentEpisodes(*(np.array(column) for column in zip(*found, strict=True)))
 
 
 def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Observations [..., *shape] as features [..., F], with names that a person understands."""
+    """Observations [..., *shape] as features [..., F], with their names."""
     if spec.observation_kind == "tokens":
         return _token_features(spec, observations)
     parts = {"": observations} if spec.packing is None else spec.packing.views(np.ascontiguousarray(observations))
@@ -62,7 +62,7 @@ def observation_features(spec: EnvSpec, observations: np.ndarray) -> tuple[np.nd
     for name, part in parts.items():
         lead = observations.ndim - len(spec.row[0])
         if kinds.get(name) == "image":
-            part = _cells(part, lead)
+            part = _cell_brightness(part, lead)
         entries = [", ".join(map(str, index)) for index in np.ndindex(part.shape[lead:])]
         flat = part.reshape(*part.shape[:lead], -1).astype(np.float32)
         columns.append(flat)
@@ -78,24 +78,24 @@ def _token_features(spec: EnvSpec, tokens: np.ndarray) -> tuple[np.ndarray, list
     return np.stack(found, -1).astype(np.float32), [feature.name for feature in spec.features]
 
 
-def _cells(images: np.ndarray, lead: int) -> np.ndarray:
-    """The mean brightness of cells of an image [..., H, W, C]."""
-    bright = images.mean(-1)
+def _cell_brightness(images: np.ndarray, lead: int) -> np.ndarray:
+    """The mean brightness [..., IMAGE_CELLS, IMAGE_CELLS] of images [..., H, W, C] with `lead` leading dimensions."""
+    brightness = images.mean(-1)
     cells = [
         cell.mean((lead, lead + 1))
-        for row in np.array_split(bright, IMAGE_CELLS, axis=lead)
+        for row in np.array_split(brightness, IMAGE_CELLS, axis=lead)
         for cell in np.array_split(row, IMAGE_CELLS, axis=lead + 1)
     ]
     return np.stack(cells, -1).reshape(*images.shape[:lead], IMAGE_CELLS, IMAGE_CELLS)
 
 
 def facts(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
-    """Facts that differ between episodes: what was seen first, and statistics of the episode's end."""
+    """Facts that vary between episodes: features of the first observation, and statistics of the episode's end."""
     first = recording.observations[episodes.starts, episodes.rows]
     seen, names = observation_features(recording.spec, first)
     found = [Fact(f"first saw {name}", seen[:, index]) for index, name in enumerate(names)]
     found += _outcomes(recording, episodes)
-    return _distinct([fact for fact in found if _differs(fact)])[:MAX_FACTS]
+    return _distinct([fact for fact in found if _varies(fact)])[:MAX_FACTS]
 
 
 def _outcomes(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
@@ -111,7 +111,7 @@ def _outcomes(recording: Recording, episodes: AgentEpisodes) -> list[Fact]:
     return [Fact(f"ends with {name}", column) for name, column in columns.items()]
 
 
-def _differs(fact: Fact) -> bool:
+def _varies(fact: Fact) -> bool:
     known = fact.values[~np.isnan(fact.values)]
     if len(known) < 2:
         return False
@@ -156,7 +156,7 @@ def scores(
     for values in targets:
         known = ~np.isnan(values)
         y, own = values[known].astype(np.float64), groups[known]
-        if not _enough(y, own):
+        if not _enough_samples(y, own):
             found.append(None)
             continue
         folds = _folds(own, rng)
@@ -167,17 +167,20 @@ def scores(
     return found
 
 
-def explained(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float | None:
-    """The variance of all targets [N, Y] that the inputs [N, D] explain on held-out groups; None if there is none."""
+def explained_variance(inputs: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float | None:
+    """The fraction of the targets' variance [N, Y] that inputs [N, D] explain on held-out groups.
+
+    None if no target varies, or if there are too few groups.
+    """
     varying = targets[:, targets.std(0) > 1e-6].astype(np.float64)
     if not varying.shape[1] or len(np.unique(groups)) < FOLDS:
         return None
     scaled = (varying - varying.mean(0)) / varying.std(0)
-    predicted, baseline, _ = _held_out(inputs, scaled, _folds(groups, np.random.default_rng(0)))
-    return float(1 - ((predicted - scaled) ** 2).sum() / ((baseline - scaled) ** 2).sum())
+    held_out = _predict_held_out(inputs, scaled, _folds(groups, np.random.default_rng(0)))
+    return float(1 - ((held_out.predicted - scaled) ** 2).sum() / ((held_out.baseline - scaled) ** 2).sum())
 
 
-def _enough(y: np.ndarray, groups: np.ndarray) -> bool:
+def _enough_samples(y: np.ndarray, groups: np.ndarray) -> bool:
     if len(y) < MIN_SAMPLES or len(np.unique(groups)) < FOLDS or y.std() < 1e-6:
         return False
     values, counts = np.unique(y, return_counts=True)
@@ -191,7 +194,7 @@ def _folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each group gets the values of a different one."""
+    """The values, permuted between groups."""
     names, first, index = np.unique(groups, return_index=True, return_inverse=True)
     if len(names) == len(y):
         return rng.permutation(y)
@@ -199,8 +202,11 @@ def _shuffled(y: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np
 
 
 def _score(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> list[float]:
-    """The score of each column of y [N, Y], of which the first decides the kind. A column without variance has none."""
-    predicted, baseline, margin = _held_out(x, y, folds)
+    """The score of each column of y [N, Y]: balanced accuracy if the first column has two values, else R².
+
+    A column without variance scores as chance does.
+    """
+    predicted, baseline, margin = _predict_held_out(x, y, folds)
     values = np.unique(y[:, 0])
     found = []
     for column, truth in enumerate(y.T):
@@ -214,9 +220,18 @@ def _score(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> list[float]:
     return found
 
 
-def _held_out(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ridge predictions [N, Y] of each fold from the others, their means, and margins to the middle of two values."""
-    x, predicted, baseline, margin = x.astype(np.float64), *(np.zeros_like(y, dtype=np.float64) for _ in range(3))
+class _HeldOut(NamedTuple):
+    """Predictions for each sample from the other folds."""
+
+    predicted: np.ndarray  # [N, Y]
+    baseline: np.ndarray  # [N, Y]: the mean of the other folds
+    margin: np.ndarray  # [N, Y]: above 0 if a two-valued target is predicted to be the high value
+
+
+def _predict_held_out(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> _HeldOut:
+    """Ridge regression of y [N, Y] on x [N, D], in its dual form: there may be more inputs than samples."""
+    x = x.astype(np.float64)
+    predicted, baseline, margin = (np.zeros_like(y, dtype=np.float64) for _ in range(3))
     for fold in np.unique(folds):
         test, train = folds == fold, folds != fold
         mean, spread = x[train].mean(0), x[train].std(0)
@@ -225,17 +240,17 @@ def _held_out(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> tuple[np.ndarr
             predicted[test] = baseline[test] = y[train].mean(0)
             continue
         inputs = (x[:, used] - mean[used]) / spread[used]
-        learned, middle = inputs[train], y[train].mean(0)
-        kernel = learned @ learned.T / used.sum()
-        weights = np.linalg.solve(kernel + RIDGE * np.eye(len(learned)), y[train] - middle)
-        every = inputs @ learned.T @ weights / used.sum() + middle
-        predicted[test], baseline[test] = every[test], middle
-        margin[test] = every[test] - _thresholds(every[train], y[train])
-    return predicted, baseline, margin
+        train_inputs, train_mean = inputs[train], y[train].mean(0)
+        kernel = train_inputs @ train_inputs.T / used.sum()
+        weights = np.linalg.solve(kernel + RIDGE * np.eye(len(train_inputs)), y[train] - train_mean)
+        outputs = inputs @ train_inputs.T @ weights / used.sum() + train_mean
+        predicted[test], baseline[test] = outputs[test], train_mean
+        margin[test] = outputs[test] - _thresholds(outputs[train], y[train])
+    return _HeldOut(predicted, baseline, margin)
 
 
 def _thresholds(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """For each column, the middle between the mean predictions of low and of high values."""
+    """For each column, the midpoint between the mean predictions for low and for high values."""
     middle = (y.min(0) + y.max(0)) / 2
     high = y > middle
     counts = high.sum(0)

@@ -1,6 +1,6 @@
-"""Recordings: whole episodes, with everything that the agent saw, did and remembered."""
+"""Recordings: whole episodes with the observations, actions and memory of the agent at every step."""
 
-# T steps, R rows (agents), W numbers per action distribution, U numbers of memory per row
+# T steps, R rows (agents), W numbers per action distribution, U memory units per row
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
-from engram.analysis.memory_step import MemoryStep, StepInputs, entropy, store_memory, stored_memory
+from engram.analysis.memory_step import MemoryStep, StepInputs, entropy, read_units, write_units
 from engram.env.block import Episodes
-from engram.env.scene import Scene, drawable
+from engram.env.scene import Scene, with_rendering
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import Batch, VectorEnv
@@ -21,8 +21,8 @@ from engram.training.evaluate import Player, copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED
 
 MIN_STEPS = 64  # without a number of episodes, play until there are this many steps
-MAX_STEPS = 1000  # at most
-MAX_MEMORY_BYTES = 1 << 30  # of recorded memory; the attention core has a lot of it
+MAX_STEPS = 1000
+MAX_MEMORY_BYTES = 1 << 30  # of recorded memory; the memory of an attention core is large
 
 MemoryChange = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since the episode's start [R]) -> memory
 
@@ -47,8 +47,8 @@ class Recording:
     memory: np.ndarray  # [T, R, U] after the observation
     episode_starts: np.ndarray  # [E]: the first step of each episode of the first environment
     scenes: list[Scene]  # T of them, of the first environment, or none if it cannot be rendered
-    episodes: Episodes  # that ended
-    complete: bool  # whether all episodes that were asked for ended
+    episodes: Episodes  # the finished ones
+    complete: bool  # whether all requested episodes ended
 
     @property
     def steps(self) -> int:
@@ -73,16 +73,16 @@ def record(
     pictures: bool = True,
     change: MemoryChange | None = None,
 ) -> Recording:
-    """Play `episodes` whole episodes in each environment, by default as many as it takes for MIN_STEPS steps.
+    """Play `episodes` whole episodes in each environment, by default until there are MIN_STEPS steps.
 
-    They are those of `evaluate` with the same seed and number of environments, and stop after `max_steps`. `change` is
-    applied to all memory before each step.
+    The same seed and number of environments give the same episodes as `evaluate`. Playing stops after `max_steps`.
+    `change` is applied to all memory before each step.
     """
     device = next(agent.parameters()).device
     player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        VectorEnv(drawable(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
+        VectorEnv(with_rendering(env_settings) if pictures else env_settings, num_envs, seed=seed) as env,
     ):
         torch.manual_seed(seed)  # for policies that draw random numbers themselves
         player.agent.bind(env.spec)
@@ -94,7 +94,7 @@ def record(
 def _play(
     player: Player, env: VectorEnv, episodes: int | None, max_steps: int, pictures: bool, change: MemoryChange | None
 ) -> dict[str, Any]:
-    """The fields of a recording that are known step by step."""
+    """The fields of a recording that are recorded step by step."""
     columns: dict[str, list[np.ndarray]] = {}
     scenes: list[Scene] = []
     first_env_starts, ended = [0], np.zeros(env.num_envs, int)
@@ -107,8 +107,8 @@ def _play(
             scenes.append(scene)
         since_start = np.where(batch.buffers.starts, 0, since_start + 1)
         if change is not None:
-            changed = change(stored_memory(player.agent, env.rows), torch.from_numpy(since_start))
-            store_memory(player.agent, changed)
+            changed = change(read_units(player.agent, env.rows), torch.from_numpy(since_start))
+            write_units(player.agent, changed)
         acted = _act(player, memory_step, batch, step)
         env.send(batch, acted["actions"])
         batch = env.recv()
@@ -125,7 +125,7 @@ def _play(
 
 
 def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> dict[str, np.ndarray]:
-    """What the agent sees, does and remembers at this step."""
+    """One step: the observation, the agent's outputs, and its memory after them."""
     rows = len(batch.buffers.starts)
     buffers = batch.buffers
     fields = {"observations": buffers.observations, "starts": buffers.starts, "alive": buffers.alive}
@@ -133,11 +133,11 @@ def _act(player: Player, memory_step: MemoryStep, batch: Batch, step: int) -> di
     seen = {name: field.copy() for name, field in fields.items()}
     seen["starts"] |= player.memory_off
     inputs = StepInputs(*(torch.from_numpy(seen[name]) for name in StepInputs._fields))
-    output = memory_step(inputs, stored_memory(player.agent, rows), torch.from_numpy(seen["starts"]))
+    output = memory_step(inputs, read_units(player.agent, rows), torch.from_numpy(seen["starts"]))
     return seen | {
         "actions": player.act(batch, step),
         "distributions": output.distributions.numpy(),
         "entropies": entropy(player.agent.action_space, output.distributions).numpy(),
         "values": output.values.numpy(),
-        "memory": stored_memory(player.agent, rows).numpy(),
+        "memory": read_units(player.agent, rows).numpy(),
     }

@@ -59,12 +59,12 @@ class Agent:
         else:
             self._generator.manual_seed(int(seed))
         self._rows: int | None = None
-        self._before: np.ndarray | None = None  # the previous actions, as the policy chose them
+        self._previous_actions: np.ndarray | None = None  # in the policy's form
 
     def reset(self) -> None:
         """Forget everything: the next observations are the first of their episodes."""
         self.policy.reset_memory()
-        self._rows, self._before = None, None
+        self._rows, self._previous_actions = None, None
 
     def act(
         self,
@@ -77,20 +77,20 @@ class Agent:
     ) -> Any:
         """Actions for one observation, or for a batch with one memory per row.
 
-        `starts` is true where an observation is the first of an episode: that row forgets what was before. After
+        `starts` is true where an observation is the first of an episode: the memory of that row is cleared first. After
         `reset` all rows are at the start of an episode. `deterministic` takes the most likely action. `action_masks`
-        are those of the environment's infos, if it has them there. `rewards` are those of the actions before, as the
-        environment gave them, for policies with `py_agent.previous=[reward]`.
+        are needed if the environment gives them in its infos. `rewards` are the environment's rewards for the previous
+        actions, for policies with `py_agent.previous=[reward]`.
         """
         rows, single = self._observations.convert(observations, action_masks)
         if self._rows not in (None, len(rows)):
             raise UserError(
-                f"act: {len(rows)} rows, but {self._rows} before: call agent.reset() to change their number"
+                f"act: got {len(rows)} rows, expected {self._rows} as before: call agent.reset() to change their number"
             )
         self._rows = len(rows)
         flags = _flags(starts, len(rows), "starts")
-        actions = self._act(self.policy, rows, flags, deterministic, self._before, rewards)
-        self._before = actions
+        actions = self._act(self.policy, rows, flags, deterministic, self._previous_actions, rewards)
+        self._previous_actions = actions
         return self._converted(actions, single)
 
     def predict(
@@ -110,12 +110,12 @@ class Agent:
         starts = _flags(episode_start, len(rows), "episode_start")
         stores = self._predicting.policy.stores()
         self._predicting.reset_memory()
-        before = None
+        previous_actions = None
         if state is not None:
-            *memories, before = self._checked(state, len(rows))
+            *memories, previous_actions = self._checked_state(state, len(rows))
             for store, part in zip(stores.values(), memories, strict=True):
                 store.write(slice(0, len(rows)), torch.from_numpy(part).to(self._device))
-        actions = self._act(self._predicting, rows, starts, deterministic, before, None)
+        actions = self._act(self._predicting, rows, starts, deterministic, previous_actions, None)
         memory = self._predicting.memory_of(torch.arange(len(rows), device=self._device))
         return self._converted(actions, single), (*(part.cpu().numpy() for part in memory.values()), actions)
 
@@ -139,16 +139,16 @@ class Agent:
         rows: np.ndarray,
         starts: np.ndarray,
         deterministic: bool,
-        before: np.ndarray | None,
+        previous_actions: np.ndarray | None,
         rewards: Any,
     ) -> np.ndarray:
-        """Actions of the policy [B] or [B, n]; `before` are the previous ones, None at the start."""
+        """Actions of the policy [B] or [B, n]. Without previous actions, all rows start an episode."""
         count = len(rows)
-        if before is None:
+        if previous_actions is None:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
-            before = np.zeros((count, *space.shape), space.dtype)
-        self._observations.show_actions(self._convert_actions(before), starts)
+            previous_actions = np.zeros((count, *space.shape), space.dtype)
+        self._observations.show_actions(self._convert_actions(previous_actions), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
@@ -162,8 +162,8 @@ class Agent:
             "starts": flags,
             "training_env_id_start": torch.zeros(count, dtype=torch.long, device=self._device),
             "action_noise": noise,
-            "previous_actions": torch.from_numpy(before).to(self._device),
-            "previous_rewards": self._rewards(rewards, starts),
+            "previous_actions": torch.from_numpy(previous_actions).to(self._device),
+            "previous_rewards": self._scaled_rewards(rewards, starts),
         }
         agent.reserve_memory(count)
         td = agent(TensorDict(fields, batch_size=[count]))
@@ -172,12 +172,13 @@ class Agent:
             actions = agent.action_space.greedy(td["full_log_probs"], actions)
         return actions.cpu().numpy()
 
-    def _rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
+    def _scaled_rewards(self, rewards: Any, starts: np.ndarray) -> torch.Tensor:
+        """The previous rewards [B], scaled as in training."""
         previous = self.policy.policy.previous
         if rewards is None and previous is not None and "reward" in previous.names and not starts.all():
             raise UserError("rewards: this policy reads the previous reward: use act(observation, rewards=reward)")
         given = np.zeros(len(starts)) if rewards is None else np.asarray(rewards, np.float64)
-        given = given * getattr(self.settings.env, "reward_scale", 1.0)  # as learned from
+        given = given * getattr(self.settings.env, "reward_scale", 1.0)
         if given.shape not in ((), starts.shape):
             raise UserError(f"rewards: expected one for each of {len(starts)} rows, got shape {given.shape}")
         return torch.from_numpy(np.broadcast_to(given, starts.shape).astype(np.float32)).to(self._device)
@@ -187,14 +188,14 @@ class Agent:
         converted = np.asarray(self._convert_actions(actions), dtype=self.action_space.dtype)
         return converted[0] if single else converted
 
-    def _checked(self, state: Any, rows: int) -> State:
-        action = self.policy.env_spec.single_action_space.shape
-        shapes = [(rows, *shape) for shape in (*self.policy.memory_shapes().values(), action)]
-        found = [np.shape(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
-        if found != shapes:
-            raise UserError(f"state: expected what predict returned for the same rows, {shapes}, got {found}")
-        *memories, before = state
-        return (*(np.asarray(part, np.float32) for part in memories), np.asarray(before))
+    def _checked_state(self, state: Any, rows: int) -> State:
+        action_shape = self.policy.env_spec.single_action_space.shape
+        expected = [(rows, *shape) for shape in (*self.policy.memory_shapes().values(), action_shape)]
+        got = [np.shape(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
+        if got != expected:
+            raise UserError(f"state: expected what predict returned for the same rows, {expected}, got {got}")
+        *memories, previous_actions = state
+        return (*(np.asarray(part, np.float32) for part in memories), np.asarray(previous_actions))
 
     def __repr__(self) -> str:
         return f"Agent({self.settings.policy.name} on {self.policy.env_spec.name})"
@@ -218,7 +219,7 @@ def load(
     True
 
     `env` and `policy` replace those of the run, for example classes that were defined in another script. `seed` makes
-    sampled actions reproducible. `trust=True` allows code that the run names, although you did not make the run here.
+    sampled actions reproducible. `trust=True` allows code named in the run, although you did not make the run here.
     """
     directory = directory_of(run)
     if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
@@ -227,13 +228,13 @@ def load(
         raise UserError(f"device: {device!r} is not one of {', '.join(DEVICES)}{suggestion(str(device), DEVICES)}")
     given = {"env": env, "py_agent": policy}
     unused = ["trainer", "hooks", *(name for name, choice in given.items() if choice is not None)]
-    settings = _changed(load_run(directory, trust, unused), env, policy)
+    settings = _with_replacements(load_run(directory, trust, unused), env, policy)
     spec = make_spec(settings.env)
     agent = load_agent(checkpoint_of(directory, checkpoint), settings.policy, spec, training=False)
     return Agent(agent.to(choose_device(device)), row_spaces(settings.env), settings, seed)
 
 
-def _changed(settings: RunSettings, env: Env | None, policy: PolicyChoice | None) -> RunSettings:
+def _with_replacements(settings: RunSettings, env: Env | None, policy: PolicyChoice | None) -> RunSettings:
     if env is not None:
         given: Mapping[str, Any] = env if isinstance(env, Mapping) else {"env": env_choice(env)}
         settings = with_env(settings, [*from_python(given)])

@@ -16,27 +16,29 @@ PolicyChoice = str | PurePath | type
 
 
 def run_settings(
-    env: Env | None,
-    policy: PolicyChoice | None,
-    total_timesteps: int | None,
-    run: str | None,
-    on_epoch: Callable[..., Any] | None,
     settings: Mapping[str, Any],
+    env: Env | None = None,
+    policy: PolicyChoice | None = None,
+    total_timesteps: int | None = None,
+    run: str | None = None,
+    on_epoch: Callable[..., Any] | None = None,
     trust: bool = False,
 ) -> RunSettings:
     """The settings of a call of `engram.train`; raises `UserError` with everything that is wrong with them."""
-    flat = {**_flat(settings), **(_flat({"env": env}) if isinstance(env, Mapping) else {})}
-    given = {} if policy is None else policy_choice(policy)
+    by_name = {**_flat(settings), **(_flat({"env": env}) if isinstance(env, Mapping) else {})}
+    by_argument: dict[str, Any] = {} if policy is None else {**policy_choice(policy)}
     if env is not None and not isinstance(env, Mapping):
-        given["env"] = env_choice(env)
+        by_argument["env"] = env_choice(env)
     if on_epoch is not None:
-        given["hooks"] = user_code.register(check_hook(on_epoch))
-    numbers = {"trainer.total_timesteps": total_timesteps, "run": run}
-    named: dict[str, Any] = given | {name: value for name, value in numbers.items() if value is not None}
-    policies = POLICY_GROUPS if POLICY_GROUPS & given.keys() else set()
-    if twice := sorted((named.keys() | policies) & flat.keys()):
+        by_argument["hooks"] = user_code.register(check_hook(on_epoch))
+    if total_timesteps is not None:
+        by_argument["trainer.total_timesteps"] = total_timesteps
+    if run is not None:
+        by_argument["run"] = run
+    policies = POLICY_GROUPS if POLICY_GROUPS & by_argument.keys() else set()  # `policy=` excludes both
+    if twice := sorted((by_argument.keys() | policies) & by_name.keys()):
         raise UserError(f"{', '.join(twice)}: given twice: leave one out")
-    return load([], trust, named | flat)
+    return load([], trust, by_argument | by_name)
 
 
 def env_choice(env: Env) -> str:
@@ -69,7 +71,7 @@ def policy_choice(policy: PolicyChoice) -> dict[str, str]:
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the mappings of groups, so that `py_agent={...}` can stand beside `policy=`."""
+    """Settings by dotted names instead of `py_agent={...}`, so that each name is checked for being given twice."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         nested = name in GROUPS and isinstance(value, Mapping)

@@ -16,7 +16,7 @@ from engram.audit.context import AuditSizes
 from engram.audit.result import AuditReport, CannotAuditError
 from engram.audit.run import run_audit
 from engram.audit.target import AuditTarget, find_object, target_from
-from engram.config.evaluation import run_around, stored_path
+from engram.config.evaluation import enclosing_run, stored_path
 from engram.config.groups import choices
 from engram.config.load import SETTINGS_FILE, load, load_run
 from engram.config.run import RunSettings
@@ -141,7 +141,7 @@ def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
         )
     if words:
         raise CannotAuditError(f"{reference} is audited as it was trained: leave out {', '.join(words)}")
-    run = run_around(path)
+    run = enclosing_run(path)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")
     settings = load_run(run, trust, unused=("env", "trainer"))

@@ -3,17 +3,23 @@
 import os
 import sys
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
 
+from engram.agent.metta_agent import MettaAgent
 from engram.agent.transfer import unknown_features
 from engram.api.arguments import Env, env_choice
 from engram.api.run import Run, directory_of
-from engram.config.evaluation import EvalSettings, RunRequest, load_request
+from engram.config.evaluation import EvalSettings, PlaySettings, RunRequest, load_request
 from engram.env.registry import make_spec
+from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import Evaluation
 from engram.training.evaluate import evaluate as play_episodes
+
+Play = TypeVar("Play", bound=PlaySettings)
 
 
 class RunEvaluation(NamedTuple):
@@ -45,12 +51,9 @@ def evaluate(
 
 def play(request: RunRequest[EvalSettings]) -> RunEvaluation:
     """Evaluate as requested."""
-    directory, settings, run = request
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
-        checkpoint = checkpoint_of(directory, settings.checkpoint)
-        spec = make_spec(run.env)
-        agent = load_agent(checkpoint, run.policy, spec, training=False).to(choose_device(settings.device))
+    _, settings, run = request
+    with _plain_warnings():
+        agent, checkpoint = load_requested_agent(request)
         evaluation = play_episodes(
             agent,
             run.env,
@@ -62,7 +65,7 @@ def play(request: RunRequest[EvalSettings]) -> RunEvaluation:
             memory=run.trainer.memory,
             step_timeout=run.trainer.worker_timeout,
         )
-    progress = checkpoint.state["progress"]
+    spec, progress = agent.env_spec, checkpoint.state["progress"]
     about = {
         "run": run.run,
         "policy": run.policy.name,
@@ -79,3 +82,20 @@ def play(request: RunRequest[EvalSettings]) -> RunEvaluation:
         "masked_features": [f.name for f in unknown_features(agent.policy.env_spec.features, spec.features)],
     }
     return RunEvaluation(evaluation, about)
+
+
+def load_requested_agent(request: RunRequest[Play]) -> tuple[MettaAgent, Checkpoint]:
+    """The agent of the requested checkpoint, bound to the requested environment, and the checkpoint."""
+    directory, settings, run = request
+    with _plain_warnings():
+        checkpoint = checkpoint_of(directory, settings.checkpoint)
+        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
+    return agent.to(choose_device(settings.device)), checkpoint
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings to standard error as their text alone."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
+        yield

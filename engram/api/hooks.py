@@ -30,7 +30,7 @@ class LiveRun(Run):
     def __init__(self, settings: RunSettings) -> None:
         super().__init__(settings.directory)
         self.stopping = False
-        self.values: dict[str, float] = {}  # by names below trainer
+        self.values: dict[str, float] = {}  # changed settings, by their names below trainer
 
     def stop(self) -> None:
         """End training after this epoch, with a checkpoint."""
@@ -83,7 +83,7 @@ def check_hook(hook: Any) -> Hook:
 def epoch_callback(
     settings: RunSettings, hook: Hook | None, interrupted: Callable[[], bool]
 ) -> "Callable[[Any], HookResult]":
-    """A function for training: calls the hook with the record of an epoch and returns what it asks for."""
+    """The callback of training: calls the hook with the metrics of an epoch and returns the changes it asks for."""
     from engram.training.state import HookResult
 
     run = LiveRun(settings)
@@ -99,7 +99,7 @@ def epoch_callback(
 
 
 def _environment(settings: RunSettings, hook: Hook, returned: Any) -> EnvSettings | None:
-    """The environment from the settings that a hook returned; they change those of the run."""
+    """The run's environment settings with those that a hook returned."""
     if returned is None:
         return None
     if not isinstance(returned, Mapping):

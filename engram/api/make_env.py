@@ -23,7 +23,7 @@ def make_env(env: Env, *, num_envs: int | None = None, num_workers: int = 0, see
     >>> engram.make_env("recall", delay=20, num_envs=64).rows
     64
 
-    `env` is what `engram.train` takes, and `settings` are those of the environment. One environment is a
+    `env` is as in `engram.train`, and `settings` are those of the environment. One environment is a
     `gymnasium.Env`, or a `pettingzoo.ParallelEnv` if the environment is one; it is seeded with `env.reset(seed=…)`.
     """
     if env is None:
@@ -31,7 +31,7 @@ def make_env(env: Env, *, num_envs: int | None = None, num_workers: int = 0, see
     if num_envs is not None and not isinstance(num_envs, int):
         raise UserError(f"num_envs: {num_envs!r} is not a whole number")
     named = {name if name.startswith("env.") else f"env.{name}": value for name, value in settings.items()}
-    resolved = run_settings(env, None, None, None, None, named).env
+    resolved = run_settings(named, env).env
     if num_envs is None:
         return make_single(resolved)
     return VectorEnv(resolved, num_envs, num_workers, seed)

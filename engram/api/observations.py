@@ -1,4 +1,4 @@
-"""Observations as an environment gives them, one or a batch, in the form that a policy reads."""
+"""Converts an environment's observations, one or a batch, into the rows that a policy reads."""
 
 # B rows
 
@@ -25,12 +25,13 @@ class Rows(NamedTuple):
 class ObservationRows:
     """Converts one observation or a batch: arrays with a first dimension for rows, or a list of observations."""
 
-    def __init__(self, own: RowSpaces, spec: EnvSpec) -> None:
-        self._own, self._spec = own, spec
+    def __init__(self, env_spaces: RowSpaces, spec: EnvSpec) -> None:
+        self._env, self._spec = env_spaces, spec
         self._shows_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
-        names = own.observation.spaces if isinstance(own.observation, spaces.Dict) else ()
+        space = env_spaces.observation
+        names = space.spaces if isinstance(space, spaces.Dict) else ()
         self._masks_in_infos = spec.action_mask and ACTION_MASK not in names
-        self._space = spaces.Dict({OBSERVED: own.observation}) if self._shows_action else own.observation
+        self._space = spaces.Dict({OBSERVED: space}) if self._shows_action else space
         self._rows, self._writer = np.zeros(0), RowWriter(self._space, spec, Buffers.allocate(spec, 0).observations)
 
     def convert(self, observation: Any, action_masks: Any = None) -> Rows:
@@ -42,7 +43,7 @@ class ObservationRows:
                 f"action_masks: {self._spec.name} gives masks in its infos: call act(observation, "
                 "action_masks=info['action_mask']), or train with env.action_masks=false"
             )
-        singles, single = _split(observation, self._own.observation)
+        singles, single = _split(observation, self._env.observation)
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations
             self._writer = RowWriter(self._space, self._spec, self._rows)
@@ -51,7 +52,7 @@ class ObservationRows:
             self._writer.write_all(shown, _infos(action_masks, len(singles), single))
         except MisfitError as error:
             raise UserError(f"observation: {error}") from None
-        for transform in self._own.transforms:
+        for transform in self._env.transforms:
             self._rows[...] = transform(self._rows)
         self._refuse_nan()
         return Rows(self._rows, single)
@@ -64,17 +65,17 @@ class ObservationRows:
                 raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
 
     def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
-        """Write the previous actions, as the environment takes them, where the policy sees them as a part."""
+        """Write the previous actions, in the environment's form, into the rows if they are a part of observations."""
         if not self._shows_action:
             return
         assert self._spec.packing is not None
         part = self._spec.packing.views(self._rows)[PREVIOUS_ACTION]
         for row, action in enumerate(actions):
-            part[row] = 0 if starts[row] else encode_action(self._own.action, action, part.shape[-1])
+            part[row] = 0 if starts[row] else encode_action(self._env.action, action, part.shape[-1])
 
 
 def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:
-    """Infos of an environment with these masks."""
+    """The infos with which an environment would give these masks."""
     if action_masks is None:
         return [{}] * rows
     masks = [action_masks] if single else action_masks
@@ -84,6 +85,7 @@ def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:
 
 
 def _split(observation: Any, space: spaces.Space) -> tuple[list[Any], bool]:
+    """The single observations, and whether it is one without a dimension for rows."""
     if _fits(observation, space):
         return [_leaves(observation, space)], True
     if isinstance(observation, list) and observation and all(_fits(each, space) for each in observation):
@@ -126,7 +128,7 @@ def _fits(observation: Any, space: spaces.Space) -> bool:
 
 
 def _rows(observation: Any, space: spaces.Space) -> list[Any] | None:
-    """The observations of a batch; None if it is none."""
+    """The single observations of a batch; None if this is not a batch."""
     if isinstance(space, spaces.Dict):
         if not isinstance(observation, Mapping) or not all(name in observation for name in space.spaces):
             return None

@@ -56,19 +56,19 @@ def train(
     `on_epoch(run, record)` is called after every epoch with its metrics. It may call `run.stop()` and
     `run.set("ppo.ent_coef", 0.001)`, and return settings of the environment for the coming epochs.
 
-    `trust=True` allows code that the stored settings of a run name, although you did not make the run here.
+    `trust=True` allows code named in the stored settings of a run, although you did not make the run here.
     """
     if rank_info().size > 1:
         raise UserError("engram.train trains in a single process: start several with `torchrun -m engram train …`")
-    resolved = run_settings(env, policy, total_timesteps, run, on_epoch, settings, trust)
+    resolved = run_settings(settings, env, policy, total_timesteps, run, on_epoch, trust)
     find_hook(resolved)
     make_spec(resolved.env)  # an environment that cannot be made leaves no directory behind
     with ExitStack() as stack:  # holds the lock of the run's directory
         directory = prepare_directory(resolved, stack)
         display = stack.enter_context(_display(resolved, sys.stdout if progress else None))
         stack.enter_context(warnings.catch_warnings())  # training shows warnings as messages
-        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a handler of the user's stays
-        request = stack.enter_context(request_stop(display.message, [signal.SIGINT] if default else []))
+        default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # otherwise it is the user's
+        request = stack.enter_context(request_stop(display.message, [signal.SIGINT] if default_handler else []))
         try:
             restore = partial(restore_directory, resolved, stack)
             train_run(resolved, display, None, trust, restore, lambda: request.stop is not None)
@@ -86,7 +86,7 @@ def train_run(
     interrupted: Callable[[], bool] = lambda: False,
     end_hung: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train in a directory that is prepared, with the audit and the hook that the settings ask for."""
+    """Train in a prepared directory, with the audit and the hook of the settings."""
     # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
     from engram.training.distributed import ALONE
     from engram.training.run import start
@@ -124,13 +124,13 @@ def _display(settings: RunSettings, stream: TextIO | None) -> Any:
 
 
 def _explain(error: Exception, settings: RunSettings) -> str | None:
-    """The message of an error that the user can fix; None for an error of Engram's."""
+    """The message for an error that the user can fix; None for a fault of Engram's."""
     if isinstance(error, OSError) and _is_about(error, settings.directory):
         return not_writable(settings.directory, error)
     if _is_out_of_memory(error):
         reason = str(error).partition("\n")[0]
         return f"not enough memory ({reason}): try fewer trainer.num_envs, or a smaller trainer.batch_size or policy"
-    if settings.py_agent is None or ":" not in settings.py_agent.name:  # a policy of Engram's
+    if settings.py_agent is None or ":" not in settings.py_agent.name:  # not the user's code
         return None
     if "does not require grad" in str(error):
         why = "its weights do not require gradients, or it detaches logits and values"
@@ -145,7 +145,7 @@ def _explain(error: Exception, settings: RunSettings) -> str | None:
 
 
 def _is_about(error: OSError, directory: Path) -> bool:
-    """Whether the error comes from the run's directory: full, read-only, or gone."""
+    """Whether the error is that the run's directory is full, read-only or gone."""
     if error.errno in FULL_OR_READ_ONLY:
         return True
     return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(directory.resolve())

@@ -1,4 +1,4 @@
-"""AuditContext: what every check receives: the policy, fresh copies of it, and reproducible random scenarios."""
+"""AuditContext, the argument of every check: the policy, fresh copies of it, and reproducible random scenarios."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,7 +63,7 @@ class AuditContext:
         return self.original.policy
 
     def adapter(self, original_weights: bool = False, own_mode: bool = False) -> PolicyAdapter:
-        """A fresh copy with empty memory; with larger weights if memory hardly shows in the original outputs.
+        """A fresh copy with empty memory; its weights are perturbed if memory hardly changes the original outputs.
 
         If training mode changes the outputs (dropout, for example), one check reports it. The others use evaluation
         mode, unless they ask for the policy's own mode.
@@ -219,7 +219,7 @@ class AuditContext:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: what, in which line of the policy, and while doing what."""
+    """An error in one line: its type and text, the line of the policy, and the operation."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = text if len(text) < 400 else f"{text[:400]}…"
     where = error_location(error)

@@ -1,4 +1,4 @@
-"""How far numbers that should be equal are apart, and how far they may be."""
+"""Differences between numbers that should be equal, and the tolerance for them."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ EXACT = 1e-5  # largest difference between float32 numbers of size 1 that should
 
 
 def abs_difference(one: Tensor, other: Tensor) -> Tensor:
-    """Infinite where only one is infinite, or either is NaN."""
+    """The absolute difference, elementwise; infinite where only one is infinite, or either is NaN."""
     return torch.where(one == other, 0.0, (one - other).abs().nan_to_num(nan=torch.inf))
 
 
@@ -16,6 +16,6 @@ def max_difference(one: Tensor, other: Tensor) -> float:
 
 
 def tolerance(*numbers: Tensor, exact: float = EXACT) -> float:
-    """Largest difference between numbers of this size that should be equal."""
+    """The largest difference that rounding explains between equal numbers of this size."""
     finite = [part[part.isfinite()].abs() for part in numbers]
     return exact * max(1.0, *(float(part.max()) if part.numel() else 0.0 for part in finite))

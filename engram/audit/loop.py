@@ -1,6 +1,6 @@
-"""Auditing a training loop: it plays a recording environment with a recording policy, which is itself right.
+"""Audits a training loop: runs it with a recording environment and a recording policy that is known to be right.
 
-What is learned from must be what was played.
+The loop must learn from exactly what it played.
 """
 
 import inspect
@@ -44,7 +44,7 @@ EFFECT = "What is learned from is not what was played: ratios are wrong from the
 
 
 def audit_loop(function: Callable[..., Any], name: str) -> AuditReport:
-    """Run `function(env, policy)` until it ends or enough was played, and report on its calls."""
+    """Run `function(env, policy)` until it ends or has played enough, and report on its calls."""
     env = RecordingEnv()
     policy = RecordingPolicy(env)
     try:

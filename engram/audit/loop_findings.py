@@ -1,4 +1,4 @@
-"""What a training loop does wrong, from all of its calls: starts shifted or inverted, states that are zeroed."""
+"""Faults of a training loop, summarised over all its calls: shifted or inverted starts, zeroed states."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -12,7 +12,7 @@ SHOWN = 4  # steps that are listed
 
 
 def misplaced_starts(flags: list[bool], starts: list[bool]) -> str:
-    """How all flags of a sequence are wrong: shifted by one step, or inverted. Empty: they are not, or in some only."""
+    """The fault of a sequence in which all flags are shifted by one step, or inverted; otherwise empty."""
     if flags == starts or len(flags) < 3:
         return ""
     if flags[1:] == [not start for start in starts[1:]]:
@@ -25,9 +25,9 @@ def misplaced_starts(flags: list[bool], starts: list[bool]) -> str:
 
 
 def in_few_words(problems: Counter[str], zeroed: set[int], started: Collection[int], played: int) -> Counter[str]:
-    """The problems of a question, in words that fit all their cases.
+    """The problems of a question, with cases of the same fault merged into one text.
 
-    `zeroed` and `started`: the numbers of steps that act from zero inside an episode, and at which a row starts one.
+    `zeroed`: the steps at which a row acts from zero inside an episode. `started`: those at which a row starts one.
     """
     problems = problems.copy()
     kinds = [text for text in problems if text.startswith(NOT_CLEARED)]

@@ -1,4 +1,4 @@
-"""The parts of a policy's memory by name (h, c, one layer of several), to say which of them a fault concerns."""
+"""The parts of a policy's memory by name (h, c, one layer of several), so that a fault names its part."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -13,11 +13,11 @@ from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
-MOST = 12  # a memory of more parts is not examined part by part
+MOST = 12  # a memory with more parts is not examined part by part
 
 
 class MemoryPart(NamedTuple):
-    """One part: the number of its first tensor in the memory, how many there are, and what of each."""
+    """One part: the index of its first tensor in the memory, the slice of each tensor, and the number of tensors."""
 
     name: str
     leaf: int

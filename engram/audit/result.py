@@ -17,7 +17,7 @@ Status = Literal["pass", "fail", "skip"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the function of a check returns."""
+    """The outcome of a check's function."""
 
     passed: bool
     measured: float | None = None
@@ -25,7 +25,7 @@ class Verdict:
     finding: str = ""  # what was measured; for a failure: what is wrong, and where in the data
     at_least: bool = False  # the bound is a minimum
     cause: str = ""  # of a failure: the mechanism in one clause, where it is known
-    fix: str = ""  # replaces the check's own, where more is known
+    fix: str = ""  # replaces the fix of the check, if a better one is known
     fix_without_engram: str = ""  # the same for policies that do not build on Engram
     where: str = ""
     notes: tuple[str, ...] = ()  # observations that are no failure

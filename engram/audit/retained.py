@@ -1,4 +1,4 @@
-"""What a policy retains between calls besides its weights: tensors, containers, and autograd graphs."""
+"""The state that a policy retains between calls besides its weights: tensors, containers, and autograd graphs."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ def retained_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def retained_size(module: nn.Module) -> int:
-    """How much is held: elements of tensors and arrays, and entries of containers."""
+    """The size of the retained state: elements of tensors and arrays, and entries of containers."""
     return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
 
 
@@ -47,7 +47,7 @@ def graph_nodes(tensors: Iterable[Tensor], weights: bool = False) -> set[Any]:
 
 
 def copy_policy(thing: Any, module: nn.Module, constants: Iterable[Any] = ()) -> Any:
-    """A deep copy of a module, or of its adapter. Constants, and what cannot be copied (an environment), are shared."""
+    """A deep copy of a module, or of its adapter. Constants and uncopiable values (an environment) are shared."""
     shared = {id(value): value for value in (*constants, *_spaces(module))}
     memo: dict[int, Any] = {**shared}
     try:

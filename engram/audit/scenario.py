@@ -25,7 +25,7 @@ BatchOrder = list[tuple[slice, int]]  # which rows act next, at which of their s
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that some rows are shown, whatever they do."""
+    """The observations, episode starts and noise of some rows, which do not depend on their actions."""
 
     observations: Tensor  # [B, S, …]
     dones: Tensor  # [B, S]
@@ -122,7 +122,7 @@ def shuffled_slices(rows: int, steps: Iterable[int], generator: torch.Generator)
 def play(
     adapter: PolicyAdapter, scenario: Scenario, order: BatchOrder | None = None, ids: Sequence[int] | None = None
 ) -> PlayedRollout:
-    """Act through a scenario, from the memory that the policy has now. Rows have these environment ids, or 0, 1, …"""
+    """Act through a scenario from the policy's current memory. `ids`: the rows' environment ids, by default 0, 1, …"""
     order = whole_batches(scenario.rows, range(scenario.steps)) if order is None else order
     outputs: dict[int, dict[int, PolicyOutput]] = {step: {} for _, step in order}
     ids = range(scenario.rows) if ids is None else ids
@@ -148,7 +148,7 @@ def play(
 
 
 def _consecutive(rows: slice, ids: Sequence[int]) -> Iterator[slice]:
-    """Parts of a slice in which environment ids follow one another."""
+    """Splits a slice of rows into parts with consecutive environment ids."""
     cuts = [row for row in range(rows.start + 1, rows.stop) if ids[row] != ids[row - 1] + 1]
     return (slice(a, b) for a, b in pairwise([rows.start, *cuts, rows.stop]))
 

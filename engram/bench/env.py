@@ -32,7 +32,7 @@ TASKS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "cartpole": ("CartPole-v1 x {}, against SyncVectorEnv", Gym(id="CartPole-v1"), (64,)),
     "recall": ("recall x {}", Recall(distractors=0.1), (4096,)),
 }
-TABLE = 64  # steps of random actions, sampled beforehand
+SAMPLED_STEPS = 64  # steps of random actions that are sampled beforehand and repeated
 
 
 def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
@@ -46,12 +46,12 @@ def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
 def _measure(
     result: BenchResult, name: str, settings: Any, envs: int, options: Options, progress: Callable[[str], None]
 ) -> None:
-    bare = not isinstance(settings, Recall)  # part of Engram: there is no simulator below
-    baseline = BARE if bare else NO_WORKERS
-    contestants = _contestants(settings, envs, bare)
+    has_simulator = not isinstance(settings, Recall)  # Recall is part of Engram
+    baseline = BARE if has_simulator else NO_WORKERS
+    contestants = _contestants(settings, envs, has_simulator)
     race = run_race(name, contestants, options.rounds, options.seconds, baseline=baseline, progress=progress)
     result.races.append(race)
-    if not bare:
+    if not has_simulator:
         return
     limit = 1.0 if isinstance(settings, Gym) else 0.9
     result.thresholds.append(Threshold(f"{name}: 0 workers ÷ bare loop", race.ratio(NO_WORKERS, BARE), limit))
@@ -62,21 +62,22 @@ def _measure(
         ]
 
 
-def _contestants(settings: Any, envs: int, bare: bool) -> Sequence[Contestant]:
+def _contestants(settings: Any, envs: int, has_simulator: bool) -> Sequence[Contestant]:
     options = {"settings": settings.model_dump(mode="json"), "envs": envs}
-    layer = [
+    vector_envs = [
         Contestant(NO_WORKERS, lambda: _programs([options | {"workers": 0}])),
         Contestant(WORKERS, lambda: _programs([options | {"workers": 2}])),
     ]
-    if not bare:
-        return layer
+    if not has_simulator:
+        return vector_envs
     halves = [options | {"envs": envs // 2}] * 2
-    return [Contestant(BARE, lambda: _programs([options])), Contestant(TWO_BARE, lambda: _programs(halves)), *layer]
+    bare_loops = [Contestant(BARE, lambda: _programs([options])), Contestant(TWO_BARE, lambda: _programs(halves))]
+    return [*bare_loops, *vector_envs]
 
 
 @contextmanager
 def _programs(options_of_each: Sequence[dict[str, Any]]) -> Iterator[Measure]:
-    """One process for each, running at the same time."""
+    """One process for each set of options, all running at the same time."""
     with ExitStack() as stack:
         commands = [[sys.executable, "-m", "engram.bench.env", json.dumps(options)] for options in options_of_each]
         processes = [stack.enter_context(start_program(command, {})) for command in commands]
@@ -108,7 +109,7 @@ def vector_env(settings: Any, num_envs: int, num_workers: int) -> Iterator[StepR
             nonlocal count
             count += 1
             batch = env.recv()
-            env.send(batch, actions[batch.rows.start][count % TABLE])
+            env.send(batch, actions[batch.rows.start][count % SAMPLED_STEPS])
             if count % 1000 == 0:
                 env.drain_episodes()
             return batch.rows.stop - batch.rows.start
@@ -125,7 +126,7 @@ def bare_loop(settings: Any, num_envs: int) -> Iterator[StepRows]:
 
 @contextmanager
 def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[StepRows]:
-    """Steps one simulator after the other, and replaces those whose episode ended, by a flag or a game statistic."""
+    """Steps one simulator after the other. Replaces those whose episode ended, by a flag or a limit of a statistic."""
     from engram.env.mettagrid.simulators import SimulatorFactory  # needs mettagrid, which is optional
     from engram.env.mettagrid.worlds import world
 
@@ -151,7 +152,7 @@ def _mettagrid(settings: MettagridWorld, num_envs: int) -> Iterator[StepRows]:
     def step() -> int:
         nonlocal count
         count += 1
-        actions[:] = table[count % TABLE]
+        actions[:] = table[count % SAMPLED_STEPS]
         for simulation in running:
             simulation.step()
         for name, limit in limits:
@@ -177,7 +178,7 @@ def _gymnasium(settings: Gym, num_envs: int) -> Iterator[StepRows]:
     def step() -> int:
         nonlocal count
         count += 1
-        envs.step(table[count % TABLE])
+        envs.step(table[count % SAMPLED_STEPS])
         return num_envs
 
     yield step
@@ -185,7 +186,7 @@ def _gymnasium(settings: Gym, num_envs: int) -> Iterator[StepRows]:
 
 
 def _random_actions(actions: int, rows: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(actions, size=(TABLE, rows))
+    return np.random.default_rng(0).integers(actions, size=(SAMPLED_STEPS, rows))
 
 
 def main() -> None:

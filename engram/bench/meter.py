@@ -24,46 +24,46 @@ class Meter:
         self._replies = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._command: dict | None = None
-        self._total = self._steps = 0
+        self._total_steps = self._command_steps = 0
         self.updates = 0  # optimiser steps in this process; they show whether all programs do the same work
         if "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-            register_optimizer_step_pre_hook(self._update)
-        self._start = time.perf_counter()
-        # The start of the program: some create their meter before they import their library, others after it.
-        self._began = self._start - (time.time() - float(os.environ.get("ENGRAM_BENCH_STARTED", time.time())))
+            register_optimizer_step_pre_hook(self._count_update)
+        self._command_start = time.perf_counter()
+        # Not the start of this meter: some programs create it before they import their library, others after it.
+        now = time.time()
+        self._program_start = self._command_start - (now - float(os.environ.get("ENGRAM_BENCH_STARTED", now)))
         self._phases: dict[str, float] = {}
         self._notes: dict[str, list[float]] = {}
         self._stack: list[str] = []
         self._curve: list[list] = []  # of "train"
-        self._since = 0.0
+        self._phase_start = 0.0
 
     def iteration(self, steps: int, recent_return: float | None = None, greedy: float | None = None) -> None:
         """Call after every iteration of rollout and learning. The first one is a warm-up and reports readiness.
 
         `recent_return` is that of recent training episodes, `greedy` that of an evaluation after this iteration.
         """
-        self._total += steps
-        self._steps += steps
-        self._switch()
-        now = self._since
+        self._total_steps += steps
+        self._command_steps += steps
+        now = self._end_phase()
         if self._command is None:
             self._reply({"ready": True})
-        elif "measure" in self._command and now - self._start >= self._command["measure"]:
+        elif "measure" in self._command and now - self._command_start >= self._command["measure"]:
             reply = {
-                "steps": self._steps,
+                "steps": self._command_steps,
                 "updates": self.updates,
-                "seconds": now - self._start,
+                "seconds": now - self._command_start,
                 "phases": self._phases,
                 "notes": self._notes,
             }
             self._reply(reply)
-        elif "learn" in self._command and self._total >= self._command["learn"]:
-            self._reply({"steps": self._total, "seconds": now - self._began, "return": recent_return})
+        elif "learn" in self._command and self._total_steps >= self._command["learn"]:
+            self._reply({"steps": self._total_steps, "seconds": now - self._program_start, "return": recent_return})
         elif "train" in self._command:
-            self._curve.append([round(now - self._began, 2), self._total, recent_return, greedy])
-            if now - self._began < self._command["train"]:
+            self._curve.append([round(now - self._program_start, 2), self._total_steps, recent_return, greedy])
+            if now - self._program_start < self._command["train"]:
                 return
             self._reply({"curve": self._curve})
         else:
@@ -71,7 +71,7 @@ class Meter:
         self._wait()
 
     def end(self, **figures: float) -> None:
-        """Call when training is over, perhaps with figures to report: replies to `train`, if that has not ended yet."""
+        """Call when training is over, with figures to report if any: replies to `train`, if that is still running."""
         if self._command is not None and "train" in self._command:
             self._reply({"curve": self._curve, **figures})
             self._wait()
@@ -79,18 +79,18 @@ class Meter:
     @contextmanager
     def phase(self, name: str):
         """Count the time of this block for a phase, without the time of phases nested in it."""
-        self._switch()
+        self._end_phase()
         self._stack.append(name)
         try:
             yield
         finally:
-            self._switch()
+            self._end_phase()
             self._stack.pop()
 
     def exclude(self, seconds: float) -> None:
-        """Do not count time that was spent on evaluations, before the iteration ends."""
-        self._began += seconds
-        self._start += seconds
+        """Leave time out of the measurement, such as that of evaluations. Call before the iteration ends."""
+        self._program_start += seconds
+        self._command_start += seconds
 
     def add(self, phase: str, seconds: float) -> None:
         """Count time for a phase that was measured elsewhere."""
@@ -110,15 +110,17 @@ class Meter:
 
         setattr(owner, method, timed)
 
-    def _update(self, *_: object) -> None:
+    def _count_update(self, *_: object) -> None:
         self.updates += 1
 
-    def _switch(self) -> None:
+    def _end_phase(self) -> float:
+        """Count the time until now for the innermost phase, and start the next one now. Returns now."""
         now = time.perf_counter()
         if self._stack:
             name = self._stack[-1]
-            self._phases[name] = self._phases.get(name, 0.0) + now - self._since
-        self._since = now
+            self._phases[name] = self._phases.get(name, 0.0) + now - self._phase_start
+        self._phase_start = now
+        return now
 
     def _reply(self, reply: dict) -> None:
         self._replies.write(json.dumps(reply) + "\n")
@@ -130,6 +132,6 @@ class Meter:
             sys.stderr.flush()
             os._exit(0)  # also ends threads that the library still runs
         self._command = json.loads(line)
-        self._steps = self.updates = 0
-        self._phases, self._notes, self._start = {}, {}, time.perf_counter()
-        self._since = self._start
+        self._command_steps = self.updates = 0
+        self._phases, self._notes, self._command_start = {}, {}, time.perf_counter()
+        self._phase_start = self._command_start

@@ -115,12 +115,12 @@ def in_own_process(
 ) -> Callable[[], Any]:
     """`Contestant.open` for a program that answers the commands of `meter.py`.
 
-    With `steps_per_update`, a program that updates more or less often fails: its speed would not be comparable.
+    With `steps_per_update`, a program that updates more or less often fails, since it does not do the same work.
     Programs whose optimiser runs in another process cannot be checked.
     """
 
     @contextmanager
-    def open_it() -> Iterator[Measure]:
+    def open_program() -> Iterator[Measure]:
         with start_program(command, {**thread_variables(threads), **(environment or {})}) as process:
 
             def measure(seconds: float) -> Slice:
@@ -133,7 +133,7 @@ def in_own_process(
 
             yield measure
 
-    return open_it
+    return open_program
 
 
 def learn(

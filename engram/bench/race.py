@@ -147,7 +147,7 @@ def in_process(
     import torch  # here: options are checked before torch is loaded
 
     @contextmanager
-    def open_it() -> Iterator[Measure]:
+    def open_function() -> Iterator[Measure]:
         with make() as step:
 
             def measure(seconds: float) -> Slice:
@@ -162,7 +162,7 @@ def in_process(
 
             yield measure
 
-    return open_it
+    return open_function
 
 
 @dataclass

@@ -57,7 +57,7 @@ def fit_line(axis: str, what: str, x: Sequence[float], y: Sequence[float]) -> Fi
 
 @dataclass
 class Threshold:
-    """A ratio that must not fall below or rise above a limit."""
+    """A ratio that must be at least or at most a limit."""
 
     what: str
     ratio: float | None
@@ -156,7 +156,7 @@ def _race_table(race: Race) -> list[Table | Text]:
         table.add_column(phase, justify="right")
     for name in facts:
         table.add_column(name, justify="right")
-    table.add_column("others", justify="right")
+    table.add_column("other load", justify="right")
     failures: list[str] = []
     for entry in race.entries:
         name = " ".join([entry.name, entry.note]).strip()

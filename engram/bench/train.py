@@ -34,7 +34,7 @@ CARTPOLE: dict[str, Any] = {
     "vf_coef": 0.5,
     "max_grad_norm": 0.5,
     "seed": 1,
-    "exact": True,  # the plain loop resets memory inside segments
+    "exact": True,  # the plain PyTorch loop of the races resets memory inside segments
 }
 ARENA: dict[str, Any] = {
     **CARTPOLE,
@@ -48,7 +48,7 @@ ARENA: dict[str, Any] = {
     "clip": 0.1,
     "ent_coef": 0.0021,
     "vf_coef": 0.44,
-    "exact": False,  # the plain loop never resets memory inside segments
+    "exact": False,
 }
 WORKERS = {"0 workers": 0, "1 worker": 1, "2 workers": 2}
 TASKS = {
@@ -56,7 +56,7 @@ TASKS = {
     "cartpole": "masked CartPole, LSTM 128: 64 x 64, 4 x 4 minibatches",
     "tmaze": "tmaze, fast: the settings of `make train`",
 }
-UNLIMITED = 10**15
+UNLIMITED = 10**15  # steps; the program ends when it is told to
 PHASES = ("environment", "inference", "learning")
 
 
@@ -127,11 +127,11 @@ def command(overrides: Sequence[str], threads: int, recent: int | None = None) -
 
 
 class MeterDisplay:
-    """Takes the place of the terminal: an iteration ends when an epoch is displayed."""
+    """A display for `start` that reports each epoch to the meter as one iteration."""
 
     def __init__(self, meter: Meter, recent: int | None = None) -> None:
         self._meter, self._steps = meter, 0
-        self._recent = recent  # episodes of a recent return; None: as many as the run's own metrics
+        self._recent = recent  # episodes that the recent return averages over; None: the return of the run's metrics
         self._episodes: list[float] = []
 
     def start(self, plan: Any) -> None: ...

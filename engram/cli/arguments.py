@@ -48,7 +48,7 @@ def names_from(known: Sequence[str]) -> Callable[[str], list[str]]:
     return names
 
 
-def add_page(parser: argparse.ArgumentParser, where: str) -> None:
+def add_page_options(parser: argparse.ArgumentParser, where: str) -> None:
     """The options of every verb that writes a page; `where` says where it is by default."""
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"the page; by default {where}")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -62,7 +62,7 @@ def page_path(out: Path | None, directory: Path, name: str) -> Path:
     return path
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
     """The option of every verb that opens stored runs."""
     parser.add_argument(
         "--trust", action="store_true", help="run code that the run names, even if you did not make the run here"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engram.agent.settings import POLICIES
-from engram.cli.arguments import ArgumentParser, add_trust
-from engram.config.evaluation import run_around, stored_path
+from engram.cli.arguments import ArgumentParser, add_trust_option
+from engram.config.evaluation import enclosing_run, stored_path
 from engram.config.groups import choices
 from engram.config.load import load_run
 from engram.settings import UserError
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help="how the policy is played: td, module, pufferlib, cleanrl or sb3 (default: recognised by its methods)",
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options, rest = parser.parse_settings(argv)
     if unknown := [word for word in rest if word.startswith("-")]:
         raise UserError(f"engram audit: no option {unknown[0]} (see --help)")
@@ -92,7 +92,7 @@ def _verify_run(target: str, trust: bool) -> None:
     """If the target is a run, refuse untrusted code and bad checkpoints before torch is imported."""
     names_policy = not target or target in {*POLICIES, *choices("agent"), "all"}
     path = None if names_policy else stored_path(target)
-    run = None if path is None else run_around(path)
+    run = None if path is None else enclosing_run(path)
     if path is not None and run is not None:
         load_run(run, trust, unused=("env", "trainer"))
         find_checkpoint(path, "audit", verify_checkpoint)

@@ -136,10 +136,10 @@ def parity(argv: Sequence[str]) -> int:
     parser.add_argument("--policies", type=names_from(known), default=["fast"], metavar="NAME,…", help=", ".join(known))
     arguments, settings = parser.parse_settings(argv)
     options = learn_options(arguments, [])
-    from engram.bench.learning.parity import compare, forms, show
+    from engram.bench.learning.parity import both_forms, compare, show
     from engram.bench.learning.result import collect
 
-    jobs = plan(options, [(*form, *settings) for policy in arguments.policies for form in forms(policy)])
+    jobs = plan(options, [(*form, *settings) for policy in arguments.policies for form in both_forms(policy)])
     code = run_and_report(jobs, arguments.jobs, options, dry=arguments.dry_run, only_report=arguments.report)
     if not arguments.dry_run:
         comparisons = compare(collect(jobs))

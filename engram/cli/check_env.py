@@ -34,5 +34,6 @@ def _describe(spec: EnvSpec) -> list[str]:
 
 def _verdict(check: EnvCheck) -> str:
     if check.errors:
-        return "It cannot be trained in."
-    return f"{len(check.warnings)} found; training is possible." if check.warnings else "Nothing wrong was found."
+        return "Training in it is not possible."
+    count = len(check.warnings)
+    return f"{count} problem{'s' * (count > 1)} found; training is possible." if count else "No problem was found."

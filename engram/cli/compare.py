@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import EvalSettings, RunRequest, load_request
 from engram.display.formatting import interval, number, plural
 from engram.settings import UserError
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     usage = "engram compare RUN RUN … [SETTING=VALUE …] [--json] [--trust]"
     parser = ArgumentParser(prog="engram compare", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_trust(parser)
+    add_trust_option(parser)
     options, arguments = parser.parse_settings(argv)
     requests = _requests(arguments, options.trust)
     result = _play(requests)
@@ -70,14 +70,15 @@ def _requests(arguments: Sequence[str], trust: bool) -> dict[str, RunRequest[Eva
 
 def _play(requests: dict[str, RunRequest[EvalSettings]]) -> dict[str, Any]:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.runs.compare import compare_pairs
     from engram.training.evaluate import evaluate
 
     evaluations = {}
-    for name, (directory, settings, run) in requests.items():
+    for name, request in requests.items():
+        _, settings, run = request
         print(f"playing {plural(settings.episodes, 'episode')} with {name}", file=sys.stderr)
-        agent, _ = agent_of_run(directory, settings, run)
+        agent, _ = load_requested_agent(request)
         evaluations[name] = evaluate(
             agent,
             run.env,
@@ -110,10 +111,12 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def sentence(pair: dict[str, Any]) -> str:
-    """What a comparison found."""
-    value, p = pair["difference"], pair["p"]
-    better, worse = (pair["second"], pair["first"]) if value["mean"] >= 0 else (pair["first"], pair["second"])
-    sign, size = (1, abs(value["mean"])) if value["mean"] >= 0 else (-1, abs(value["mean"]))
+    """The result of a comparison in words."""
+    value, p, size = pair["difference"], pair["p"], abs(pair["difference"]["mean"])
+    if value["mean"] >= 0:
+        better, worse, sign = pair["second"], pair["first"], 1
+    else:
+        better, worse, sign = pair["first"], pair["second"], -1
     bounds = ""
     if value["low"] is not None:
         bounds = f", 95% interval {interval(*sorted(sign * bound for bound in (value['low'], value['high'])))}"

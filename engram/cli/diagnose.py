@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.cli.run_arguments import named_runs
 from engram.diagnosis.rules import MEMORY_UNUSED
 from engram.settings import UserError
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     usage = "engram diagnose RUN … [runs_dir=runs] [--json] [--trust]"
     parser = ArgumentParser(prog="engram diagnose", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print one JSON object for each run")
-    add_trust(parser)
+    add_trust_option(parser)
     options, arguments = parser.parse_settings(argv)
     directories = named_runs("diagnose", arguments)
     from engram.display.summary import diagnosis_lines
@@ -60,12 +60,12 @@ def memory_evidence(run: "ReportRun", trust: bool) -> list[str]:
 def measured_horizon(directory: Path, trust: bool) -> list[str]:
     from engram.analysis.influence import memory_horizon
     from engram.analysis.recording import record
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.config.evaluation import MemorySettings, load_request
     from engram.display.memory_page import about_horizon
 
     request = load_request([f"run={directory.resolve()}", "device=cpu"], MemorySettings, trust)
-    agent, _ = agent_of_run(*request)
+    agent, _ = load_requested_agent(request)
     recording = record(agent, request.run.env, episodes=1, num_envs=EPISODES, max_steps=1000, pictures=False)
     horizon = memory_horizon(agent, recording)
     return about_horizon(horizon and horizon.to_json(), request.run.trainer.bptt_horizon)

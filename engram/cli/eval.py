@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import EvalSettings, load_request
 from engram.training.settings import EVALUATION_SEED
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, with return.mean, return.low and return.high"
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     request = load_request(overrides, EvalSettings, options.trust)
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engram.cli.arguments import ArgumentParser, add_trust
+from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import PolicyOfRun, RunRequest, load_request
 from engram.stored.files import file_in_run
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="engram export", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
     parser.add_argument("--format", choices=("onnx", "torch"), help="default: by the suffix of --out, else onnx")
     parser.add_argument("--out", type=Path, metavar="PATH", help="the file; default: policy.onnx or .pt2 in the run")
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     _export(load_request(overrides, PolicyOfRun, options.trust), options.format, options.out)
     return 0

@@ -38,7 +38,7 @@ GROUPS = {
         "compare": "test policies on the same episodes",
         "audit": "check that a policy handles its memory correctly",
         "bench": "measure speed",
-        "soak": "train while breaking things on purpose, and say which promises held",
+        "soak": "train while injecting faults, and check that runs resume unharmed",
     },
     "use": {"export": "write a policy as ONNX or a PyTorch program"},
 }

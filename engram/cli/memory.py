@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
+from engram.cli.arguments import ArgumentParser, add_page_options, add_trust_option, page_path
 from engram.config.evaluation import MemorySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import check_writable, file_in_run
@@ -35,9 +35,9 @@ examples:
 def main(argv: Sequence[str]) -> int:
     usage = "engram memory run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--json]"
     parser = ArgumentParser(prog="engram memory", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    add_page(parser, "memory.html in the run's directory")
+    add_page_options(parser, "memory.html in the run's directory")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of sentences")
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     request = load_request(overrides, MemorySettings, options.trust)
     if request.run.trainer.memory == "off":
@@ -59,11 +59,12 @@ def examine(request: RunRequest[MemorySettings], out: Path) -> tuple[dict[str, A
     """Measure, and write the page and its JSON; returns the report and its verdict."""
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.analysis.memory_report import memory_report
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.display.memory_page import MemoryFacts, memory_page, verdict
 
-    directory, settings, run = request
-    agent, progress = agent_of_run(directory, settings, run)
+    _, settings, run = request
+    agent, checkpoint = load_requested_agent(request)
+    progress = checkpoint.state["progress"]
     facts = MemoryFacts(
         run=run.run,
         env=agent.env_spec.name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.arguments import ArgumentParser, add_page, add_trust, page_path
+from engram.cli.arguments import ArgumentParser, add_page_options, add_trust_option, page_path
 from engram.config.evaluation import ReplaySettings, RunRequest, load_request
 from engram.settings import UserError
 from engram.stored.files import check_writable
@@ -40,14 +40,14 @@ examples:
 def main(argv: Sequence[str]) -> int:
     usage = "engram replay run=NAME [SETTING=VALUE …] [--out FILE] [--open] [--video FILE]"
     parser = ArgumentParser(prog="engram replay", usage=usage, description=DESCRIPTION, epilog=SETTINGS)
-    add_page(parser, "replay.html in the run's directory")
+    add_page_options(parser, "replay.html in the run's directory")
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help="also write a .gif or .mp4 (needs the extra `video`)"
     )
     parser.add_argument(
         "--mettagrid", type=Path, metavar="FILE", help="also write the first episode as a mettagrid replay, FILE.json.z"
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     for kind in ("VIDEO", "AUDIO"):  # pygame draws into arrays; without a screen it would print warnings
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
@@ -68,12 +68,12 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
     from engram.analysis.influence import influence
     from engram.analysis.memory_step import unit_names
     from engram.analysis.recording import record
-    from engram.cli.run_arguments import agent_of_run
+    from engram.api.evaluate import load_requested_agent
     from engram.display.formatting import plural
     from engram.display.replay_page import RunFacts, replay_page
 
-    directory, settings, run = request
-    agent, progress = agent_of_run(directory, settings, run)
+    _, settings, run = request
+    agent, checkpoint = load_requested_agent(request)
     recording = record(
         agent,
         run.env,
@@ -84,6 +84,7 @@ def play(request: RunRequest[ReplaySettings], out: Path, video: Path | None) -> 
         memory=run.trainer.memory,
     )
     past = influence(agent, recording)
+    progress = checkpoint.state["progress"]
     facts = RunFacts(run.run, run.policy.name, progress["epoch"], progress["steps"], run.trainer.memory != "off")
     page = replay_page(facts, recording, past, unit_names(agent))
     out.write_text(page, encoding="utf-8")

@@ -4,7 +4,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from engram.cli.arguments import ArgumentParser, add_page, page_path
+from engram.cli.arguments import ArgumentParser, add_page_options, page_path
 from engram.cli.run_arguments import named_runs
 from engram.settings import UserError
 from engram.stored.files import check_writable
@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str]) -> int:
     usage = "engram report RUN … [runs_dir=runs] [--out FILE] [--open] [--png FOLDER]"
     parser = ArgumentParser(prog="engram report", usage=usage, description=DESCRIPTION, epilog=EXAMPLES)
-    add_page(parser, "report.html in the directory of the first run")
+    add_page_options(parser, "report.html in the directory of the first run")
     parser.add_argument(
         "--png", type=Path, metavar="FOLDER", help="also write the charts as PNG, for papers (needs the extra `plot`)"
     )

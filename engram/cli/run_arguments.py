@@ -1,18 +1,12 @@
-"""Runs named on a command line, as `RUN …`, `run=RUN`, patterns or `runs_dir=`, and their trained agents."""
+"""Runs named on a command line: `RUN …`, `run=RUN`, patterns, and `runs_dir=`."""
 
-import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from engram.config.evaluation import PlaySettings, find_run
+from engram.config.evaluation import find_run
 from engram.config.load import SETTINGS_FILE
 from engram.config.run import RunSettings
 from engram.settings import UserError
-
-if TYPE_CHECKING:
-    from engram.agent.metta_agent import MettaAgent
 
 
 def named_runs(verb: str, arguments: Sequence[str]) -> list[Path]:
@@ -40,19 +34,6 @@ def split_arguments(verb: str, arguments: Sequence[str], problem: str) -> tuple[
         else:
             names.append(argument)
     return Path(runs_dir), names
-
-
-def agent_of_run(directory: Path, settings: PlaySettings, run: RunSettings) -> "tuple[MettaAgent, dict[str, Any]]":
-    """The agent of a checkpoint, bound to the environment of `run`, and how far it was trained."""
-    from engram.env.registry import make_spec
-    from engram.training.checkpoint.origin import checkpoint_of, load_agent
-    from engram.training.device import choose_device
-
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_args, **_kwargs: print(message, file=sys.stderr)
-        checkpoint = checkpoint_of(directory, settings.checkpoint)
-        agent = load_agent(checkpoint, run.policy, make_spec(run.env), training=False)
-    return agent.to(choose_device(settings.device)), checkpoint.state["progress"]
 
 
 def _directories(name: str, runs_dir: Path) -> list[Path]:

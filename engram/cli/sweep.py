@@ -10,7 +10,7 @@ from engram.cli.arguments import ArgumentParser
 from engram.cli.run_arguments import split_arguments
 from engram.cli.train import train_one
 from engram.config.load import load
-from engram.config.sweep import command_line, load_sweep
+from engram.config.sweep import command_line, first_values, load_sweep, trial_settings
 from engram.cores import available_cores
 from engram.env.registry import make_spec
 from engram.runs.group import say
@@ -38,10 +38,9 @@ def main(argv: Sequence[str]) -> int:
     if find_spec("optuna") is None:
         raise UserError("sweep: needs Optuna: pip install 'engram-rl[sweep]'")
     sweep = load_sweep(Path(files[0]))
-    first = {name: each.low if each.choices is None else each.choices[0] for name, each in sweep.search.items()}
-    env = load(command_line(sweep, first, "x")[:-1]).env
+    env = load(trial_settings(sweep, first_values(sweep))).env
     make_spec(env)  # an environment that cannot be made leaves no study behind
-    from engram.runs.sweep import Sweep
+    from engram.runs.sweep import Sweep  # imports Optuna
 
     storage = sweep.storage or os.path.join(runs_dir, f"{sweep.study}.db")
     parallel = sweep.parallel or available_cores()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engram.api.hooks import find_hook
 from engram.api.train import train_run
-from engram.cli.arguments import add_trust
+from engram.cli.arguments import add_trust_option
 from engram.cli.settings_help import settings_parser
 from engram.config.load import load
 from engram.config.run import RunSettings
@@ -35,7 +35,7 @@ SAVED = "stopped and saved; run the same command again to resume from here"
 
 def main(argv: Sequence[str]) -> int:
     parser = settings_parser("train", "Trains a policy, or one for each value of settings with several: seed=1,2,3.")
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     members = expand(overrides, options.trust)
     if members is not None:
@@ -143,7 +143,8 @@ def _train(
             end_hung = partial(_end_hung, display)
             train_run(settings, display, world, trust, restore, lambda: request.stop is not None, end_hung)
     except KeyboardInterrupt as stop:
-        kind = (request and request.stop) if type(stop) is KeyboardInterrupt else type(stop)
+        signalled = request and request.stop  # a plain KeyboardInterrupt does not say which signal came
+        kind = signalled if type(stop) is KeyboardInterrupt else type(stop)
         raise (kind or Stopped)(*(stop.args or [STOPPED])) from None
     if request.stop is None:
         return 0
@@ -153,7 +154,7 @@ def _train(
 
 
 def _end_hung(display: AbstractContextManager) -> None:
-    """Ends the program from another thread: the main thread is in an environment that does not return."""
+    """End the program from another thread, because the main thread is in an environment that does not return."""
     display.__exit__(None, None, None)
     print("an environment hangs (see above): " + STOPPED, file=sys.stderr, flush=True)
     os._exit(1)
@@ -162,7 +163,7 @@ def _end_hung(display: AbstractContextManager) -> None:
 def next_steps(overrides: Sequence[str], settings: RunSettings, resumed: bool, steps_done: int) -> list[str]:
     """Commands to offer after a run: evaluate it, train it for longer, or train the same without memory.
 
-    The command line of a resumed run need not hold all of its settings, so it offers no run without memory.
+    A resumed run offers no run without memory, since its command line may lack some of its settings.
     """
     steps = 2 * max(settings.trainer.total_timesteps, steps_done)  # the last batch may exceed total_timesteps
     longer: dict[str, object] = {"run": settings.run, "trainer.total_timesteps": steps}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engram.cli.arguments import add_trust
+from engram.cli.arguments import add_trust_option
 from engram.cli.settings_help import settings_parser
 from engram.config.load import dump, load
 from engram.cores import available_cores
@@ -12,7 +12,7 @@ from engram.training.sizes import resolve_sizes
 
 def main(argv: Sequence[str]) -> int:
     parser = settings_parser("validate", "Checks settings and prints them in full.")
-    add_trust(parser)
+    add_trust_option(parser)
     options, overrides = parser.parse_settings(argv)
     settings = load(overrides, options.trust)
     agents, cores = make_spec(settings.env).agents, available_cores()

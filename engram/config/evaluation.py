@@ -60,40 +60,47 @@ class MemorySettings(PlaySettings):
     episodes: Positive = 128
 
 
-Chosen = TypeVar("Chosen", bound=PolicyOfRun)
+Request = TypeVar("Request", bound=PolicyOfRun)
 
 
-class RunRequest(NamedTuple, Generic[Chosen]):
+class RunRequest(NamedTuple, Generic[Request]):
     """A run, and what to do with its policy."""
 
     directory: Path
-    settings: Chosen
-    run: RunSettings  # as stored, with the environment that was asked for
+    settings: Request
+    run: RunSettings  # as stored, with the requested changes of the environment
 
 
 def load_request(
-    arguments: Sequence[str], kind: type[Chosen], trust: bool = False, settings: Mapping[str, Any] | None = None
-) -> RunRequest[Chosen]:
+    arguments: Sequence[str], kind: type[Request], trust: bool = False, settings: Mapping[str, Any] | None = None
+) -> RunRequest[Request]:
     """The request of a command line, or of Python; raises `UserError` with everything that is wrong with it.
 
     The checkpoint is verified too, because loading it must wait for torch.
     """
-    # `engram replay NAME` is `engram replay run=NAME`.
+    given = [*map(parse_override, _with_run_named(arguments)), *from_python(settings or {})]
+    overrides = {override.name: override for override in given}  # the last one counts
+    env_overrides, values = [], {}
+    for name, override in overrides.items():
+        if name.partition(".")[0] == "env":
+            env_overrides.append(override)
+        else:
+            values[name] = override.text if override.value is NOT_PARSED else override.value
+    request = _validate(values, kind)
+    directory = find_run(request.run, Path(request.runs_dir))
+    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
+    run = with_env(load_run(directory, trust, unused), env_overrides)
+    checkpoint_of(directory, request.checkpoint, verify_checkpoint)
+    return RunRequest(directory, request, run)
+
+
+def _with_run_named(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `run=NAME` instead of a bare NAME."""
     named = [each if "=" in each or each.startswith("-") else f"run={each}" for each in arguments]
     runs = [each.removeprefix("run=") for each in named if each.startswith("run=")]
     if named != [*arguments] and len(runs) > 1:
         raise UserError(f"run: {' and '.join(runs)} are given: name one run")
-    given = [*map(parse_override, named), *from_python(settings or {})]
-    overrides = {override.name: override for override in given}  # the last one counts
-    of_env = [override for name, override in overrides.items() if name.partition(".")[0] == "env"]
-    own = {name: override for name, override in overrides.items() if override not in of_env}
-    values = {name: each.text if each.value is NOT_PARSED else each.value for name, each in own.items()}
-    chosen = _validate(values, kind)
-    directory = find_run(chosen.run, Path(chosen.runs_dir))
-    unused = ("env", "trainer") if "env" in overrides else ("trainer",)
-    run = with_env(load_run(directory, trust, unused), of_env)
-    checkpoint_of(directory, chosen.checkpoint, verify_checkpoint)
-    return RunRequest(directory, chosen, run)
+    return named
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -108,17 +115,17 @@ def find_run(name: str, runs_dir: Path) -> Path:
 
 
 def stored_path(reference: str) -> Path | None:
-    """The directory of a run or checkpoint that is named by its path, or by its name below `runs`."""
+    """The directory of a run or checkpoint, given by its path or by its name below `runs`."""
     return next((path for path in (Path(reference), Path("runs") / reference) if os.path.isdir(path)), None)
 
 
-def run_around(path: Path) -> Path | None:
-    """The run at a path, or the one that the checkpoint there belongs to."""
+def enclosing_run(path: Path) -> Path | None:
+    """The directory of the run at this path, or of the run that the checkpoint at this path belongs to."""
     return next((parent for parent in (path, *path.resolve().parents) if (parent / SETTINGS_FILE).is_file()), None)
 
 
 def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
-    """The settings of a run in a different environment (`env=NAME`), or with changes to its own environment."""
+    """The settings of a run with a different environment (`env=NAME`), or with changes to its own environment."""
     if not overrides:
         return run
     content = run.model_dump(mode="json", exclude={"agent" if run.agent is None else "py_agent"})
@@ -143,7 +150,7 @@ def with_env(run: RunSettings, overrides: Sequence[Override]) -> RunSettings:
     return changed
 
 
-def _validate(given: dict[str, Any], kind: type[Chosen]) -> Chosen:
+def _validate(given: dict[str, Any], kind: type[Request]) -> Request:
     known = kind.model_fields
     problems = [f"{name}: no such option{suggestion(name, [*known, 'env'])}" for name in given if name not in known]
     try:

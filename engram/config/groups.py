@@ -26,7 +26,7 @@ GROUPS = {  # name -> what is chosen
     "trainer": "how it is trained",
     "wandb": "Weights & Biases",
 }
-USER_CODE: dict[str, dict[str, Any]] = {"py_agent": {}, "env": {"kind": "python"}}  # chosen as file.py:NAME
+USER_CODE: dict[str, dict[str, Any]] = {"py_agent": {}, "env": {"kind": "python"}}  # settings of a choice file.py:NAME
 GYMNASIUM_ID = re.compile(r"([\w.]+:)?([\w.-]+/)?[\w.-]+-v\d+")
 RECIPE_SECTIONS = ("py_agent", "trainer")  # may hold settings that differ from the defaults
 DEFAULTS = {"py_agent": "fast", "env": "tmaze", "trainer": "default", "wandb": "off"}
@@ -48,10 +48,10 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
     if group == "env" and GYMNASIUM_ID.fullmatch(choice):
         return {**_shipped("env", "gym"), "id": choice}
     if group in USER_CODE and (":" in choice or choice.endswith(".py")):
-        return {**USER_CODE[group], "name": _reference(choice)}
+        return {**USER_CODE[group], "name": _checked_reference(choice)}
     if choice not in (known := choices(group)):
-        others = {"py_agent": "or file.py:Class", "env": "a Gymnasium id such as CartPole-v1, or file.py:Class"}
-        listed = [*known, others.get(group, "or a file.yaml")]
+        other_forms = {"py_agent": "or file.py:Class", "env": "a Gymnasium id such as CartPole-v1, or file.py:Class"}
+        listed = [*known, other_forms.get(group, "or a file.yaml")]
         raise UserError(f"no choice '{choice}'{suggestion(choice, known)} ({', '.join(listed)})")
     return deepcopy(_shipped(group, choice))
 
@@ -61,8 +61,8 @@ def _shipped(group: str, choice: str) -> dict[str, Any]:
     return read_yaml(CONFIG_FOLDER / group / f"{choice}.yaml")
 
 
-def _reference(choice: str) -> str:
-    """`file.py:NAME` or `module:NAME`. A name in `<>` was defined inside a function: only this process can find it."""
+def _checked_reference(choice: str) -> str:
+    """`file.py:NAME` or `module:NAME`. A name with `<` was defined inside a function: only this process can find it."""
     module, _, name = choice.rpartition(":")
     if not module or not (name.replace(".", "_").isidentifier() or "<" in name):
         file = module if module.endswith(".py") else choice.rstrip(":")

@@ -119,7 +119,7 @@ def _collect(problems: list[str], prefix: str = "") -> Iterator[None]:
 
 
 def _choose_groups(overrides: dict[str, Override], problems: list[str]) -> tuple[DictConfig, set[str]]:
-    """The settings of the chosen groups, and the groups whose choice is wrong; those have their default instead."""
+    """The settings of the chosen groups, and the groups with a wrong choice, which get their default."""
     tree = {group: read_choice(group, choice) for group, choice in DEFAULTS.items()}
     chosen = [group for group in GROUPS if group in overrides and group != "task"]
     failed = set(chosen)
@@ -157,7 +157,7 @@ def _with_recipe(tree: DictConfig, task: str, chosen: Sequence[str]) -> DictConf
 
 
 def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override], trust: bool) -> DictConfig:
-    """If the named run has a checkpoint to resume from: its stored settings, except for groups that are given again."""
+    """If the run has a checkpoint to resume from, its stored settings; groups that are given again replace them."""
     runs_dir = overrides["runs_dir"].text if "runs_dir" in overrides else RunSettings.model_fields["runs_dir"].default
     directory = Path(runs_dir) / overrides["run"].text
     if not os.path.isdir(directory) or not list_checkpoints(directory / "checkpoints"):  # isdir accepts any name
@@ -169,7 +169,7 @@ def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override], trus
 
 
 def _usable_names(tree: DictConfig, failed: set[str]) -> frozenset[str]:
-    """The names that can be set with the chosen groups. If a choice is wrong, those of all its alternatives."""
+    """The names that can be set with the chosen groups; for a wrong choice, the names of all its alternatives."""
     kind = None if "env" in failed else tree.env.get("kind")
     policy = None if failed & POLICY_GROUPS else "agent" if "agent" in tree else "py_agent"
     return usable_settings(kind if kind in environment_settings() else None, policy)

@@ -17,7 +17,7 @@ from engram.stored.files import MAX_YAML_DEPTH
 
 NAME = re.compile(r"\w+(\.\w+)*")
 
-CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}
+CHOSEN_BY_GROUP = {"env.kind", "agent.name", "py_agent.name"}  # set with env=NAME and so on, not by these names
 NOT_PARSED = object()  # the value of an override that has only its text
 NO_VALUE = "{name}: no value: write {name}=VALUE without spaces"
 
@@ -41,7 +41,7 @@ def from_python(settings: Mapping[str, Any]) -> Iterator[Override]:
             plain = _plain(value, name)
             if plain == "" and (name in GROUPS or name in known_settings()):
                 raise UserError(NO_VALUE.format(name=name))
-            yield Override(name, _text(plain), plain)
+            yield Override(name, as_text(plain), plain)
 
 
 def parse_override(word: str) -> Override:
@@ -53,7 +53,7 @@ def parse_override(word: str) -> Override:
     if word.startswith(("+", "~")):
         raise UserError(f"{word}: settings cannot be added (+) or deleted (~): write NAME=VALUE")
     if not equals:
-        raise UserError(f"{word}: settings are written NAME=VALUE{_suggest(word)}")
+        raise UserError(f"{word}: settings are written NAME=VALUE{_suggest_override(word)}")
     if not NAME.fullmatch(name):
         raise UserError(f"{word}: '{name}' is not the name of a setting: write NAME=VALUE without spaces")
     if not text:
@@ -81,14 +81,14 @@ def check_name(name: str, usable: frozenset[str]) -> None:
 
 
 def set_value(tree: DictConfig, override: Override) -> None:
-    """Write an override into the settings. Of a list and a mapping for the same setting, the last one counts."""
+    """Write an override into the settings. It replaces a list by a mapping and the other way around."""
     name, value = override.name, override_value(override)
     try:
         try:
             OmegaConf.update(tree, name, value, merge=True, force_add=True)
         except ConfigTypeError:
             OmegaConf.update(tree, name, value, merge=False, force_add=True)
-    except ValueError:  # from omegaconf, which reads a name as an index
+    except ValueError:  # OmegaConf read a name as the index of a list
         section = name.rpartition(".")[0]
         raise UserError(f"{section}: a list, expected a section, which {name} is a setting of") from None
 
@@ -98,14 +98,14 @@ def override_value(override: Override) -> Any:
     name, text, value = override
     require_plain_data(text if value is NOT_PARSED else value, name)
     if value is NOT_PARSED:
-        value = _read(name, text)
+        value = _parse_text(name, text)
     types = leaf_types(known_settings().get(name, Any))
     if isinstance(value, bool) and bool not in types and (int in types or float in types):
         raise UserError(f"{name}: {text.lower()} is not a number")
     return value
 
 
-def _read(name: str, text: str) -> Any:
+def _parse_text(name: str, text: str) -> Any:
     if is_text_setting(name) and text[0] not in "'\"" and text != "null":
         return text
     try:
@@ -138,7 +138,7 @@ def _plain(value: Any, name: str, depth: int = 0) -> Any:
     )
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value from Python as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
@@ -152,8 +152,8 @@ def _has_hidden_part(name: str) -> bool:
     return any(part.startswith("_") for part in parts)
 
 
-def _suggest(word: str) -> str:
-    """What a word without `=` may have meant: a choice of a group, or a setting without its value."""
+def _suggest_override(word: str) -> str:
+    """A hint for a word without `=`: it may be a choice of a group, or a setting without its value."""
     for group in GROUPS:
         if word in choices(group):
             return f"; did you mean {group}={word}?"

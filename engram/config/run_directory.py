@@ -69,8 +69,8 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _check_is_a_run(directory)
-        _check_nothing_leads_out(directory)
-        _check_kinds(directory)
+        _check_links(directory)
+        _check_file_types(directory)
         if stack is not None:
             stack.enter_context(lock(directory))
             if new:
@@ -86,7 +86,7 @@ def prepare_directory(settings: RunSettings, stack: ExitStack | None = None) -> 
 
 
 def _remove_if_empty(directory: Path, kind: type[BaseException] | None, *_: Any) -> None:
-    """Remove a new directory if a mistake of the user's stopped the run before it wrote anything of its own."""
+    """Remove a new directory if a `UserError` stopped the run before it wrote metrics or checkpoints."""
     if kind is None or not issubclass(kind, UserError) or not directory.is_dir():
         return
     files = list(directory.iterdir())
@@ -103,7 +103,7 @@ def restore_directory(settings: RunSettings, stack: ExitStack) -> None:
     """
     directory = settings.directory
     directory.mkdir(parents=True, exist_ok=True)
-    if not any(_is_in_place(file, directory / LOCK_FILE) for file in list(_open_locks)):
+    if not any(_is_open_at(file, directory / LOCK_FILE) for file in list(_open_locks)):
         stack.enter_context(lock(directory))
     if not (directory / SETTINGS_FILE).exists():
         _write_settings(settings, directory)
@@ -141,7 +141,8 @@ def lock(directory: Path) -> TextIO:
     return file
 
 
-def _is_in_place(file: TextIO, path: Path) -> bool:
+def _is_open_at(file: TextIO, path: Path) -> bool:
+    """Whether this open file is the one at the path now."""
     try:
         return not file.closed and os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -194,21 +195,21 @@ def _check_is_a_run(directory: Path) -> None:
         raise UserError(f"{directory} exists and is not a run of Engram's: choose a different run=")
 
 
-def _check_nothing_leads_out(directory: Path) -> None:
-    """Raise if a link in the run's directory leads out of it, or a FIFO or device is in it: training writes there.
+def _check_links(directory: Path) -> None:
+    """Raise if training could write outside of the run's directory through a link, or into a FIFO or device.
 
-    Files of checkpoints may share their content with a backup: they are only replaced as a whole.
+    Files of checkpoints may have hard links, for example from a backup: they are only replaced, never written into.
     """
     for folder, folders, files in os.walk(directory):
-        whole = (directory / "checkpoints") in (Path(folder), *Path(folder).parents)
+        in_checkpoint = (directory / "checkpoints") in (Path(folder), *Path(folder).parents)
         for path in (Path(folder, name) for name in (*folders, *files)):
             try:
-                _check_own(path, directory, whole)
+                _check_link(path, directory, hard_links_allowed=in_checkpoint)
             except FileNotFoundError:  # another process may be training here
                 continue
 
 
-def _check_own(path: Path, directory: Path, whole: bool) -> None:
+def _check_link(path: Path, directory: Path, hard_links_allowed: bool) -> None:
     kind = path.lstat().st_mode
     if stat.S_ISLNK(kind):
         try:
@@ -217,15 +218,15 @@ def _check_own(path: Path, directory: Path, whole: bool) -> None:
             raise UserError(f"{error}: a run reads and writes only its own directory: remove it") from None
     elif not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
         raise UserError(f"{path} is neither a file nor a directory: remove it")
-    elif stat.S_ISREG(kind) and not whole:
+    elif stat.S_ISREG(kind) and not hard_links_allowed:
         try:
             require_single_file(path)
         except UnreadableError as error:
             raise UserError(f"{error}: writing would change all of them: replace it with a copy") from None
 
 
-def _check_kinds(directory: Path) -> None:
-    """Raise if a file is in the place of a folder or a folder in that of a file: waiting cannot make it writable."""
+def _check_file_types(directory: Path) -> None:
+    """Raise for a directory where training writes a file, or a file where it needs a directory."""
     for name in WRITTEN_FILES:
         if (directory / name).is_dir():
             raise UserError(f"{directory / name} is a directory, expected a file: remove it")
@@ -238,7 +239,7 @@ def _write_settings(settings: RunSettings, directory: Path) -> None:
     temporary = directory / f".{SETTINGS_FILE}.{os.getpid()}"
     try:
         temporary.write_text(dump(settings), encoding="utf-8")
-        sync(temporary)  # without it, a power failure may leave an empty file: checkpoints that cannot be opened
+        sync(temporary)  # or a power failure may leave an empty file, and checkpoints without settings are useless
         temporary.replace(directory / SETTINGS_FILE)
         sync(directory)
     except OSError:

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from engram.config.groups import read_yaml
 from engram.config.load import load
-from engram.config.overrides import parse_override
+from engram.config.overrides import as_text, parse_override
 from engram.config.run import SAFE_NAME
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
@@ -54,10 +54,10 @@ class SweepSettings(Settings):
     trials: Annotated[int, Field(ge=1)] = 20  # in total, over all machines and restarts
     sampler: Literal["tpe", "random", "cmaes", "gp", "qmc"] = "tpe"
     pruner: Literal["median", "hyperband", "none"] = "median"
-    warmup_trials: Annotated[int, Field(ge=0)] = 5  # complete ones before any is pruned
-    warmup_steps: Annotated[int, Field(ge=0)] = 0  # of each run before it may be pruned
+    warmup_trials: Annotated[int, Field(ge=0)] = 5  # complete trials before any is pruned
+    warmup_steps: Annotated[int, Field(ge=0)] = 0  # steps of a run before it may be pruned
     direction: Literal["maximize", "minimize"] = "maximize"
-    metric: str = "return"  # of metrics.jsonl
+    metric: str = "return"  # a name in metrics.jsonl
     storage: str | None = None  # a file or an Optuna URL; null: RUNS_DIR/STUDY.db
     parallel: Annotated[int, Field(ge=1)] | None = None  # runs at a time; null: one per core
     seed: Annotated[int, Field(ge=0)] = 1  # of the sampler
@@ -69,23 +69,33 @@ def load_sweep(path: Path) -> SweepSettings:
     try:
         sweep = SweepSettings.model_validate(content)
     except ValidationError as error:
-        raise SettingsError([f"{path}: {line}" for line in _lines(error)]) from None
-    problems = _problems(sweep)
-    if problems:
+        raise SettingsError([f"{path}: {line}" for line in _describe_errors(error)]) from None
+    if problems := _check_settings(sweep) or _check_search(sweep):
         raise SettingsError([f"{path}: {line}" for line in problems])
     return sweep
 
 
+def trial_settings(sweep: SweepSettings, values: dict[str, Any]) -> list[str]:
+    """The settings of one trial as on the command line, without the name of its run."""
+    return [*sweep.settings, *(f"{name}={as_text(value)}" for name, value in values.items())]
+
+
 def command_line(sweep: SweepSettings, values: dict[str, Any], run: str) -> list[str]:
-    """The settings of one trial."""
-    return [*sweep.settings, *(f"{name}={_text(value)}" for name, value in values.items()), f"run={run}"]
+    """The settings of one trial with the name of its run."""
+    return [*trial_settings(sweep, values), f"run={run}"]
+
+
+def first_values(sweep: SweepSettings) -> dict[str, Any]:
+    """One point of the search space: the lowest or first value of each setting."""
+    return {name: _ends(space)[0] for name, space in sweep.search.items()}
 
 
 def trial_name(sweep: SweepSettings, number: int) -> str:
     return f"{sweep.study}_trial-{number}"
 
 
-def _problems(sweep: SweepSettings) -> list[str]:
+def _check_settings(sweep: SweepSettings) -> list[str]:
+    """The problems of the study's name and of the settings that all trials share."""
     problems = []
     if not SAFE_NAME.fullmatch(trial_name(sweep, 10**6)):
         problems.append(f"study: '{sweep.study}' cannot name directories: letters, digits and . _ + -, at most 80")
@@ -98,23 +108,21 @@ def _problems(sweep: SweepSettings) -> list[str]:
                 problems.append("settings: runs are named after the study: write study: NAME instead of run=")
         except UserError as error:
             problems.append(f"settings: {error}")
-    if problems:
-        return problems
-    lines: dict[str, None] = {}
-    for pick in range(2):  # the ends of every range
-        values = {name: _ends(each)[pick] for name, each in sweep.search.items()}
+    return problems
+
+
+def _check_search(sweep: SweepSettings) -> list[str]:
+    """The problems of the settings at both ends of every range, and for every choice."""
+    first = first_values(sweep)
+    points = [first, {name: _ends(space)[1] for name, space in sweep.search.items()}]
+    points += [first | {name: value} for name, space in sweep.search.items() for value in space.choices or ()]
+    problems: dict[str, None] = {}
+    for values in points:
         try:
-            load([word for word in command_line(sweep, values, "x") if not word.startswith("run=")])
+            load(trial_settings(sweep, values))
         except UserError as error:
-            lines |= dict.fromkeys(str(error).splitlines())
-    for name, each in sweep.search.items():  # and every choice
-        for value in each.choices or ():
-            try:
-                others = {other: _ends(space)[0] for other, space in sweep.search.items()}
-                load([word for word in command_line(sweep, others | {name: value}, "x") if not word.startswith("run=")])
-            except UserError as error:
-                lines |= dict.fromkeys(str(error).splitlines())
-    return [*lines]
+            problems |= dict.fromkeys(str(error).splitlines())
+    return [*problems]
 
 
 def _ends(space: SearchRange) -> tuple[Any, Any]:
@@ -123,13 +131,7 @@ def _ends(space: SearchRange) -> tuple[Any, Any]:
     return space.low, space.high
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _lines(error: ValidationError) -> list[str]:
+def _describe_errors(error: ValidationError) -> list[str]:
     lines = []
     for details in error.errors():
         *before, last = map(str, details["loc"])

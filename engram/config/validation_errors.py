@@ -7,6 +7,7 @@ from typing import Any, Union
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from engram.config.overrides import as_text
 from engram.config.run import environment_settings, known_settings, leaf_types
 from engram.nearest import suggestion
 from engram.training.schedule import ByMetric, Constant, Ramp
@@ -83,7 +84,7 @@ def _kinds(name: str) -> list[str]:
 
 
 def _names_beside(name: str) -> Mapping[str, Any]:
-    """The known names with their types. The settings of a schedule are the same below every scheduled name."""
+    """The known names with their types. Below `trainer.schedule`, each scheduled name has the same settings."""
     if not name.startswith("trainer.schedule."):
         return known_settings()
     known: dict[str, Any] = {}
@@ -95,5 +96,5 @@ def _names_beside(name: str) -> Mapping[str, Any]:
 
 
 def _shorten(given: Any) -> str:
-    text = "null" if given is None else str(given).lower() if isinstance(given, bool) else str(given)
+    text = as_text(given)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,4 +1,4 @@
-"""Course: how the return developed over a run, and means of other metrics in parts of it."""
+"""Course: how the return of a run developed, and the means of other metrics over parts of the run."""
 
 import math
 from functools import cached_property
@@ -7,16 +7,17 @@ import numpy as np
 
 from engram.stored.metrics import Column, Columns
 
-FIRST, LAST = 0.1, 0.2  # parts of a run that count as its beginning and its end
-CERTAIN = 5.0  # standard errors between two means that differ
-FEWEST_EPOCHS, FEWEST_EPISODES = 8, 20  # fewer say nothing about learning
-GAIN = 0.05  # of the range of returns: smaller improvements do not count
-LOST = 0.5  # of what was gained
-FALL = 0.3  # of the range of returns
+FIRST, LAST = 0.1, 0.2  # fractions of a run that count as its beginning and its end
+MIN_STANDARD_ERRORS = 5.0  # between two means that differ
+MIN_EPOCHS, MIN_EPISODES = 8, 20  # fewer say nothing about learning
+MIN_GAIN = 0.05  # smaller differences do not count, as a fraction of the range of returns
+MIN_LOSS = 0.5  # of a lost policy, as a fraction of its gain
+MIN_FALL = 0.3  # below the beginning, as a fraction of the range of returns
+MAD_OF_NORMAL = 0.6745  # median absolute deviation of a normal distribution, in standard deviations
 
 
 class Course:
-    """Levels of the return, in means of epochs, and whether they differ."""
+    """Mean returns at the beginning, at the end and at the best of a run, and whether they differ beyond chance."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -30,31 +31,32 @@ class Course:
     def long_enough(self) -> bool:
         """Whether there are enough epochs and episodes to say anything about learning."""
         return (
-            self.epochs >= FEWEST_EPOCHS
-            and len(self.returns.steps) >= FEWEST_EPOCHS // 2
-            and self.episodes >= FEWEST_EPISODES
+            self.epochs >= MIN_EPOCHS and len(self.returns.steps) >= MIN_EPOCHS // 2 and self.episodes >= MIN_EPISODES
         )
 
     @cached_property
     def first(self) -> float:
-        return part(self.returns, 0.0, FIRST, self.steps)
+        return mean_between(self.returns, 0.0, FIRST, self.steps)
 
     @cached_property
     def start(self) -> float:
-        """The return before learning: of the first two epochs, if a tenth of the run was enough to learn."""
+        """The return before learning: of the first tenth, or of the first two epochs if they are worse."""
         return min(self.first, float(self.returns.mean[:2].mean())) if len(self.returns.mean) else math.nan
 
     @cached_property
     def last(self) -> float:
-        return part(self.returns, 1 - LAST, 1.0, self.steps)
+        return mean_between(self.returns, 1 - LAST, 1.0, self.steps)
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of epochs' mean returns around those of their neighbours, which leaves out trends."""
+        """The standard deviation of an epoch's mean return, without trends.
+
+        Measured from the distances to the mean of both neighbours, whose variance is 1.5 times as large.
+        """
         if len(self.returns.mean) < 3:
             return 0.0
-        around = np.diff(self.returns.mean, 2) / 2
-        return float(np.median(np.abs(around)) / (0.6745 * math.sqrt(1.5)))
+        distances = np.diff(self.returns.mean, 2) / 2
+        return float(np.median(np.abs(distances)) / (MAD_OF_NORMAL * math.sqrt(1.5)))
 
     @cached_property
     def range(self) -> float:
@@ -82,30 +84,30 @@ class Course:
 
     @property
     def lost(self) -> bool:
-        """Whether the run was clearly better than at its beginning, and has lost most of that."""
+        """Whether the return was clearly above the beginning, and most of that gain is gone."""
         gained, kept = self.best - self.start, self.last - self.start
         rose = self._above(self.best, self.first) or self._above(self.best, self.start, epochs=2)
-        return rose and kept < (1 - LOST) * gained and self._above(self.best, self.last)
+        return rose and kept < (1 - MIN_LOSS) * gained and self._above(self.best, self.last)
 
     @property
     def fell(self) -> bool:
         """Whether the end is clearly below the beginning, by much of the range of returns."""
-        return self.start - self.last > FALL * self.range and self._above(self.start, self.last, epochs=2)
+        return self.start - self.last > MIN_FALL * self.range and self._above(self.start, self.last, epochs=2)
 
     def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
-        """Whether two means differ by more than chance. `epochs`: those of the shorter one; 0: a tenth of the run."""
+        """Whether one mean is above the other beyond chance. `epochs`: in the shorter mean; 0: a tenth of the run."""
         width = max(epochs or FIRST * len(self.returns.mean), 1.0)
         error = max(self.noise * math.sqrt(2 / width), 1e-9 * max(abs(high), abs(low)))
-        return high - low > max(CERTAIN * error, GAIN * self.range)
+        return high - low > max(MIN_STANDARD_ERRORS * error, MIN_GAIN * self.range)
 
     def mean(self, name: str, start: float = 0.0, end: float = 1.0) -> float | None:
         """The mean of a metric between two fractions of the run so far; None if it has no values there."""
-        value = part(self.columns[name], start, end, self.steps)
+        value = mean_between(self.columns[name], start, end, self.steps)
         return None if math.isnan(value) else value
 
 
-def part(column: Column, start: float, end: float, steps: int) -> float:
-    """The mean between two fractions of a run; at least of the first or last value."""
+def mean_between(column: Column, start: float, end: float, steps: int) -> float:
+    """The mean between two fractions of a run; of the nearest value at that end if there are none between them."""
     if not len(column.steps):
         return math.nan
     inside = (column.steps > start * steps) & (column.steps <= end * steps)

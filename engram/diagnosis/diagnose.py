@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from engram.diagnosis import environment, rules
-from engram.diagnosis.course import FEWEST_EPOCHS, FIRST, LAST, Course
+from engram.diagnosis.course import FIRST, LAST, MIN_EPOCHS, Course
 from engram.diagnosis.finding import Diagnosis, Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
 from engram.stored.metrics import Columns
 
-# Faults of the environment, whatever the agent makes of it.
+# Faults of the environment. They are reported even if the agent learns.
 BROKEN: tuple[Rule, ...] = (environment.no_episode_ended, environment.unchanging_observation)
-# The first cause explains the others and all symptoms, so it is the only one that is reported.
+# Only the first cause is reported, since it explains the others and all symptoms.
 CAUSES: tuple[Rule, ...] = (
     environment.same_return,
     environment.tiny_returns,
@@ -29,9 +29,9 @@ CAUSES: tuple[Rule, ...] = (
 MEMORY: tuple[Rule, ...] = (rules.short_horizon, rules.memory_unused)
 SYMPTOMS: tuple[Rule, ...] = (rules.lost, rules.fell, rules.collapsed_entropy, rules.unexplained_returns)
 
-INTERVAL = 0.05  # of a run, between two checks
-# The fraction of a run after which a fault is reported. Other faults may still resolve: they wait for the end.
-SINCE: dict[Rule, float] = {
+CHECK_INTERVAL = 0.05  # fraction of a run between two checks while it trains
+# The fraction of a run after which a fault is reported. Other faults may still resolve and are reported at the end.
+REPORTED_AFTER: dict[Rule, float] = {
     environment.no_episode_ended: 0.25,
     environment.unchanging_observation: 0.1,
     environment.same_return: 0.25,
@@ -47,8 +47,8 @@ SINCE: dict[Rule, float] = {
     rules.collapsed_entropy: 0.5,
     environment.slow_environment: 0.1,
 }
-SHORTER = 0.8  # of the length that episodes had
-NOTHING = 0.05  # of the negative return at the beginning
+SHORTER_LENGTH = 0.8  # of the episodes' length at the beginning: shorter ones suggest that ending early pays
+NEAR_ZERO = 0.05  # of the negative return at the beginning
 ADVICE = (
     "train for longer, let engram check-env play the environment, and look at engram replay; then try a larger "
     "trainer.ppo.ent_coef, other seeds, and an easier version of the task"
@@ -73,7 +73,7 @@ def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
 
 
 def learning_faults(course: Course, setup: Setup) -> list[Finding]:
-    """The first cause, and that a policy was lost; without a cause, all symptoms."""
+    """The first cause, with the symptom of a lost policy; without a cause, all symptoms."""
     learned = has_learned(course, setup)
     causes = [] if learned else _first(CAUSES, course, setup)
     causes = causes or _first(MEMORY, course, setup)
@@ -95,7 +95,7 @@ def _first(among: tuple[Rule, ...], course: Course, setup: Setup) -> list[Findin
 
 
 def _too_early(course: Course) -> str:
-    if course.epochs >= FEWEST_EPOCHS and not course.episodes:
+    if course.epochs >= MIN_EPOCHS and not course.episodes:
         return f"No episode has ended in {course.steps:,} steps, so there is no return to judge by."
     epochs = f"{course.epochs} epoch{'s' if course.epochs != 1 else ''}"
     episodes = f"{course.episodes} episode{'s' if course.episodes != 1 else ''}"
@@ -114,53 +114,50 @@ def _without_findings(course: Course, setup: Setup) -> Diagnosis:
 
 
 def _about_sign(course: Course) -> str:
-    """A remark if a reward with the wrong sign would look like this: it is learned as well as the right one."""
+    """A remark if the run looks as it would with a reward of the wrong sign, which is learned equally well."""
     first, last = course.mean("episode/length", 0.0, FIRST), course.mean("episode/length", 1 - LAST, 1.0)
-    if first is not None and last is not None and last <= SHORTER * first and course.start < 0:
+    if first is not None and last is not None and last <= SHORTER_LENGTH * first and course.start < 0:
         return (
             f" Episodes became shorter, from {first:.0f} to {last:.0f} steps, and returns are negative: if ending "
             "early is not the task, check the sign of the reward."
         )
-    if course.start < 0 and course.returns.high.max() <= 0 and course.last >= NOTHING * course.start:
-        return (
-            " Returns are never above 0, and the agent ends with almost none: if success should pay, check the sign of "
-            "the reward."
-        )
+    if course.start < 0 and course.returns.high.max() <= 0 and course.last >= NEAR_ZERO * course.start:
+        return " Returns are never above 0 and end near 0: if success should be rewarded, check the sign of the reward."
     return ""
 
 
 def _about_memory(course: Course, setup: Setup) -> str:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
     if rules.below_ceiling(course, setup):
-        return f" {setup.ceiling:.3g} is possible without memory: first of all it needs more steps."
+        return f" {setup.ceiling:.3g} is possible without memory: train for more steps first."
     if setup.memory == "off":
-        return " Memory is off (trainer.memory): what must be remembered is not learned."
+        return " Memory is off (trainer.memory), so nothing that needs memory is learned."
     if length <= setup.bptt_horizon:
         return ""
     return (
         f" Episodes have {length:.0f} steps, and gradients reach back {setup.bptt_horizon} (trainer.bptt_horizon): "
-        "what must be remembered for longer is hardly learned."
+        "remembering anything for longer is hardly learned."
     )
 
 
 class LiveDiagnosis:
-    """Watches a run while it trains, and reports each fault once, when it has become clear."""
+    """Diagnoses a run while it trains, and reports each fault once, when it has become clear."""
 
     def __init__(self, setup: Setup, earlier: Columns | None = None) -> None:
         """`earlier`: the metrics of the run before it was resumed."""
         self._setup = setup
         self._columns = Columns() if earlier is None else earlier
-        self._next = INTERVAL * setup.total_timesteps
+        self._next_check = CHECK_INTERVAL * setup.total_timesteps  # in steps
         self._reported: set[str] = set()  # names of findings
-        self._cause_reported = False  # it explains the other faults
+        self._cause_reported = False  # it explains the other faults, which are not reported
 
     def add(self, record: Mapping[str, Any]) -> list[Finding]:
         """Add the metrics of an epoch; returns the faults that have become clear."""
         self._columns.add(record)
         steps = record.get("steps", 0)
-        if steps < self._next:
+        if steps < self._next_check:
             return []
-        self._next = steps + INTERVAL * self._setup.total_timesteps
+        self._next_check = steps + CHECK_INTERVAL * self._setup.total_timesteps
         found = self._check(steps / self._setup.total_timesteps)
         self._reported |= {finding.name for finding in found}
         return found
@@ -173,9 +170,9 @@ class LiveDiagnosis:
         course = Course(self._columns)
         learned = has_learned(course, self._setup)
         found: list[Finding] = []
-        for rule, since in SINCE.items():
+        for rule, reported_after in REPORTED_AFTER.items():
             about_learning = rule not in (*BROKEN, environment.slow_environment)
-            if progress < since or (not course.long_enough and rule not in BROKEN):
+            if progress < reported_after or (not course.long_enough and rule not in BROKEN):
                 continue
             if about_learning and (learned or self._cause_reported):
                 continue

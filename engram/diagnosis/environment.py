@@ -7,10 +7,10 @@ from engram.diagnosis.setup import Setup
 MANY_EPISODES = 50  # equal returns of fewer may be chance
 SOME_EPISODES = 20
 MANY_STEPS = 10_000  # without the end of an episode
-LARGE_VALUE = 1000.0  # of an observation that no one normalises
+LARGE_VALUE = 1000.0  # of an observation that is not normalised
 TINY_VALUE = 1e-3
 TINY_RETURN = 1e-6
-SLOW_FRACTION = 0.8  # of the time
+SLOW_FRACTION = 0.8  # of the time that the environment takes
 
 
 def same_return(course: Course, setup: Setup) -> Finding | None:
@@ -51,14 +51,14 @@ def tiny_returns(course: Course, _: Setup) -> Finding | None:
 
 
 def about_masks(course: Course) -> str:
-    """A remark if some actions are never allowed. It may be meant so, which is why it is no finding."""
+    """A remark if some actions are never allowed. It is not a finding, because it may be intended."""
     masked = course.columns["observation/masked_actions"]
     never = int(masked.low.min()) if len(masked.steps) else 0
     if never < 1:
         return ""
     return (
-        f" The action mask forbids at least {never} action{'s' * (never > 1)} in every step that was looked at: if "
-        "that is not meant, check the mask."
+        f" The action mask forbids at least {never} action{'s' * (never > 1)} in every sampled step: if that is not "
+        "intended, check the mask."
     )
 
 
@@ -80,7 +80,7 @@ def unchanging_observation(course: Course, setup: Setup) -> Finding | None:
         return None
     return Finding(
         "Observations never change",
-        f"in {course.episodes:,} episodes, every observation that was looked at equals the one before it",
+        f"in {course.episodes:,} episodes, every sampled observation equals the one before it",
         "The agent cannot see what its actions do.",
         "step() must return the new observation: a copy, if it is changed in place later. engram check-env shows "
         "observations; py_agent.previous=[action,reward] helps if there is nothing to see.",
@@ -93,7 +93,7 @@ def large_observation(course: Course, _: Setup) -> Finding | None:
         return None
     return Finding(
         "Observations are huge",
-        f"values of {largest:.3g} reach the policy as they are",
+        f"values of {largest:.3g} reach the policy without normalisation",
         "They saturate its first layer, so that different observations look the same.",
         "trainer.norm_obs=true with one of the ready policies; in your own, divide them or use a normaliser.",
     )

@@ -20,7 +20,7 @@ SMALL_RATE = 1e-6
 FAST_RATE = 3e-3  # three times the default
 SMALL_TARGET_KL = 1e-3
 LARGE_KL, LARGE_KL_AT_FAST_RATE = 1.0, 0.2  # in one epoch; 0.01 to 0.05 are usual
-DESTROYING_KL = 10.0  # in one epoch: whatever was likely has become impossible
+DESTROYING_KL = 10.0  # in one epoch: actions that were likely have become impossible
 MOST_CLIPPED = 0.5
 NARROW_CLIP = 0.01
 COLLAPSED = 0.05  # of the entropy of uniform actions
@@ -29,7 +29,7 @@ LARGE_ENT_COEF = 0.05
 EXPLAINED = 0.05
 LOW_GAMMA = 0.9
 SHORT_SIGHT = 3  # an episode is at least this many times as long as the discounted horizon
-CEILING_BAND = 0.2  # of the way from the ceiling to the goal: chance takes a return that far, up or down
+CEILING_BAND = 0.2  # returns this near to the ceiling may equal it by chance, as a fraction of its distance to the goal
 
 
 def not_finite(course: Course, _: Setup) -> Finding | None:
@@ -159,14 +159,14 @@ def large_entropy_bonus(course: Course, setup: Setup) -> Finding | None:
 
 def short_sighted(course: Course, setup: Setup) -> Finding | None:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
-    if setup.gamma >= LOW_GAMMA or setup.pays_at_once or length < SHORT_SIGHT / (1 - setup.gamma):
+    if setup.gamma >= LOW_GAMMA or setup.immediate_rewards or length < SHORT_SIGHT / (1 - setup.gamma):
         return None
     ahead = 1 / (1 - setup.gamma)
     return Finding(
         "The discount hides later rewards",
         f"trainer.ppo.gamma is {setup.gamma:g}, so rewards count for about {ahead:.2g} step{'s' * (ahead > 1)}; "
         f"episodes have {length:.0f}",
-        "The agent is not told what its actions lead to later.",
+        "The agent learns nothing from the later consequences of its actions.",
         "trainer.ppo.gamma=0.99.",
     )
 
@@ -251,7 +251,7 @@ def unexplained_returns(course: Course, setup: Setup) -> Finding | None:
 
 
 def destroyed(course: Course) -> bool:
-    """Whether an update destroyed policy and values, so that a better return is only that of doing always the same."""
+    """Whether an update destroyed policy and values: a better return then only comes from always acting the same."""
     kl, explained = course.columns["loss/kl"], course.mean("value/explained_variance", 0.5, 1.0)
     return len(kl.steps) > 0 and kl.high.max() >= DESTROYING_KL and explained is not None and explained <= EXPLAINED
 
@@ -262,7 +262,7 @@ def acts_at_random(course: Course, setup: Setup) -> bool:
 
 
 def at_ceiling(course: Course, setup: Setup) -> bool:
-    """Whether the return at the end is what policies without memory reach, or less."""
+    """Whether the return at the end is at most what policies without memory reach."""
     if setup.ceiling is None or setup.goal is None or not len(course.returns.steps):
         return False
     return course.last <= setup.ceiling + CEILING_BAND * (setup.goal - setup.ceiling)

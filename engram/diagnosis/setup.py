@@ -19,7 +19,7 @@ class Setup(NamedTuple):
     goal: float | None = None  # the best possible mean return, where known
     uniform_entropy: float | None = None  # of uniform actions; None: continuous actions, or unknown
     workers: int | None = None  # processes that step environments
-    pays_at_once: bool = False  # every action is rewarded or not in its own step
+    immediate_rewards: bool = False  # every action is rewarded in its own step
     sees_previous: bool = False  # the policy reads the previous action or reward
     target_kl: float | None = None  # ends the updates of an epoch
 
@@ -40,14 +40,14 @@ class Setup(NamedTuple):
             goal=plan.env.mean_return_goal if plan else None,
             uniform_entropy=plan.env.uniform_entropy if plan else None,
             workers=plan.sizes.num_workers if plan else None,
-            pays_at_once=env.kind == "recall",
+            immediate_rewards=env.kind == "recall",
             sees_previous=bool(getattr(policy, "previous", None)),
             target_kl=trainer.ppo.target_kl,
         )
 
 
 def delay_of(env: Any) -> int | None:
-    """Steps between a cue and the action that depends on it, in environments that are made of that."""
+    """Steps between a cue and the action that depends on it; None if the environment has no such cue."""
     if env.kind == "recall":
         return int(env.delay)
     return int(env.corridor) if env.kind == "tmaze" else None

@@ -25,7 +25,7 @@ CHART_ROWS = 5
 REPLAY_BOUND = 1e-5  # float32 rounding; a larger error means that acting and learning used different memory
 PHASE_STYLES = {"environment": "blue", "inference": "magenta", "learning": "cyan", "other": "bright_black"}
 CHECKPOINT = "checkpoint"  # the epoch of the last one, which training adds to the record
-LEAST_CHART_ROWS = 3  # the rest may go to statistics of the environment
+MIN_CHART_ROWS = 3  # kept when statistics of the environment need rows
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BELOW, ABOVE, LINE = "cyan", "green", "yellow"
 METRICS = {  # label -> key of the record, most important first: a small terminal shows only the first ones
@@ -54,13 +54,13 @@ def run_panel(progress: RunProgress, width: int, height: int) -> Panel:
     width = min(width, WIDEST)
     inner = max(width - 4, 1)
     header, done, speed = _header(progress.plan, inner), _progress(progress, inner), _speed(progress, inner)
-    returns = _return(progress, inner)
+    returns = _returns(progress, inner)
     frame_and_blanks = 7  # including the line of the cursor below the panel
     free_rows = height - frame_and_blanks - sum(map(len, (header, done, speed, returns)))
     columns = min(max((inner + GAP) // (METRIC_WIDTH + GAP), 1), 4)
-    own_rows = ceil(len(METRICS) / columns)
+    rows_without_statistics = ceil(len(METRICS) / columns)
     all_rows = ceil((len(METRICS) + len(progress.statistics)) / columns)
-    metric_rows = max(min(all_rows, max(free_rows - LEAST_CHART_ROWS, own_rows), free_rows - 1), 0)
+    metric_rows = max(min(all_rows, max(free_rows - MIN_CHART_ROWS, rows_without_statistics), free_rows - 1), 0)
     chart_rows = min(max(free_rows - metric_rows, 1), CHART_ROWS)
     blank = Text()
     body = Group(
@@ -114,7 +114,7 @@ def _speed(progress: RunProgress, width: int) -> list[Text]:
     return [_bar(parts, width, f"  {count(progress.steps_per_second)} steps/s"), *_wrap(legend, width)]
 
 
-def _return(progress: RunProgress, width: int) -> list[Text]:
+def _returns(progress: RunProgress, width: int) -> list[Text]:
     value, env = progress.value("return"), progress.plan.env
     ceiling, threshold = env.memoryless_ceiling, memory_threshold(env)
     parts = [Text.assemble("return ", (score(value), "bold"))]
@@ -204,7 +204,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, curve: ReturnCurve, env: EnvSpec) -> "Scale":
-        """The range of the curve, zero and the known marks; wider if that is a single value."""
+        """A range that holds the curve, the known marks and (with marks) zero; never a single value."""
         ceiling, goal = env.memoryless_ceiling, env.mean_return_goal
         marks = [mark for mark in (ceiling, goal) if mark is not None]
         known = [*curve.values, *marks, *([0.0] if marks or not curve.values else [])]

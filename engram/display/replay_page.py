@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 LONGEST_SIDE = 400  # pixels of a picture
-PICTURE_BYTES = 6_000_000  # of all pictures; larger ones are halved until they fit
-OBSERVATION_BYTES = 2_000_000
-MOST_UNITS = 128
-MEMORY_BYTES = 4_000_000
+MAX_PICTURE_BYTES = 6_000_000  # of all pictures together; their size is halved until they fit
+MAX_OBSERVATION_BYTES = 2_000_000
+MAX_MEMORY_BYTES = 4_000_000
+MAX_UNITS = 128
 
 
 class RunFacts(NamedTuple):
@@ -67,8 +67,8 @@ def replay_page(facts: RunFacts, recording: "Recording", influence: "Influence",
         "alive": recording.alive.astype(np.uint8),
         "starts": recording.starts.astype(np.uint8),
         "memory": _memory(recording, units),
-        "alone": _shares(influence.skipped),
-        "erased": _shares(influence.erased),
+        "skipped": _as_bytes(influence.skipped),
+        "erased": _as_bytes(influence.erased),
         **shown.arrays,
     }
     return page("replay.html", content, arrays)
@@ -76,7 +76,7 @@ def replay_page(facts: RunFacts, recording: "Recording", influence: "Influence",
 
 def _shown_units(recording: "Recording") -> np.ndarray:
     steps, rows, units = recording.memory.shape
-    count = int(np.clip(MEMORY_BYTES // (steps * rows), 8, MOST_UNITS))
+    count = int(np.clip(MAX_MEMORY_BYTES // (steps * rows), 8, MAX_UNITS))
     return unit_order(recording.memory.reshape(-1, units), count)
 
 
@@ -87,7 +87,7 @@ def _memory(recording: "Recording", units: np.ndarray) -> np.ndarray:
     return np.rint(bounded / np.maximum(largest, 1e-6) * 127).astype(np.int8).transpose(1, 2, 0)
 
 
-def _shares(changes_TRG: np.ndarray) -> np.ndarray:
+def _as_bytes(changes_TRG: np.ndarray) -> np.ndarray:
     """Changes from 0 to 1 as uint8 [R, T, G]."""
     return np.rint(changes_TRG * 255).astype(np.uint8).transpose(1, 0, 2)
 
@@ -124,11 +124,11 @@ def _taken(recording: "Recording") -> np.ndarray:
 
 
 def _notes(recording: "Recording", influence: "Influence") -> list[str]:
-    """What the page leaves out or sums up."""
+    """Notes about what the page leaves out or summarises."""
     notes = []
     if influence.group > 1:
         notes.append(
-            f"Earlier steps are taken out in groups of {influence.group}, since one by one would take too long."
+            f"Earlier steps are skipped in groups of {influence.group}, since single steps would take too long."
         )
     if not recording.complete:
         notes.append(f"The recording stops after {recording.steps} steps, before the last episode ends.")
@@ -156,7 +156,7 @@ def unit_order(memory_NU: np.ndarray, count: int) -> np.ndarray:
 
 
 class PageScenes(NamedTuple):
-    """The scenes of an episode, as the page draws them."""
+    """The scenes of an episode as data for the page."""
 
     facts: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
@@ -197,7 +197,7 @@ def _pictures(frames: Sequence[np.ndarray]) -> PageScenes:
     notes = []
     while True:
         encoded = [png(shrink(frame, divisor)) for frame in frames]
-        if sum(map(len, encoded)) <= PICTURE_BYTES or divisor >= 64:
+        if sum(map(len, encoded)) <= MAX_PICTURE_BYTES or divisor >= 64:
             break
         divisor *= 2
         notes = [f"Pictures are shown at 1/{divisor} of their size, to keep this page small."]
@@ -212,7 +212,7 @@ def _pictures(frames: Sequence[np.ndarray]) -> PageScenes:
 def _observations(recording: "Recording") -> PageScenes:
     steps, rows = recording.observations.shape[:2]
     flat_TRD, shapes = observation_numbers(recording)
-    shown = max(1, min(flat_TRD.shape[2], OBSERVATION_BYTES // (steps * rows)))
+    shown = max(1, min(flat_TRD.shape[2], MAX_OBSERVATION_BYTES // (steps * rows)))
     notes = []
     if shown < flat_TRD.shape[2]:
         notes = [f"The first {shown} of {flat_TRD.shape[2]} numbers of an observation are shown."]
@@ -225,7 +225,7 @@ def _observations(recording: "Recording") -> PageScenes:
 
 
 def observation_numbers(recording: "Recording") -> tuple[np.ndarray, dict[str, tuple[int, ...]]]:
-    """The observations as numbers [T, R, D], and the shapes of their parts by name; one without parts has no name."""
+    """The observations as numbers [T, R, D], and the shapes of their parts by name, or by "" without parts."""
     observations, packing = recording.observations, recording.spec.packing
     steps, rows = observations.shape[:2]
     together = np.ascontiguousarray(observations.reshape(steps * rows, *observations.shape[2:]))
@@ -235,7 +235,7 @@ def observation_numbers(recording: "Recording") -> tuple[np.ndarray, dict[str, t
 
 
 def shrink(picture: np.ndarray, divisor: int) -> np.ndarray:
-    """Averages squares of `divisor` pixels."""
+    """The picture at 1/`divisor` of its size: each pixel is the mean of a square of pixels."""
     if divisor == 1:
         return picture
     height, width = (size // divisor * divisor for size in picture.shape[:2])

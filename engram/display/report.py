@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engram.display.page import page
+from engram.display.progress import EPISODE_FIGURES
 from engram.settings import UserError
 from engram.stored.metrics import Column, Columns
 
@@ -43,8 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {  # title -> label of a chart -> metric
 LOGARITHMIC = {"loss/kl", "gradient/norm", "gradient/norm_recurrent"}
 LOWEST = {"value/explained_variance": -1.0}  # a few bad epochs would hide the rest
 PERCENT = {"loss/clip_fraction"}
-NOT_STATISTICS = {"episode/count", "episode/return", "episode/length"}
-MOST_STATISTICS = 24  # charts of the environment's own statistics
+MAX_STATISTICS = 24  # charts of the environment's own statistics
 COLOURS = ("#2f66b5", "#c2571b", "#0f7a56", "#8a3fa8", "#a8324a", "#8a6d00", "#1f8796", "#5a6878")
 STYLES = ("-", "--", ":", "-.")
 DPI = 300
@@ -72,22 +72,23 @@ class Chart(NamedTuple):
 
 
 def charts(groups: Sequence[Sequence[Columns]]) -> list[Chart]:
-    """All charts for groups of runs that differ by their seed only; without those that no run has values for."""
+    """All charts that have values, for groups of runs that differ by their seed only."""
     found = []
     for section, metrics in SECTIONS.items():
-        for title, metric in {**metrics, **_others(section, groups)}.items():
-            found.append(_chart(section, title, metric, groups, _of(metric)))
+        for title, metric in {**metrics, **_charts_of_runs(section, groups)}.items():
+            found.append(_chart(section, title, metric, groups, _reader(metric)))
         if section == "Throughput":
             for phase in PHASES:
                 metric, title = f"time/{phase}_seconds", f"Time in {phase}"
-                share = _chart(section, title, metric, groups, partial(phase_share, phase=phase))
-                found.append(share._replace(percent=True))
-            found.append(_chart(section, "Process memory, MB", "process/megabytes", groups, _of("process/megabytes")))
+                chart = _chart(section, title, metric, groups, partial(phase_fraction, phase=phase))
+                found.append(chart._replace(percent=True))
+            megabytes = "process/megabytes"
+            found.append(_chart(section, "Process memory, MB", megabytes, groups, _reader(megabytes)))
     return [chart for chart in found if chart.curves]
 
 
-def phase_share(columns: Columns, phase: str) -> Column:
-    """The share of the measured time that a phase takes; empty if it is never measured."""
+def phase_fraction(columns: Columns, phase: str) -> Column:
+    """The fraction of the measured time that a phase takes; empty if it is never measured."""
     parts = [columns[f"time/{each}_seconds"] for each in PHASES]
     own = columns[f"time/{phase}_seconds"]
     if not len(own.steps):
@@ -96,23 +97,23 @@ def phase_share(columns: Columns, phase: str) -> Column:
     for part in parts:
         seconds = dict(zip(part.steps, part.mean * part.epochs, strict=True))
         total += [seconds.get(step, 0.0) for step in own.steps]
-    share = own.mean * own.epochs / np.maximum(total, 1e-12)
-    return Column(own.steps, share, share, share, own.epochs)
+    fraction = own.mean * own.epochs / np.maximum(total, 1e-12)
+    return Column(own.steps, fraction, fraction, fraction, own.epochs)
 
 
-def _others(section: str, groups: Sequence[Sequence[Columns]]) -> dict[str, str]:
+def _charts_of_runs(section: str, groups: Sequence[Sequence[Columns]]) -> dict[str, str]:
     """The charts of a section that depend on the runs: statistics of environments, and scheduled settings."""
     names = list(dict.fromkeys(name for group in groups for columns in group for name in columns.names))
     if section == "Episodes":
-        own = [name for name in names if name.startswith("episode/") and name not in NOT_STATISTICS]
-        return {name.removeprefix("episode/"): name for name in own[:MOST_STATISTICS]}
+        own = [name for name in names if name.startswith("episode/") and name not in EPISODE_FIGURES]
+        return {name.removeprefix("episode/"): name for name in own[:MAX_STATISTICS]}
     if section == "Losses":
         scheduled = [name for name in names if name.startswith("schedule/")]
-        return {name.removeprefix("schedule/"): name for name in scheduled[:MOST_STATISTICS]}
+        return {name.removeprefix("schedule/"): name for name in scheduled[:MAX_STATISTICS]}
     return {}
 
 
-def _of(metric: str) -> Callable[[Columns], Column]:
+def _reader(metric: str) -> Callable[[Columns], Column]:
     return lambda columns: columns[metric]
 
 
@@ -131,10 +132,7 @@ def _chart(
 
 
 def _curve(group: int, columns: Sequence[Column]) -> Curve:
-    """One run: the mean of its buckets, from minimum to maximum. Several: the mean of the runs, from lowest to highest.
-
-    Runs are compared where all of them have values.
-    """
+    """One run: the mean, minimum and maximum of each bucket. Several: those of the runs, where all have values."""
     if len(columns) == 1:
         return Curve(group, *columns[0][:4])
     longest = max(columns, key=lambda column: len(column.steps))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
 
-# The mean of some two hundred coin tosses strays from 1/2 by up to this fraction of the way to the goal.
+# The mean of 200 coin tosses may exceed 1/2 by this fraction of the distance to the goal, 1.
 NOISE = 0.2
 
 

@@ -1,13 +1,14 @@
-"""Replays as GIF or MP4: the world, the action probabilities, and which earlier steps matter, one frame a step."""
+"""Replays as GIF or MP4, one frame per step: the world, the action probabilities, and which earlier steps matter."""
 
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.scene import GridScene, Scene
+from engram.env.scene import GridObject, GridScene, Scene
 from engram.settings import UserError
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from engram.analysis.recording import Recording
 
 FRAMES_PER_SECOND = 5
-WORLD = 384  # pixels of its longest side
-PANEL = 272  # pixels, right of the world
-HEIGHT = 256  # at least
-MOST_ACTIONS = 8
+WORLD_SIZE = 384  # pixels of the longest side
+PANEL_WIDTH = 272  # pixels, right of the world
+MIN_HEIGHT = 256
+MAX_ACTIONS = 8
 INK, SOFT, PAPER, PANEL_COLOUR = (27, 36, 48), (90, 104, 120), (255, 255, 255), (238, 242, 246)
 ACCENT, WARM = (47, 102, 181), (194, 87, 27)
 COLOURS = {
@@ -33,7 +34,7 @@ COLOURS = {
     "cue_1": (184, 50, 122),
     "cue_2": (15, 127, 147),
 }
-OTHER = ((176, 65, 62), (77, 124, 43), (91, 95, 199), (168, 72, 127), (43, 122, 120), (150, 98, 26))
+OTHER_COLOURS = ((176, 65, 62), (77, 124, 43), (91, 95, 199), (168, 72, 127), (43, 122, 120), (150, 98, 26))
 
 
 def check_installed() -> None:
@@ -59,29 +60,29 @@ def write_video(path: Path, recording: "Recording", influence: "Influence") -> N
 
 
 def frames(recording: "Recording", influence: "Influence") -> Iterator[np.ndarray]:
-    """Pictures of all steps, with the numbers of agent 0. Their height and width are even, as codecs require."""
+    """A picture of each step, with the numbers of agent 0. Height and width are even, as codecs require."""
     from PIL import Image, ImageDraw
 
     size = _world_size(recording.scenes[0] if recording.scenes else None)
-    height = max(HEIGHT, size[1])
+    height = max(MIN_HEIGHT, size[1])
     for step in range(recording.steps):
-        frame = Image.new("RGB", ((size[0] + PANEL) // 2 * 2, height // 2 * 2), PAPER)
+        frame = Image.new("RGB", ((size[0] + PANEL_WIDTH) // 2 * 2, height // 2 * 2), PAPER)
         draw = ImageDraw.Draw(frame)
         if recording.scenes:
             frame.paste(_world(recording.scenes[step], size), (0, (height - size[1]) // 2))
-        _numbers(draw, size[0] + 12, recording, step)
-        _past(draw, (size[0] + 12, height - 74), recording, influence, step)
+        _draw_numbers(draw, size[0] + 12, recording, step)
+        _draw_influence(draw, (size[0] + 12, height - 74), recording, influence, step)
         yield np.asarray(frame)
 
 
 def _world_size(scene: Scene | None) -> tuple[int, int]:
     if scene is None:
         return 0, 0
-    tall, wide = (scene.height, scene.width) if isinstance(scene, GridScene) else scene.shape[:2]
-    scale = WORLD / max(tall, wide)
+    height, width = (scene.height, scene.width) if isinstance(scene, GridScene) else scene.shape[:2]
+    scale = WORLD_SIZE / max(height, width)
     if isinstance(scene, GridScene):
         scale = max(4, int(scale))  # whole pixels per cell
-    return int(wide * scale) // 2 * 2, int(tall * scale) // 2 * 2
+    return int(width * scale) // 2 * 2, int(height * scale) // 2 * 2
 
 
 def _world(scene: Scene, size: tuple[int, int]) -> Any:
@@ -92,28 +93,29 @@ def _world(scene: Scene, size: tuple[int, int]) -> Any:
     picture = Image.new("RGB", size, PANEL_COLOUR)
     draw = ImageDraw.Draw(picture)
     cell = size[0] / scene.width
-    others: dict[str, int] = {}
+    other_kinds = [*dict.fromkeys(thing.kind for thing in scene.objects if thing.kind not in COLOURS)]
+    colours = COLOURS | dict(zip(other_kinds, cycle(OTHER_COLOURS), strict=False))
     for thing in scene.objects:
         x, y = thing.column * cell, thing.row * cell
         gap = 0.5 if thing.kind == "wall" else cell * 0.1
         box = (x + gap, y + gap, x + cell - gap, y + cell - gap)
-        other = OTHER[others.setdefault(thing.kind, len(others)) % len(OTHER)] if thing.kind not in COLOURS else None
-        fill = other or COLOURS[thing.kind]
-        if thing.agent is not None:
-            draw.ellipse(box, fill=fill)
-        else:
-            draw.rectangle(box, fill=fill)
+        draw_shape = draw.rectangle if thing.agent is None else draw.ellipse
+        draw_shape(box, fill=colours[thing.kind])
         if thing.kind != "wall" and cell >= 14:
-            label = (
-                str(thing.agent)
-                if thing.agent is not None
-                else thing.kind[0] + thing.kind.rpartition("_")[2][:1] * ("_" in thing.kind)
-            )
-            draw.text((x + cell / 2, y + cell / 2), label, fill=PAPER, anchor="mm", font=_font(int(cell * 0.42)))
+            centre = (x + cell / 2, y + cell / 2)
+            draw.text(centre, _label(thing), fill=PAPER, anchor="mm", font=_font(int(cell * 0.42)))
     return picture
 
 
-def _numbers(draw: "ImageDraw", left: int, recording: "Recording", step: int) -> None:
+def _label(thing: GridObject) -> str:
+    """The number of an agent, or the initials of an object: `c1` for `cue_1`."""
+    if thing.agent is not None:
+        return str(thing.agent)
+    *_, last = thing.kind.split("_")
+    return thing.kind[0] + last[:1] if "_" in thing.kind else thing.kind[0]
+
+
+def _draw_numbers(draw: "ImageDraw", left: int, recording: "Recording", step: int) -> None:
     """The action probabilities of agent 0, and its value and reward."""
     small, plain = _font(11), _font(13)
     draw.text((left, 8), f"step {step}", fill=INK, font=plain)
@@ -121,7 +123,7 @@ def _numbers(draw: "ImageDraw", left: int, recording: "Recording", step: int) ->
     top = 30
     if isinstance(recording.spec.single_action_space, spaces.Discrete):
         names = recording.spec.action_names or tuple(f"action {index}" for index in range(len(row)))
-        for index in sorted(np.argsort(-row)[:MOST_ACTIONS]):
+        for index in sorted(np.argsort(-row)[:MAX_ACTIONS]):
             taken = recording.actions[step, 0] == index
             draw.text((left, top), names[index][:16], fill=INK if taken else SOFT, font=small)
             draw.rectangle(
@@ -133,23 +135,23 @@ def _numbers(draw: "ImageDraw", left: int, recording: "Recording", step: int) ->
     draw.text((left, top + 6), text, fill=INK, font=small)
 
 
-def _past(
+def _draw_influence(
     draw: "ImageDraw", corner: tuple[int, int], recording: "Recording", influence: "Influence", step: int
 ) -> None:
     """How much the action would change without the past up to each earlier step of the episode."""
     left, top = corner
-    width, height = PANEL - 24, 48
+    width, height = PANEL_WIDTH - 24, 48
     draw.text((left, top), "change without the past up to…", fill=SOFT, font=_font(11))
     top += 16
     draw.rectangle((left, top, left + width, top + height), fill=PANEL_COLOUR)
     first = int(np.flatnonzero(recording.starts[: step + 1, 0])[-1])
-    ends = np.flatnonzero(recording.starts[step + 1 :, 0])
-    length = (step + 1 + int(ends[0]) if len(ends) else recording.steps) - first
-    each = width * influence.group / length
+    later_starts = np.flatnonzero(recording.starts[step + 1 :, 0])
+    length = (step + 1 + int(later_starts[0]) if len(later_starts) else recording.steps) - first
+    bar_width = width * influence.group / length
     for group in range((step - first) // influence.group):
         change = influence.erased[step, 0, group]
-        x = left + group * each
-        draw.rectangle((x, top + height * (1 - change), x + max(1, each - 1), top + height), fill=WARM)
+        x = left + group * bar_width
+        draw.rectangle((x, top + height * (1 - change), x + max(1, bar_width - 1), top + height), fill=WARM)
     cursor = left + width * (step - first + 0.5) / length
     draw.line((cursor, top, cursor, top + height), fill=INK, width=2)
 

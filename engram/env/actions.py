@@ -1,4 +1,4 @@
-"""Actions: the policy's flat form of an action space, the way back to the environment's own, and random play."""
+"""Actions: the policy's flat form of an action space, its conversion to the environment's form, and random play."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from engram.env.row_writer import flat_mask, mask_of
 from engram.settings import UserError
 
 ConvertActions = Callable[[np.ndarray], list[Any]]
-MAX_JOINT = 256  # combinations of several choices that a policy chooses from as one
+MAX_JOINT = 256  # combinations that several choices may have to become one choice
 
 
 def policy_action_space(

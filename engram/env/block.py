@@ -33,7 +33,7 @@ class Buffers:
     Otherwise it is false, also while an agent is absent (not alive).
     """
 
-    spec: EnvSpec  # what a row is
+    spec: EnvSpec  # the shapes and dtypes of a row
     observations: np.ndarray  # [R, *row shape]; several parts are packed into bytes (`EnvSpec.packing`)
     final_observations: np.ndarray  # [R, *row shape]; valid in rows with truncations
     rewards: np.ndarray  # [R] float32
@@ -141,7 +141,10 @@ class Block(Protocol):
         """Starts every environment's next episode, or the one with this number, and writes its first observation."""
 
     def step(self) -> Ended | None:
-        """Takes `buffers.actions`, writes all other buffers, begins a new episode where one ended; returns those."""
+        """Takes `buffers.actions`, writes all other buffers, and begins a new episode where one ended.
+
+        Returns the episodes that ended.
+        """
 
     def state(self) -> dict[str, np.ndarray] | None:
         """What `restore` needs to resume exactly from here; None if these environments cannot promise it.

@@ -66,7 +66,7 @@ class Part:
         if dtype.kind not in "biuf" or data["kind"] not in get_args(PartKind):
             raise ValueError(f"no observations of the kind {data['kind']} and dtype {dtype}")
         if data["kind"] == "symbols":
-            return _symbols(name, shape, dtype, tuple(map(stored_size, data["symbols"])))
+            return _symbol_part(name, shape, dtype, tuple(map(stored_size, data["symbols"])))
         return cls(name, data["kind"], box(shape, dtype))
 
 
@@ -124,14 +124,14 @@ def holds_text(space: spaces.Space) -> bool:
 
 def part_of(leaf: Leaf, where: str, symbols: int | None = None) -> Part:
     """How a leaf is stored. `symbols`: the number of values, if this grid of bytes is known to hold symbols."""
-    space, inside = leaf.space, bool(leaf.keys)
+    space, nested = leaf.space, bool(leaf.keys)
     if isinstance(space, spaces.Box):
         return _box_part(leaf.name, space, symbols)
-    if inside and isinstance(space, spaces.Discrete):
-        return _symbols(leaf.name, (), np.dtype(np.int32), (int(space.n),))
-    if inside and isinstance(space, spaces.MultiDiscrete):
+    if nested and isinstance(space, spaces.Discrete):
+        return _symbol_part(leaf.name, (), np.dtype(np.int32), (int(space.n),))
+    if nested and isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
-        return _symbols(leaf.name, (len(sizes),), np.dtype(np.int32), sizes)
+        return _symbol_part(leaf.name, (len(sizes),), np.dtype(np.int32), sizes)
     if holds_text(space):
         return Part(leaf.name, "vector", box((TEXT_SIZE,), np.dtype(np.float32)))
     if isinstance(space, spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
@@ -149,14 +149,14 @@ def _box_part(name: str, space: spaces.Box, symbols: int | None) -> Part:
     if symbols is not None and len(space.shape) >= 2:
         grid = shape or (*space.shape, 1)[: max(3, len(space.shape))]
         stored = dtype if dtype == np.uint8 else np.dtype(np.int32)
-        return _symbols(name, grid, stored, (symbols,) * grid[-1])
+        return _symbol_part(name, grid, stored, (symbols,) * grid[-1])
     if shape is not None:
         stored = dtype if dtype in (np.uint8, np.bool_) else np.dtype(np.float32)
         return Part(name, "image", box(shape, stored))
     return Part(name, "vector", box((math.prod(space.shape),), np.dtype(np.float32)))
 
 
-def _symbols(name: str, shape: tuple[int, ...], dtype: np.dtype, symbols: tuple[int, ...]) -> Part:
+def _symbol_part(name: str, shape: tuple[int, ...], dtype: np.dtype, symbols: tuple[int, ...]) -> Part:
     return Part(name, "symbols", spaces.Box(0, max(symbols) - 1, shape, dtype.type), symbols)
 
 
@@ -177,8 +177,11 @@ def _declared_symbols(space: spaces.Box) -> int | None:
 
 
 def image_shape(space: spaces.Box) -> tuple[int, int, int] | None:
-    """`[H, W, C]` if a Box is an image: bytes, floats or flags in three dimensions, bytes in two with 8 or more a
-    side, or a stack of images, whose frames become channels."""
+    """`[H, W, C]` if a Box is an image, else None.
+
+    Images are bytes, numbers or flags in three dimensions, bytes in two dimensions with 8 or more cells a side, or a
+    stack of images, whose frames become channels.
+    """
     shape, dtype = space.shape, np.dtype(space.dtype)
     if len(shape) == 2 and dtype == np.uint8 and min(shape) >= 8:
         return (*shape, 1)

@@ -24,7 +24,7 @@ from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-PROBE_EPISODES = 20  # whose first observations decide whether a small grid of bytes holds symbols or pixels
+PROBE_EPISODES = 20  # their first observations decide whether a small grid of bytes holds symbols or pixels
 
 
 def spec(settings: PettingZoo) -> EnvSpec:
@@ -177,7 +177,8 @@ class PettingZooBlock:
         returned = (observations, rewards, terminations, truncations, infos)
         self._explain_misfit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
-            if agent in acting and (agent in env.agents or agent in observations):  # else it may be omitted everywhere
+            # An agent that left may be missing from every mapping.
+            if agent in acting and (agent in env.agents or agent in observations):
                 self._explain_misfit(row, step_checks.check_present, "terminated", agent, terminations)
                 self._explain_misfit(row, step_checks.check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
@@ -188,7 +189,6 @@ class PettingZooBlock:
                 self._explain_misfit(row, step_checks.check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
-                # As above: one with an observation must have a reward.
                 if agent in rewards or present or agent in observations:
                     self._explain_misfit(row, step_checks.check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
@@ -202,6 +202,7 @@ class PettingZooBlock:
         return any(self._alive[first : first + len(self._agents)])
 
     def _leave(self, row: int, observation: Any, truncated: bool, info: dict[str, Any]) -> None:
+        """Writes the row of an agent whose episode ends in this step."""
         buffers = self._buffers
         if truncated:
             buffers.truncations[row] = True
@@ -224,7 +225,7 @@ class PettingZooBlock:
         self._alive[row] = self._buffers.alive[row] = True
 
     def _explain_misfit(self, row: int, check: Callable[..., None], *arguments: Any) -> None:
-        """Runs a check or a write; if the value does not fit, the message says where, and of which agent it is."""
+        """Runs a check or a write; the error for a value that does not fit names the environment and the agent."""
         try:
             check(*arguments)
         except MisfitError as error:

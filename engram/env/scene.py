@@ -27,7 +27,7 @@ class GridScene(NamedTuple):
 Scene = GridScene | np.ndarray  # a picture is uint8 [height, width, 3]
 
 
-def drawable(settings: EnvSettings) -> EnvSettings:
+def with_rendering(settings: EnvSettings) -> EnvSettings:
     """The settings with rendering turned on, if the environment supports it."""
     if not isinstance(settings, Gym | PettingZoo):
         return settings

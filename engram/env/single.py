@@ -58,7 +58,7 @@ class SingleEnv(gymnasium.Env):
             raise UserError(f"env: {spec.name} has {spec.agents} agents: give num_envs=1 for all of them as rows")
         self._settings = settings
         self._rows: VectorEnv | None = None
-        self._began = False  # the next episode has begun already
+        self._next_began = False  # whether `step` has begun the next episode
         self.observation_space, self.action_space = spec.single_observation_space, spec.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -66,22 +66,22 @@ class SingleEnv(gymnasium.Env):
         if self._rows is None or seed is not None:
             self.close()
             seed = int(self.np_random.integers(2**31)) if seed is None else seed
-            self._rows, self._began = VectorEnv(self._settings, num_envs=1, seed=seed), False
-        if not self._began:
+            self._rows, self._next_began = VectorEnv(self._settings, num_envs=1, seed=seed), False
+        if not self._next_began:
             self._rows.reset()
             self._batch = self._rows.recv()
-        self._began = False
+        self._next_began = False
         return self._batch.buffers.observations[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if self._rows is None or self._began:
+        if self._rows is None or self._next_began:
             raise RuntimeError("reset() first: no episode is running")
         before = self._batch.buffers.observations[0].copy()
         self._rows.send(self._batch, np.asarray(action)[None])
         self._batch = self._rows.recv()
         buffers = self._batch.buffers
         terminated, truncated = bool(buffers.terminals[0]), bool(buffers.truncations[0])
-        self._began = terminated or truncated
+        self._next_began = terminated or truncated
         observation = before if terminated else buffers.final_observations[0] if truncated else buffers.observations[0]
         episodes = self._rows.drain_episodes()
         info = {name: float(values[0]) for name, values in episodes.stats.items()} if len(episodes) else {}

@@ -19,7 +19,7 @@ from engram.settings import UserError
 if TYPE_CHECKING:
     from engram.env.scene import Scene
 
-_Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the first row that `rows` count from, the episodes
+_Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the row that the episodes' rows count from, episodes
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ class VectorEnv:
         self.num_envs, self.rows, self.seed = num_envs, num_envs * self.spec.agents, seed
         positions = split(range(num_envs), min(num_batches, num_envs))  # of the environments of each batch
         self.restarts = restarts or Restarts()
-        what = (settings, self.spec, seed, positions, first_env)
+        common = (settings, self.spec, seed, positions, first_env)
         if num_workers:
             workers = min(num_workers, num_envs)
-            opened = open_workers(*what, workers, step_timeout, start_timeout, self.restarts)
+            opened = open_workers(*common, workers, step_timeout, start_timeout, self.restarts)
         else:
             watch = HangWatch(step_timeout, start_timeout, on_hang) if on_hang else None
-            opened = open_local(*what, self.restarts, watch)
+            opened = open_local(*common, self.restarts, watch)
         self._pool, self._buffers, self._shares = opened
         self._finalizer = weakref.finalize(self, self._pool.close)  # also when the interpreter exits
         self._batches = [self._make_batch(envs) for envs in positions]
         self._sizes = [len(envs) for envs in positions]
-        self._firsts = [envs.start for envs in positions]
+        self._first_envs = [envs.start for envs in positions]  # of each batch
         self.batches = [batch.rows for batch in self._batches]
         self._indices = {(rows.start, rows.stop): index for index, rows in enumerate(self.batches)}
         # Batches by index, in order: those that were sent, and those that the caller has received.
@@ -99,7 +99,7 @@ class VectorEnv:
         """Begins a new episode in every environment. All batches must be received again."""
         self._wait_for_all()
         for index in list(self._sent):
-            self._finished += self._ended(index, self._ready.pop(index))
+            self._finished += self._finished_in(index, self._ready.pop(index))
         self._held.clear()
         self._sent = dict.fromkeys(range(len(self._batches)))
         for index in self._sent:
@@ -118,9 +118,9 @@ class VectorEnv:
         self._held[index] = None
         batch = self._batches[index]
         if any(results) or batch.interrupted[0] or batch.interrupted.any():
-            self._finished += self._ended(index, results)
+            self._finished += self._finished_in(index, results)
             batch.interrupted[:] = False
-            self._mark(index, [share for share, result in enumerate(results) if result is INTERRUPTED])
+            self._mark_interrupted(index, [share for share, result in enumerate(results) if result is INTERRUPTED])
         return batch
 
     def send(self, batch: Batch | slice, actions: Any) -> None:
@@ -150,11 +150,11 @@ class VectorEnv:
         parts = self._block_states()
         if any(part is None for part in parts):
             return None
-        unseen = [ended for index, results in self._ready.items() for ended in self._ended(index, results)]
+        unseen = [ended for index, results in self._ready.items() for ended in self._finished_in(index, results)]
         steps, episodes = _sorted(self._finished + unseen)
         own = {
             "seed": np.array([self.seed & 0xFFFFFFFFFFFFFFFF], np.uint64),
-            "line": np.repeat([order.index(index) for index in range(len(order))], self._sizes),
+            "line": np.repeat([order.index(index) for index in range(len(order))], self._sizes),  # place in the queue
             "steps": np.repeat(self._pool.steps, self._sizes),
             "ended": steps,
         }
@@ -178,10 +178,10 @@ class VectorEnv:
             return False
         if not snapshot.restore_buffers(buffers, self._buffers):
             return False
-        self._pool.steps[:] = state["steps"][self._firsts].tolist()
+        self._pool.steps[:] = state["steps"][self._first_envs].tolist()
         finished, steps = snapshot.load_episodes(snapshot.with_prefix("episodes", state)), state["ended"]
         self._finished = [(int(step), 0, finished.select(steps == step)) for step in np.unique(steps)]
-        for index in np.argsort(state["line"][self._firsts], kind="stable").tolist():
+        for index in np.argsort(state["line"][self._first_envs], kind="stable").tolist():
             self._sent[index] = None
             self._ready[index] = []
         return True
@@ -230,7 +230,7 @@ class VectorEnv:
             self._pool.start(command, index, None if arguments is None else arguments[index])
         return [self._pool.finish(index) for index in indices]
 
-    def _ended(self, index: int, results: list[Any]) -> list[_Finished]:
+    def _finished_in(self, index: int, results: list[Any]) -> list[_Finished]:
         """The episodes that ended, from the results of a batch's shares."""
         return [
             (self._pool.steps[index], envs.start * self.spec.agents, ended)
@@ -238,7 +238,7 @@ class VectorEnv:
             if ended is not None and ended is not INTERRUPTED
         ]
 
-    def _mark(self, index: int, shares: Sequence[int]) -> None:
+    def _mark_interrupted(self, index: int, shares: Sequence[int]) -> None:
         """Marks the rows of restarted environments."""
         batch, agents = self._batches[index], self.spec.agents
         for envs in (self._shares[index][share] for share in shares):
@@ -249,7 +249,7 @@ class VectorEnv:
         """The states of all shares. An environment that is restarted meanwhile has none: it begins an episode."""
         while True:
             for index, share in self._pool.begin_restarted():
-                self._mark(index, [share])
+                self._mark_interrupted(index, [share])
             parts = [part for results in self._command_all(Command.STATE) for part in results]
             if not any(part is INTERRUPTED for part in parts):
                 return parts

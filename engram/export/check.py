@@ -25,11 +25,22 @@ TIE = 1e-5  # two actions are equally likely if their log-probabilities differ b
 
 
 class Agreement(NamedTuple):
+    """How far the exported policy agrees with the original."""
+
     steps: int
     decisions: int
     resets: int
-    ties: int  # decisions in which another action was as likely, and was taken
-    difference: float  # the largest, of log-probabilities and values
+    ties: int  # decisions for a different action that is equally likely
+    difference: float  # the largest difference of log-probabilities and values
+
+    def merge(self, other: "Agreement") -> "Agreement":
+        return Agreement(
+            self.steps + other.steps,
+            self.decisions + other.decisions,
+            self.resets + other.resets,
+            self.ties + other.ties,
+            max(self.difference, other.difference),
+        )
 
     def describe(self, runtime: str) -> str:
         agreed, ties = f"all of {self.decisions:,}", ""
@@ -49,8 +60,8 @@ def compare(
 ) -> Agreement:
     """Play `steps` steps with sampled actions; raise `UserError` at the first difference.
 
-    Both carry their own memory all the way. The rows of a step go through the exported policy at once or in two calls,
-    so that it meets batches of several sizes.
+    Each keeps its own memory. The rows of a step go through the exported policy in one call or two, so that it is
+    tested with batches of several sizes.
     """
     original = Original(agent, step.use_memory)
     generator = np.random.default_rng(EVALUATION_SEED)
@@ -59,28 +70,28 @@ def compare(
         env.reset()
         memory = np.zeros((env.rows, sum(step.memory_sizes.values())), np.float32)
         original.agent.reserve_memory(env.rows)
-        found = Agreement(0, 0, 0, 0, 0.0)
+        agreement = Agreement(0, 0, 0, 0, 0.0)
         for index in range(steps):
             batch = env.recv()
             starts = batch.buffers.starts | (generator.random(env.rows) < RESET_PROBABILITY)
             td = original.act(batch, starts)
             observations = {name: field.numpy() for name, field in step.inputs(td).items()}
-            outputs = _in_parts(exported, observations, memory, starts, index % env.rows)
+            outputs = _call_in_parts(exported, observations, memory, starts, index % env.rows)
             memory = outputs[3]
-            found = _add(found, _differences(original, td, outputs, index), int(starts.sum()))
+            agreement = agreement.merge(_compare_step(original, td, outputs, starts, index))
             env.send(batch, td["actions"].numpy())
-    return found
+    return agreement
 
 
 class Original:
-    """The policy as Engram runs it."""
+    """The policy as Engram calls it."""
 
     def __init__(self, agent: MettaAgent, use_memory: bool) -> None:
         self.agent, self.use_memory = copy_with_own_memory(agent), use_memory
         self.continuous = isinstance(agent.action_space, GaussianActions)
 
     def act(self, batch: Batch, starts: np.ndarray) -> TensorDict:
-        """A td with sampled actions; continuous ones are the mean, from which the greedy action follows."""
+        """A td with sampled actions; continuous actions are the mean, which is their greedy action."""
         rows = len(starts)
         noise = torch.rand(rows, self.agent.action_space.noise)
         fields = {
@@ -97,15 +108,15 @@ class Original:
         """The most likely action, and log-probabilities or log standard deviations."""
         log_probs = td["full_log_probs"]
         action = self.agent.action_space.greedy(log_probs, td["actions"])
-        if self.continuous:  # the density at the mean depends on the deviation only
+        if self.continuous:  # the log-density at the mean is that of the standard deviation alone
             log_probs = -log_probs - 0.5 * math.log(2 * math.pi)
         return action.numpy(), log_probs.numpy()
 
 
-def _in_parts(
+def _call_in_parts(
     exported: ExportedStep, observations: dict[str, np.ndarray], memory: np.ndarray, starts: np.ndarray, first: int
 ) -> list[np.ndarray]:
-    """The outputs for all rows, from one call for the first ones and one for the others."""
+    """The outputs for all rows, from one call for the first rows and one for the others."""
     parts = [slice(0, first), slice(first, None)] if first else [slice(None)]
     results = [
         exported({name: field[rows] for name, field in observations.items()}, memory[rows], starts[rows])
@@ -114,8 +125,10 @@ def _in_parts(
     return [np.concatenate(outputs) for outputs in zip(*results, strict=True)]
 
 
-def _differences(original: Original, td: TensorDict, outputs: list[np.ndarray], index: int) -> tuple[int, int, float]:
-    """Rows, ties and the largest difference of a step; raises if the two do not agree."""
+def _compare_step(
+    original: Original, td: TensorDict, outputs: list[np.ndarray], starts: np.ndarray, index: int
+) -> Agreement:
+    """The agreement in one step; raises if the two differ."""
     action, distribution = original.expected(td)
     pairs = {"log_std" if original.continuous else "log_probs": (outputs[1], distribution)}
     pairs["value"] = (outputs[2], td["values"].numpy())
@@ -133,7 +146,7 @@ def _differences(original: Original, td: TensorDict, outputs: list[np.ndarray], 
         ties = int(differ.sum())
         if ties and not _equally_likely(original, td, outputs[0], action)[differ].all():
             raise _disagreement(index, "action", outputs[0], action)
-    return len(action), ties, largest
+    return Agreement(1, len(action), int(starts.sum()), ties, largest)
 
 
 def _equally_likely(original: Original, td: TensorDict, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -150,15 +163,4 @@ def _disagreement(index: int, name: str, got: np.ndarray, expected: np.ndarray) 
         f"export: the exported policy disagrees with the original at step {index + 1}: {name} of row {row} is "
         f"{np.array2string(got[row])}, expected {np.array2string(expected[row])}. Nothing was written. A policy that "
         "draws random numbers, or keeps state outside of its memory, cannot be exported"
-    )
-
-
-def _add(found: Agreement, step: tuple[int, int, float], resets: int) -> Agreement:
-    rows, ties, difference = step
-    return Agreement(
-        found.steps + 1,
-        found.decisions + rows,
-        found.resets + resets,
-        found.ties + ties,
-        max(found.difference, difference),
     )

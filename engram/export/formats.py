@@ -15,10 +15,9 @@ import torch
 from engram.export.step import PolicyStep
 from engram.settings import UserError
 
-EXTRA = "export"
 METADATA = "engram"  # the name of the metadata inside the file
 INPUTS = ("memory", "starts")  # after the observations
-ROWS = 3  # of the example that is traced; any number works afterwards
+TRACED_ROWS = 3  # the exported program works for any number
 
 ExportedStep = Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
 
@@ -33,14 +32,14 @@ class Format(NamedTuple):
 
 def trace(step: PolicyStep) -> torch.export.ExportedProgram:
     """The graph of a step, for any number of rows; raises `UserError` if the policy cannot be traced."""
-    arguments, batch = step.example(ROWS), torch.export.Dim("batch")
+    arguments, batch = step.example(TRACED_ROWS), torch.export.Dim("batch")
     shapes = ({name: {0: batch} for name in arguments[0]}, {0: batch}, {0: batch})
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(step, arguments, dynamic_shapes=shapes)
     except UserError:
         raise
-    except Exception as error:  # whatever a policy's own code does under torch.export
+    except Exception as error:  # the policy's own code may raise anything under torch.export
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
             f"export: {type(step.agent.policy).__name__} cannot be traced ({reason}): its forward must not depend on "
@@ -107,7 +106,7 @@ def require_packages(name: str) -> None:
     missing = [package for package in FORMATS[name].packages if find_spec(package) is None]
     if missing:
         raise UserError(
-            f"--format {name} needs {', '.join(missing)}: pip install 'engram-rl[{EXTRA}]', or use --format torch"
+            f"--format {name} needs {', '.join(missing)}: pip install 'engram-rl[export]', or use --format torch"
         )
 
 

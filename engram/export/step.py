@@ -65,7 +65,7 @@ class PolicyStep(nn.Module):
 
 
 class GreedyActions:
-    """The most likely action instead of a sampled one, by operators that other runtimes have."""
+    """An action space whose `sample` takes the most likely action, with operators that other runtimes have."""
 
     def __init__(self, actions: ActionSpace) -> None:
         self.actions, self.logits, self.noise = actions, actions.logits, actions.noise

@@ -1,4 +1,4 @@
-"""Exports an agent to a file with metadata, and compares the two before the file appears."""
+"""Exports an agent to a file with metadata, and checks the file against the agent before it appears."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ class Export(NamedTuple):
 
 
 def choose_format(path: Path | None, format_name: str | None) -> str:
-    """The format that was asked for, or that of the file's suffix; ONNX by default."""
+    """The given format, or that of the file's suffix; ONNX by default."""
     if format_name and format_name not in FORMATS:
         raise UserError(f"format: {format_name!r} is not one of {', '.join(FORMATS)}")
     by_suffix = None if path is None else {each.suffix: name for name, each in FORMATS.items()}.get(path.suffix)
@@ -55,13 +55,13 @@ def export_agent(
     """
     require_packages(format_name)
     check_writable(path, "--out")
-    form = FORMATS[format_name]
+    file_format = FORMATS[format_name]
     step = PolicyStep(agent.cpu(), use_memory)
     about = {**describe(agent, step, origin or {}), "reward_scale": getattr(env_settings, "reward_scale", 1.0)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{form.suffix}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{file_format.suffix}")
     try:
-        form.write(trace(step), [*step.fields, *INPUTS], output_names(agent), about, temporary)
-        agreement = compare(agent, step, form.load(temporary), env_settings, steps)
+        file_format.write(trace(step), [*step.fields, *INPUTS], output_names(agent), about, temporary)
+        agreement = compare(agent, step, file_format.load(temporary), env_settings, steps)
         temporary.replace(path)
     except OSError as error:  # the disk is full, for example
         raise UserError(f"--out: {path} cannot be written ({error.strerror or error}): give a different path") from None
@@ -125,7 +125,7 @@ def _actions(agent: MettaAgent) -> dict[str, Any]:
 
 
 def _normalisation(agent: MettaAgent) -> dict[str, Any]:
-    """For information: the graph already normalises."""
+    """The statistics of all normalisation, for information: the exported graph normalises by itself."""
     policy = agent.policy
     values = policy.value_normalizer
     modules = policy.named_modules()

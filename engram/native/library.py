@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 
 
 def kernels() -> ctypes.CDLL | None:
-    """The kernels, or None if they are unavailable, switched off or would be missing in a graph that is being recorded.
+    """The kernels; None if they are unavailable or switched off, or during an export, whose graph cannot contain them.
 
-    PyTorch then computes the same.
+    Without them, PyTorch computes the same.
     """
     return None if _switched_off or is_exported() else _library()
 
@@ -58,7 +58,7 @@ def usable(x: Tensor) -> bool:
 
 
 def require_kernels() -> ctypes.CDLL:
-    """The kernels, also while switched off: a backward pass must finish what a kernel's forward pass began."""
+    """The kernels, also while switched off: a kernel's forward pass needs the kernel's backward pass."""
     library = _library()
     assert library is not None
     return library
@@ -87,7 +87,7 @@ def instruction_sets() -> list[str]:
 
 
 def select_instruction_set(library: ctypes.CDLL, name: str | None = None) -> str | None:
-    """Use the kernels for this instruction set, by default the fastest. Its name, or None if it is unsupported."""
+    """Select an instruction set, by default the fastest. Returns its name, or None if it is unsupported."""
     selected = library.engram_select(None if name is None else name.encode())
     return None if selected is None else selected.decode()
 
@@ -131,9 +131,9 @@ def run(kernel: str, call: ctypes.Structure) -> None:
 
 
 def scratch(kernel: str, call: ctypes.Structure) -> int:
-    """The address of as many floats as `engram_KERNEL_scratch` asks for.
+    """The address of a buffer of as many floats as `engram_KERNEL_scratch` returns.
 
-    Each calling thread keeps its buffer, since memory is slow when a process first touches it.
+    Each calling thread keeps its buffer, because the first access to new memory is slow.
     """
     size = getattr(require_kernels(), f"engram_{kernel}_scratch")(ctypes.byref(call))
     buffer: Tensor | None = getattr(_thread, "buffer", None)

@@ -66,19 +66,19 @@ def advance(
 ) -> tuple[Tensor, Tensor]:
     """All layers without gradients: outputs [T, B, H] and the memory [B, L, 2H] after the last step, h beside c.
 
-    The memory is written to `out` if given, which may be `memory_BLS`: a row is read before it is written.
+    The memory is written to `out` if given. That may be `memory_BLS` itself, since a row is read before it is written.
     """
     memory, starts, hidden = _rows_contiguous(memory_BLS), starts.bool(), weights[0][1].shape[1]
     check_tensors("LSTM", {"memory": memory}, {"memory": (x.shape[1], len(weights), 2 * hidden)})
     in_place = out is not None and library.usable(out) and out.shape == memory.shape and out.stride(-1) == 1
     after = out if out is not None and in_place else memory.new_empty(memory.shape)
-    before_layer, after_layer, c = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
+    layer_bytes, layer_bytes_after, c_offset = memory.stride(1) * FLOAT, after.stride(1) * FLOAT, hidden * FLOAT
     for layer, (w_ih, w_hh, b_ih, b_hh) in enumerate(weights):
         x, outputs = _rows_contiguous(x), x.new_empty(x.shape[0], x.shape[1], hidden)
         held = _contiguous(w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
         call = _call(x, hidden, starts, held | {"outputs": outputs})
-        call.h0, call.h_end = memory.data_ptr() + layer * before_layer, after.data_ptr() + layer * after_layer
-        call.c0, call.c_end = call.h0 + c, call.h_end + c
+        call.h0, call.h_end = memory.data_ptr() + layer * layer_bytes, after.data_ptr() + layer * layer_bytes_after
+        call.c0, call.c_end = call.h0 + c_offset, call.h_end + c_offset
         call.h0_row, call.h_end_row = call.c0_row, call.c_end_row = memory.stride(0), after.stride(0)
         _run("forward", call)
         x = outputs

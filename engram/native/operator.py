@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Operator:
-    """A decorator that turns a function of tensors into one operator. The first tensor is an activation.
+    """A decorator that turns a function into one operator. Its first argument is a tensor, fake under a compiler.
 
     PyTorch's dispatch of custom operators takes 0.1 ms per call. Eager calls bypass it: they run the function
     directly, as an `autograd.Function` if it has a gradient.
@@ -20,12 +20,12 @@ class Operator:
         name = f"{function.__name__}_{_version(function)}"
         self.definition = torch.library.custom_op(f"engram::{name}", function, mutates_args=())
         self._operator = getattr(torch.ops.engram, name).default
-        self._directly = function
+        self._eager = function
 
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling() or type(arguments[0]) is not Tensor:  # a fake tensor
             return self._operator(*arguments)
-        return self._directly(*arguments)
+        return self._eager(*arguments)
 
     def register_fake(self, fake: Callable[..., Any]) -> None:
         """Shapes and dtypes of the results, for the compiler."""
@@ -34,7 +34,7 @@ class Operator:
     def register_autograd(self, backward: Callable[..., Any], save: Callable[..., None]) -> None:
         """`save(ctx, inputs, output)` runs after the function, `backward(ctx, *gradients)` returns its gradient."""
         self.definition.register_autograd(backward, setup_context=save)
-        function = self._directly
+        function = self._eager
 
         def forward(ctx: Any, *inputs: Any) -> Any:  # without setup_context, which doubles the cost of a call
             output = function(*inputs)
@@ -42,8 +42,9 @@ class Operator:
             return output
 
         passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        made: type[torch.autograd.Function] = type(f"engram::{function.__name__}", (torch.autograd.Function,), passes)
-        self._directly = made.apply
+        name = f"engram::{function.__name__}"
+        autograd_function: type[torch.autograd.Function] = type(name, (torch.autograd.Function,), passes)
+        self._eager = autograd_function.apply
 
 
 def _version(function: Callable[..., Any]) -> str:

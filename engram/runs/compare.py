@@ -10,7 +10,8 @@ import numpy as np
 
 from engram.training.estimate import Estimate, estimate
 
-FLIPS = 20_000  # random ones; with few episodes, all
+FLIPS = 20_000  # sampled sign flips; if there are fewer, all of them
+BATCHES = 20  # sampled one after the other, to save memory
 
 
 class Pair(NamedTuple):
@@ -36,22 +37,23 @@ def compare_pairs(returns: dict[str, np.ndarray]) -> list[Pair]:
 
 def sign_flip_test(differences: np.ndarray) -> float:
     """Probability of a mean difference at least this large if the sign of each were random."""
-    changed = differences[differences != 0].astype(np.float64)
-    if not len(changed):
+    nonzero = differences[differences != 0].astype(np.float64)
+    count = len(nonzero)
+    if not count:
         return 1.0
-    observed = abs(changed.sum()) * (1 - 1e-12)  # equal sums must count, however they are rounded
-    if len(changed) <= math.floor(math.log2(FLIPS)):
-        signs = 1 - 2 * ((np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed))) & 1)
-        return float((np.abs(signs @ changed) >= observed).mean())
+    observed = abs(nonzero.sum()) * (1 - 1e-12)  # equal sums must count, however they are rounded
+    if count <= math.floor(math.log2(FLIPS)):
+        signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+        return float((np.abs(signs @ nonzero) >= observed).mean())
     generator, extreme = np.random.default_rng(0), 0
-    for _ in range(20):
-        signs = generator.integers(0, 2, (FLIPS // 20, len(changed)), dtype=np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ changed) >= observed).sum())
+    for _ in range(BATCHES):
+        signs = generator.integers(0, 2, (FLIPS // BATCHES, count), dtype=np.int8) * 2 - 1
+        extreme += int((np.abs(signs @ nonzero) >= observed).sum())
     return (extreme + 1) / (FLIPS + 1)
 
 
 def holm(values: list[float]) -> list[float]:
-    """p-values adjusted for their number, by Holm's step-down method."""
+    """p-values adjusted for multiple comparisons by Holm's step-down method."""
     order = np.argsort(values)
     adjusted, largest = [0.0] * len(values), 0.0
     for rank, index in enumerate(order):

@@ -38,12 +38,12 @@ class GroupRow(NamedTuple):
 
     values: dict[str, str]
     runs: int
-    steps: int  # of the run that has the fewest
+    steps: int  # of the run with the fewest
     returns: Estimate | None
 
 
 def expand(words: Sequence[str], trust: bool = False) -> list[Member] | None:
-    """The runs of a command line, or None if no setting has several values. Raises with all mistakes of all of them."""
+    """The runs of a command line, or None if no setting has several values. Raises with the mistakes of all runs."""
     texts = {word.partition("=")[0]: word.partition("=")[2] for word in words}  # the last one counts
     several = {name: values for name, text in texts.items() if len(values := split_values(text)) > 1}
     if not several:
@@ -99,7 +99,7 @@ def train_group(members: Sequence[Member], train: Train) -> int:
 
 
 def with_no_workers(words: Sequence[str]) -> list[str]:
-    """A command line for one of several runs on a machine: the other runs use the remaining cores."""
+    """A command line without worker processes, unless it asks for them: parallel runs use the cores already."""
     given = any(word.startswith("trainer.num_workers=") for word in words)
     return [*words] if given else [*words, "trainer.num_workers=0"]
 

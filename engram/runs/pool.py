@@ -1,6 +1,6 @@
 """Trains several runs at a time, each in a process with one thread.
 
-The processes are forked from one that has imported PyTorch already, so that a run starts in a moment.
+The processes are forked from a server that has imported PyTorch already, so that runs start fast.
 """
 
 import multiprocessing
@@ -70,8 +70,8 @@ class RunPool:
                 process.start()
             except (EOFError, ConnectionError) as error:
                 raise UserError(
-                    "the process that starts runs has ended while it loaded them: see its messages above, and the "
-                    "memory that is free. The same command continues"
+                    "the process that forks the runs ended while it loaded: see its messages above, and check the "
+                    "free memory. The same command resumes"
                 ) from error
         self._running[name] = (process, output, time.monotonic())
 
@@ -110,7 +110,7 @@ class RunPool:
 
 
 def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseException] | None) -> None:
-    """With another signal than this process got: if the run got that one too, the same again would end it at once."""
+    """Send a different signal than this process received: the run may have it too, and a second one ends it at once."""
     if kind is Terminated and process.pid is not None and process.is_alive():
         os.kill(process.pid, signal.SIGUSR1)
     else:
@@ -118,7 +118,7 @@ def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseEx
 
 
 def _wait_until_ended(pid: int | None) -> None:
-    """If the server that forks runs was stopped too, joining a run returns at once, while it saves its checkpoint."""
+    """Wait longer than `join`, which returns at once without the fork server, while the run saves its checkpoint."""
     with suppress(psutil.NoSuchProcess):
         process, deadline = psutil.Process(pid), time.monotonic() + GRACE_SECONDS
         while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""Collects the content of a report about runs: metrics, settings, groups of equal runs, diagnosis and pages."""
+"""Collects the content of a report about runs: metrics, settings, groups of runs that differ by seed, diagnosis."""
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,15 +20,15 @@ from engram.stored.files import MEGABYTE, UnreadableError, read_json
 from engram.stored.metrics import BUCKETS, Columns, is_number, read_columns
 from engram.stored.plan import StoredPlan, read_plan
 
-MOST_RUNS = 64
-POINTS = 4096  # of one chart, shared by its curves, so that the page stays small
-FEWEST_POINTS = 64
-PAGES = ("replay", "memory", "audit")  # that may be in a run's directory
+MAX_RUNS = 64
+MAX_POINTS = 4096  # of one chart, divided among its curves, so that the page stays small
+MIN_POINTS_PER_RUN = 64
+PAGES = ("replay", "memory", "audit")  # linked if they are in a run's directory
 AUDIT_FIELDS = ("name", "question", "status", "finding", "effect", "where", "fix")
 
 
 class ReportRun(NamedTuple):
-    """A run, read without building anything that its settings name."""
+    """A run, read without building its policy or environment."""
 
     name: str
     directory: Path
@@ -47,9 +48,9 @@ class RunsReport(NamedTuple):
 
 
 def read_report(directories: Sequence[Path]) -> RunsReport:
-    if len(directories) > MOST_RUNS:
-        raise UserError(f"report: {len(directories)} runs are too many for one page: name at most {MOST_RUNS}")
-    points = max(FEWEST_POINTS, min(BUCKETS, POINTS // len(directories)))
+    if len(directories) > MAX_RUNS:
+        raise UserError(f"report: {len(directories)} runs are too many for one page: name at most {MAX_RUNS}")
+    points = max(MIN_POINTS_PER_RUN, min(BUCKETS, MAX_POINTS // len(directories)))
     groups: dict[str, list[ReportRun]] = {}
     for directory in directories:
         run = read_report_run(directory, points)
@@ -118,7 +119,7 @@ def _row(run: ReportRun, group: int, out: Path) -> RunRow:
         diagnosis=run.diagnosis.to_json(),
         memory=_memory_verdict(run.directory),
         audit=_audit_checks(run.directory),
-        links={name: _address(page, out) for name in PAGES if (page := run.directory / f"{name}.html").is_file()},
+        links={name: _link(page, out) for name in PAGES if (page := run.directory / f"{name}.html").is_file()},
     )
 
 
@@ -140,30 +141,26 @@ def _audit_checks(directory: Path) -> list[dict[str, str]]:
         return []
 
 
-def _address(page: Path, out: Path) -> str:
-    """Relative, so that the directory can be moved; absolute if the report is elsewhere."""
+def _link(page: Path, out: Path) -> str:
+    """A relative link, so that the directory can be moved; an absolute one if the report is elsewhere."""
     same = page.resolve().parent == out.resolve().parent
     return page.name if same else page.resolve().as_uri()
 
 
 def _group_key(settings: RunSettings) -> str:
+    """Equal for runs that differ only in their seed, or in settings that do not affect what is learned."""
     flat = flatten(settings.model_dump(mode="json"))
-    same = ("seed", *(name for name in MAY_CHANGE if name != "trainer.total_timesteps"))
-    return json.dumps({n: v for n, v in flat.items() if not any(f"{n}.".startswith(f"{each}.") for each in same)})
+    ignored = ("seed", *(name for name in MAY_CHANGE if name != "trainer.total_timesteps"))
+    return json.dumps({n: v for n, v in flat.items() if not any(f"{n}.".startswith(f"{each}.") for each in ignored)})
 
 
 def label(group: Sequence[ReportRun]) -> str:
     """The name of a run, or what the names of several have in common."""
     if len(group) == 1:
         return group[0].name
-    common = _common_start([run.name for run in group]).rstrip("-_.") or group[0].name
+    common = os.path.commonprefix([run.name for run in group])  # noqa: RUF071 (by characters is what we want)
+    common = common.rstrip("-_.") or group[0].name
     return f"{common.removesuffix('seed').rstrip('-_.') or common} ({len(group)} seeds)"
-
-
-def _common_start(names: Sequence[str]) -> str:
-    shortest = min(names, key=len)
-    same = [index for index in range(len(shortest)) if len({name[index] for name in names}) > 1]
-    return shortest[: same[0]] if same else shortest
 
 
 def _text(value: Any) -> str:

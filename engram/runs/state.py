@@ -19,6 +19,13 @@ from engram.training.checkpoint import list_checkpoints
 
 STATE_LIMIT = 64 * MEGABYTE
 NOT_COMPARED = {"run", "runs_dir"}
+NOT_A_STATE = (
+    ArithmeticError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)  # if Engram did not write the file
 
 
 class RunState(NamedTuple):
@@ -61,17 +68,17 @@ def list_runs(runs_dir: Path) -> list[RunState]:
 
 
 def differing_settings(runs: Sequence[RunState]) -> dict[str, dict[str, Any]]:
-    """For each run, its settings that are not those of most runs."""
+    """For each run, its settings that differ from the most common value."""
     flat = {run.name: compared_settings(run.settings) for run in runs if run.settings is not None}
     names = dict.fromkeys(name for settings in flat.values() for name in settings)
     found: dict[str, dict[str, Any]] = {name: {} for name in flat}
     for name in names:
         values = {run: json.dumps(settings.get(name)) for run, settings in flat.items()}
-        usual, number = Counter(values.values()).most_common(1)[0]
-        if number == len(values):
+        most_common, count = Counter(values.values()).most_common(1)[0]
+        if count == len(values):
             continue
         for run, value in values.items():
-            if value != usual or number == 1:
+            if value != most_common or count == 1:
                 found[run][name] = flat[run].get(name)
     return found
 
@@ -96,14 +103,7 @@ def _checkpoint_progress(directory: Path) -> tuple[int, float | None]:
             state = read_json(path / "state.json", STATE_LIMIT, inside=directory)
             returns = state.get("recent_returns") or []
             return int(state["progress"]["steps"]), sum(returns) / len(returns) if returns else None
-        except (
-            UnreadableError,
-            ArithmeticError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):  # not written by Engram
+        except (UnreadableError, *NOT_A_STATE):
             continue
     return 0, None
 
@@ -114,6 +114,6 @@ def _age(directory: Path) -> float:
 
 
 def compared_settings(settings: RunSettings) -> dict[str, Any]:
-    """Settings by dotted name, without the name and place of the run."""
+    """Settings by dotted name, without the name and directory of the run."""
     flat = flatten(settings.model_dump(mode="json"))
     return {name: value for name, value in flat.items() if name not in NOT_COMPARED}

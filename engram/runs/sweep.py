@@ -24,8 +24,8 @@ OWNER = "owner"  # a user attribute of a trial: the process that trains it
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
 OPENING_ATTEMPTS = 10
-BEING_CREATED = ("already exists", "database is locked")  # by another process that began at the same time
-DEAD_SECONDS = 600.0  # a trial of another machine is resumed here after so long without a heartbeat
+BEING_CREATED = ("already exists", "database is locked")  # in errors while another process creates the study too
+DEAD_SECONDS = 600.0  # without a heartbeat, then a trial of another machine is resumed here
 MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
 
@@ -118,7 +118,7 @@ class Sweep:
             self._heartbeat = time.monotonic()
 
     def _report_metric(self, trial: Trial, run: str) -> Iterator[int]:
-        """Tell Optuna the values that are new, one after the other; yields the steps of each."""
+        """Report the new values to Optuna one after the other; yields the steps of each, so that pruning can follow."""
         for steps, value in self._metric(run):
             if steps > self._reported.get(run, -1):
                 trial.report(value, steps)
@@ -145,7 +145,8 @@ class Sweep:
             if len(self._failures) >= MAX_FAILURES and not outcome(self.study).complete:
                 raise UserError(f"sweep: the first {MAX_FAILURES} trials failed, the last one with\n{reason}")
             return
-        [*self._report_metric(trial, ended.name)]  # pruning compares others with all of them
+        for _ in self._report_metric(trial, ended.name):
+            pass  # the last values are reported too: the pruner compares other trials with them
         self.study.tell(trial, found[-1][1])
         self.say(f"{ended.name}: {self.settings.metric} {found[-1][1]:.4g} after {ended.seconds:.0f} s")
 
@@ -190,7 +191,7 @@ def suggest(trial: Trial, name: str, space: SearchRange) -> Any:
 
 
 def is_abandoned(trial: FrozenTrial) -> bool:
-    """Whether the process that trained a trial is gone: on this machine by its id, elsewhere by its silence."""
+    """Whether the process of a trial is gone: by its id on this machine, by its heartbeat on another one."""
     owner = trial.user_attrs.get(OWNER)
     if owner is None:  # killed between asking and claiming
         began = trial.datetime_start

@@ -1,1 +1,1 @@
-"""Soak: trains while breaking things on purpose, and says which promises held."""
+"""Soak: trains while injecting faults, and checks that runs resume unharmed."""

@@ -11,25 +11,25 @@ import numpy as np
 from gymnasium import spaces
 
 CUES, BLANKS = 4, 2
-ORDER = "ENGRAM_SOAK_ORDER"
-RAISE, HANG = "raise", "hang"
+FAILURE_FILE = "ENGRAM_SOAK_FAILURE_FILE"  # environment variable: the path of a file that asks for a failure
+RAISE, HANG = "raise", "hang"  # contents of that file
 
 
 class CueError(Exception):
-    """The failure that an order asks for."""
+    """The requested failure."""
 
 
 class Cue(gymnasium.Env):
     """Shows a cue, then blanks, then a query: naming the cue gives reward 1.
 
-    A file at the path in the variable ORDER makes the first environment that finds it raise or hang, once.
+    The first environment that finds the failure file takes it and raises or hangs, once.
     """
 
     observation_space = spaces.Box(0, 1, (CUES + 1,), np.float32)
     action_space = spaces.Discrete(CUES)
 
     def __init__(self) -> None:
-        self._order = os.environ.get(ORDER, "")
+        self._failure_file = os.environ.get(FAILURE_FILE, "")
         self._cue = self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -38,8 +38,8 @@ class Cue(gymnasium.Env):
         return self._observe(self._cue), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if self._order and os.path.exists(self._order):
-            self._obey()
+        if self._failure_file and os.path.exists(self._failure_file):
+            self._fail_if_requested()
         self._step += 1
         if self._step > BLANKS + 1:
             return self._observe(None), float(action == self._cue), True, False, {}
@@ -51,12 +51,12 @@ class Cue(gymnasium.Env):
             observation[channel] = 1
         return observation
 
-    def _obey(self) -> None:
+    def _fail_if_requested(self) -> None:
         with suppress(FileNotFoundError):  # taken by an environment in a different process
-            mine = Path(f"{self._order}.{os.getpid()}")
-            Path(self._order).rename(mine)
-            order = mine.read_text(encoding="utf-8")
-            mine.unlink()
-            if order == HANG:
+            taken = Path(f"{self._failure_file}.{os.getpid()}")
+            Path(self._failure_file).rename(taken)
+            failure = taken.read_text(encoding="utf-8")
+            taken.unlink()
+            if failure == HANG:
                 time.sleep(3600)
             raise CueError("the soak asked for this")

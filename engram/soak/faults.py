@@ -15,11 +15,11 @@ from engram.soak.environment import HANG, RAISE
 from engram.soak.trial import Trial
 
 DISK_MEGABYTES = 32
-FULL_SECONDS = (0.3, 2.0)
+FULL_SECONDS = (0.3, 2.0)  # how long the disk stays full
 
 
 class Disk:
-    """A small file system for the runs; where it cannot be mounted, a limit on the size of files."""
+    """A disk that can be filled: a small file system, or a limit on the size of files where that cannot be mounted."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True)
@@ -51,60 +51,63 @@ class Disk:
             subprocess.run(["umount", "--lazy", str(self.path)], check=True, capture_output=True)
 
 
+Inject = Callable[[Trial, Disk, random.Random], None]
+
+
 class Fault(NamedTuple):
-    inject: Callable[[Trial, Disk, random.Random], None]
-    code: int | None = None  # exit code of the program; None: training goes on
-    ready: Callable[[Trial], bool] = Trial.training
-    loses_epochs: bool = False  # those since the last checkpoint; else none
+    inject: Inject
+    code: int | None = None  # the expected exit code of the program; None: training continues
+    ready: Callable[[Trial], bool] = Trial.has_trained  # when it can be injected
+    loses_epochs: bool = False  # whether epochs since the last checkpoint may be lost
 
 
-def _signal(number: signal.Signals) -> Callable[[Trial, Disk, random.Random], None]:
-    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
+def _signal(number: signal.Signals) -> Inject:
+    def inject(trial: Trial, disk: Disk, rng: random.Random) -> None:
         with suppress(ProcessLookupError):
             os.kill(trial.pid, number)
 
     return inject
 
 
-def _fill_disk(trial: Trial, disk: Disk, chance: random.Random) -> None:
+def _fill_disk(trial: Trial, disk: Disk, rng: random.Random) -> None:
     disk.fill(trial.pid)
-    time.sleep(chance.uniform(*FULL_SECONDS))
+    time.sleep(rng.uniform(*FULL_SECONDS))
     written = len(trial.epochs())
     disk.free(trial.pid)
     while len(trial.epochs()) == written and trial.wait(0.01) is None:
-        pass  # until metrics have caught up: they tell how far the run is
+        pass  # until the metrics are written again: the next fault reads the epoch from them
 
 
-def _damage_checkpoint(trial: Trial, disk: Disk, chance: random.Random) -> None:
+def _damage_checkpoint(trial: Trial, disk: Disk, rng: random.Random) -> None:
     """Kills the run, then damages one file of its newest checkpoint."""
-    _signal(signal.SIGKILL)(trial, disk, chance)
+    _signal(signal.SIGKILL)(trial, disk, rng)
     trial.wait()
-    path = chance.choice(sorted(trial.checkpoints()[-1].iterdir()))
+    path = rng.choice(sorted(trial.checkpoints()[-1].iterdir()))
     content = bytearray(path.read_bytes())
-    how = chance.choice(["flip", "truncate", "empty", "remove", "replace"])
-    if how == "flip":
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    new = {"truncate": bytes(content[: len(content) // 2]), "empty": b"", "replace": b"[]"}.get(how, bytes(content))
-    if how == "remove":
+    damage = rng.choice(["flip", "truncate", "empty", "remove", "replace"])
+    if damage == "remove":
         path.unlink()
-    else:
-        path.write_bytes(new)
+        return
+    if damage == "flip":
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    shorter: dict[str, bytes | bytearray] = {"truncate": content[: len(content) // 2], "empty": b"", "replace": b"[]"}
+    path.write_bytes(shorter.get(damage, content))
 
 
-def _signal_worker(number: signal.Signals) -> Callable[[Trial, Disk, random.Random], None]:
-    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
+def _signal_worker(number: signal.Signals) -> Inject:
+    def inject(trial: Trial, disk: Disk, rng: random.Random) -> None:
         if workers := trial.workers():
             with suppress(ProcessLookupError):
-                os.kill(chance.choice(workers).pid, number)
+                os.kill(rng.choice(workers).pid, number)
 
     return inject
 
 
-def _order(what: str) -> Callable[[Trial, Disk, random.Random], None]:
-    def inject(trial: Trial, disk: Disk, chance: random.Random) -> None:
-        aside = trial.order.with_suffix(".new")
-        aside.write_text(what, encoding="utf-8")
-        aside.rename(trial.order)
+def _request_failure(kind: str) -> Inject:
+    def inject(trial: Trial, disk: Disk, rng: random.Random) -> None:
+        temporary = trial.failure_file.with_suffix(".new")
+        temporary.write_text(kind, encoding="utf-8")
+        temporary.rename(trial.failure_file)
 
     return inject
 
@@ -112,20 +115,20 @@ def _order(what: str) -> Callable[[Trial, Disk, random.Random], None]:
 # After these, a run must end equal to an undisturbed one, to the bit.
 EXACT = {
     "kill": Fault(_signal(signal.SIGKILL), -signal.SIGKILL, lambda trial: True, loses_epochs=True),
-    "SIGINT": Fault(_signal(signal.SIGINT), 130, Trial.building),
-    "SIGTERM": Fault(_signal(signal.SIGTERM), 143, Trial.building),
-    "SIGHUP": Fault(_signal(signal.SIGHUP), 129, Trial.building),
-    "SIGUSR1": Fault(_signal(signal.SIGUSR1), 138, Trial.building),
+    "SIGINT": Fault(_signal(signal.SIGINT), 130, Trial.handles_signals),
+    "SIGTERM": Fault(_signal(signal.SIGTERM), 143, Trial.handles_signals),
+    "SIGHUP": Fault(_signal(signal.SIGHUP), 129, Trial.handles_signals),
+    "SIGUSR1": Fault(_signal(signal.SIGUSR1), 138, Trial.handles_signals),
     "full disk": Fault(_fill_disk),
     "damaged checkpoint": Fault(
         _damage_checkpoint, -signal.SIGKILL, lambda trial: len(trial.checkpoints()) > 1, loses_epochs=True
     ),
-    "hung environment": Fault(_order(HANG), 1, loses_epochs=True),
+    "hung environment": Fault(_request_failure(HANG), 1, loses_epochs=True),
 }
 # After these, the run restarts environments and plays other episodes: only its return can be compared.
 RESTARTS = {
     "killed worker": Fault(_signal_worker(signal.SIGKILL)),
     "stopped worker": Fault(_signal_worker(signal.SIGSTOP)),
-    "hung environment in a worker": Fault(_order(HANG)),
-    "raising environment": Fault(_order(RAISE)),
+    "hung environment in a worker": Fault(_request_failure(HANG)),
+    "raising environment": Fault(_request_failure(RAISE)),
 }

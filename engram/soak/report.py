@@ -1,4 +1,4 @@
-"""What a soak found: injections, rounds, memory and broken promises, as a table and as JSON."""
+"""The report of a soak: injected faults, rounds, memory and broken promises, as tables and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -75,13 +75,13 @@ class Round:
 class Report:
     injections: list[Injection] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)  # promises
+    broken_promises: list[str] = field(default_factory=list)
     orphans: int = 0
     disk: str = ""  # how it was made full
 
-    def promises_broken(self) -> list[str]:
+    def all_broken_promises(self) -> list[str]:
         orphans = [f"{self.orphans} processes were left behind"] if self.orphans else []
-        return [*self.broken, *orphans]
+        return [*self.broken_promises, *orphans]
 
     def by_fault(self) -> dict[str, dict[str, int]]:
         names = sorted({each.fault for each in self.injections})
@@ -101,7 +101,7 @@ class Report:
             "orphans": self.orphans,
             "full_disk": self.disk,
             "by_fault": self.by_fault(),
-            "broken": self.promises_broken(),
+            "broken": self.all_broken_promises(),
             "rounds": [asdict(each) for each in self.rounds],
             "injections": [asdict(each) for each in self.injections],
         }
@@ -139,7 +139,7 @@ def show(report: Report, console: Console) -> None:
         rounds.add_row(f"{each.number} {each.kind}", str(each.faults), equal, *returns, str(each.memory or ""))
     console.print(rounds)
     console.print(f"orphans: {report.orphans}; full disk: {report.disk}")
-    broken = report.promises_broken()
+    broken = report.all_broken_promises()
     console.print("\n".join(["Broken promises:", *broken]) if broken else "Every promise held.", markup=False)
 
 

@@ -26,9 +26,9 @@ TASK = [
     "trainer.worker_restarts=1000",
     "device=cpu",
 ]
-LONGER = 5  # a round with restarts trains for so many times the epochs of an exact one, to measure memory
-PAUSE = 0.2  # before a fault, as a fraction of an exact run
-FEWEST_FAULTS, FAULTS_PER_ROUND, MANY = 2, 8, 10**6
+LONGER = 5  # times the epochs of an exact round that a round with restarts trains for, to measure memory
+MAX_PAUSE = 0.2  # before a fault, as a fraction of an exact run
+MIN_FAULTS, MAX_FAULTS = 2, {"exact": 8, "restarts": 10**6}  # per round
 END_SECONDS = 300.0  # for a program to end, or a restart to be counted: a worker may take 120 to build
 SOLVED, TOLERANCE = 0.9, 0.1  # of the mean return, whose best is 1
 
@@ -42,21 +42,21 @@ class Plan:
 
 
 def soak(plan: Plan, command: Command, progress: Callable[[str], None]) -> Report:
-    """Train and break until the time is over, at least one round of each kind."""
+    """Train and inject faults until the time is over, for at least one round of each kind."""
     return _Soak(plan, command, progress).run()
 
 
 class _Soak:
     def __init__(self, plan: Plan, command: Command, progress: Callable[[str], None]) -> None:
         self.plan, self.command, self.progress = plan, command, progress
-        self.chance, self.report = random.Random(plan.seed), Report()
+        self.rng, self.report = random.Random(plan.seed), Report()
         self.disk = Disk(plan.directory / "disk")
         self.report.disk = "a small file system" if self.disk.mounted else "a limit on the size of files"
         self.seconds: dict[str, float] = {}  # of the undisturbed runs
 
     def run(self) -> Report:
         deadline = time.monotonic() + 60 * self.plan.minutes
-        faults = {"exact": _cycle(EXACT, self.chance), "restarts": _cycle(RESTARTS, self.chance)}
+        faults = {"exact": _cycle(EXACT, self.rng), "restarts": _cycle(RESTARTS, self.rng)}
         try:
             references = {kind: self._reference(kind) for kind in faults}
             spent = dict.fromkeys(faults, 0.0)
@@ -80,7 +80,9 @@ class _Soak:
             trial.wait()
         self.seconds[kind] = time.monotonic() - trial.started
         if trial.code:
-            self.report.broken.append(f"an undisturbed run ended with code {trial.code}: {trial.last_words()}")
+            self.report.broken_promises.append(
+                f"an undisturbed run ended with code {trial.code}: {trial.last_output_line()}"
+            )
         self.progress(f"undisturbed run ({kind}): {self.seconds[kind]:.0f} s")
         return trial
 
@@ -90,23 +92,23 @@ class _Soak:
         number, began = len(self.report.rounds) + 1, time.monotonic()
         with Trial(self.disk.path / f"round_{number}", self._words(kind), self.command) as trial:
             trial.start()
-            self._break_run(trial, faults, number, FAULTS_PER_ROUND if kind == "exact" else MANY, deadline)
+            self._break_run(trial, faults, number, MAX_FAULTS[kind], deadline)
             if trial.wait(END_SECONDS + 5 * self.seconds[kind]) != 0:
-                self._broken(f"round {number} ended with code {trial.code}: {trial.last_words()}")
+                self._broken(f"round {number} ended with code {trial.code}: {trial.last_output_line()}")
         self.report.orphans += trial.end_orphans()
         found = self._judge(number, kind, reference, trial, time.monotonic() - began)
         shutil.rmtree(trial.directory)
-        if not found.faults and attempts > 1:  # it ended before the first one, which proves nothing
+        if not found.faults and attempts > 1:  # it ended before the first fault, so try again
             return self._round(kind, faults, reference, deadline, attempts - 1)
         self.report.rounds.append(found)
         self.progress(str(found))
 
     def _break_run(
-        self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, most: int, deadline: float
+        self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, max_faults: int, deadline: float
     ) -> None:
-        """Inject faults until the run is done. After the deadline, inject at least FEWEST_FAULTS."""
-        for count in range(most):
-            if time.monotonic() > deadline and count >= FEWEST_FAULTS:
+        """Inject at most this many faults until the run is done; after the deadline, no more than MIN_FAULTS."""
+        for count in range(max_faults):
+            if time.monotonic() > deadline and count >= MIN_FAULTS:
                 return
             if (injection := self._inject(trial, *next(faults), number)) is None:
                 return
@@ -115,14 +117,14 @@ class _Soak:
 
     def _inject(self, trial: Trial, name: str, fault: Fault, number: int) -> Injection | None:
         """Inject a fault at a random moment and check the outcome; None if the run ended before."""
-        pause = self.chance.uniform(0, PAUSE * self.seconds["exact"])
+        pause = self.rng.uniform(0, MAX_PAUSE * self.seconds["exact"])
         while not fault.ready(trial) or pause > 0:
             if trial.wait(0.01) is not None:
                 return None
             pause -= 0.01 if fault.ready(trial) else 0
         seconds, epochs = time.monotonic() - trial.started, trial.epochs()
         restarts = _restarts(trial)
-        fault.inject(trial, self.disk, self.chance)
+        fault.inject(trial, self.disk, self.rng)
         code = trial.wait(END_SECONDS) if fault.code is not None else self._watch(trial, name, restarts)
         problem = self._problem(trial, name, fault, code, restarts)
         if code == 0 and len(trial.epochs()) > len(epochs) + 2:
@@ -150,7 +152,7 @@ class _Soak:
             trial.kill()
             return f"did not end within {END_SECONDS:g} s"
         if code not in (fault.code, 0, None):
-            return f"ended with code {code}, expected {fault.code or 'to go on'}: {trial.last_words()}"
+            return f"ended with code {code}, expected {fault.code or 'to continue'}: {trial.last_output_line()}"
         if name in RESTARTS and trial.code is None and _restarts(trial) <= restarts:
             return f"no restart was counted within {END_SECONDS:g} s"
         return None
@@ -173,13 +175,13 @@ class _Soak:
         return found
 
     def _broken(self, problem: str) -> None:
-        self.report.broken.append(problem)
+        self.report.broken_promises.append(problem)
 
 
-def _cycle(faults: Mapping[str, Fault], chance: random.Random) -> Iterator[tuple[str, Fault]]:
-    """Every fault once in random order, again and again."""
+def _cycle(faults: Mapping[str, Fault], rng: random.Random) -> Iterator[tuple[str, Fault]]:
+    """All faults in random order, again and again."""
     while True:
-        yield from chance.sample(sorted(faults.items(), key=lambda each: each[0]), len(faults))
+        yield from rng.sample(sorted(faults.items(), key=lambda each: each[0]), len(faults))
 
 
 def _restarts(trial: Trial) -> int:
@@ -189,7 +191,7 @@ def _restarts(trial: Trial) -> int:
 
 def _lost_epochs(trial: Trial) -> int:
     """Whole epochs of this child since its last readable checkpoint."""
-    if not trial.training():
+    if not trial.has_trained():
         return 0
     epochs, newest = trial.epochs(), trial.newest()
     saved = 0 if newest is None else newest.state["progress"]["epoch"]

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import torch
 
-from engram.soak.environment import ORDER
+from engram.soak.environment import FAILURE_FILE
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import Checkpoint, load_checkpoint, load_latest
 
 NAME = "soak"
-ORPHAN_SECONDS = 10.0  # granted to workers to notice that the program is gone
+ORPHAN_SECONDS = 10.0  # for workers to notice that the program is gone
 NOT_COMPARED = ("time/", "process/", "evaluate/")
 
 Command = Callable[[Sequence[str]], int]  # the command line: words -> exit code
@@ -29,7 +29,7 @@ class Trial:
 
     def __init__(self, directory: Path, words: Sequence[str], command: Command) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.run, self.order = directory, directory / NAME, directory / "order"
+        self.directory, self.run, self.failure_file = directory, directory / NAME, directory / "failure"
         self._output = directory / "output.txt"
         self._words, self._command = ["train", *words, f"runs_dir={directory}", f"run={NAME}"], command
         self._child: Any = None
@@ -46,7 +46,7 @@ class Trial:
         return self._child.exitcode
 
     def start(self) -> None:
-        self.order.unlink(missing_ok=True)
+        self.failure_file.unlink(missing_ok=True)
         self._output.write_text("")
         self._before, self.started = self._metrics_stamp(), time.monotonic()
         self._child = multiprocessing.get_context("fork").Process(target=self._train)
@@ -67,11 +67,11 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def building(self) -> bool:
-        """Whether the command line has begun to work; from then on it handles signals."""
+    def handles_signals(self) -> bool:
+        """Whether the child handles signals: it does once it has written anything."""
         return bool(self._output.stat().st_size)
 
-    def training(self) -> bool:
+    def has_trained(self) -> bool:
         """Whether the child has finished an epoch."""
         return self._metrics_stamp() != self._before
 
@@ -101,7 +101,7 @@ class Trial:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def last_words(self) -> str:
+    def last_output_line(self) -> str:
         """The last line of the child's output."""
         lines = [line for line in self._output.read_text(encoding="utf-8").splitlines() if line.strip()]
         return lines[-1] if lines else "no output"
@@ -111,7 +111,7 @@ class Trial:
             signal.signal(number, signal.SIG_DFL)  # nohup and background jobs ignore some, which a run respects
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()  # so that its workers can be found after its death
-        os.environ[ORDER] = str(self.order)
+        os.environ[FAILURE_FILE] = str(self.failure_file)
         os.environ["XDG_STATE_HOME"] = str(self.directory)  # no records of these runs in the user's home
         output = os.open(self._output, os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 1)
@@ -134,22 +134,23 @@ class Trial:
 def difference(whole: Path, pieces: Path, checkpoints: Sequence[str] = ("latest", "best")) -> str | None:
     """The first metric or tensor in which two run directories differ; None if they are equal to the bit.
 
-    Their best checkpoints are the same only if both were saved in the same epochs; a stop signal saves at once.
+    `whole` was undisturbed, `pieces` was resumed. Their best checkpoints are the same only if both were saved in the
+    same epochs, and a stop signal saves at once.
     """
-    one, other = (_compared_metrics(run) for run in (whole, pieces))
-    if len(one) != len(other):
-        return f"{len(other)} epochs in metrics.jsonl, expected {len(one)}"
-    for first, second in zip(one, other, strict=True):
-        if first != second:
-            names = [name for name in first if first[name] != second.get(name)]
-            return f"epoch {first['epoch']}: {', '.join(names[:3])} of metrics.jsonl differ"
+    expected, found = (_compared_metrics(run) for run in (whole, pieces))
+    if len(expected) != len(found):
+        return f"{len(found)} epochs in metrics.jsonl, expected {len(expected)}"
+    for record, other in zip(expected, found, strict=True):
+        if record != other:
+            names = [name for name in record if record[name] != other.get(name)]
+            return f"epoch {record['epoch']}: {', '.join(names[:3])} of metrics.jsonl differ"
     for which in checkpoints:
-        first, second = (_content(run / "checkpoints", which) for run in (whole, pieces))
-        if first.keys() != second.keys():
+        content, other_content = (_content(run / "checkpoints", which) for run in (whole, pieces))
+        if content.keys() != other_content.keys():
             return f"the {which} checkpoint holds other tensors"
-        for name, value in first.items():
-            same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
-            if not same:
+        for name, value in content.items():
+            other = other_content[name]
+            if not (torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other):
                 return f"{name} of the {which} checkpoint differs"
     return None
 

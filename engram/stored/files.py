@@ -1,4 +1,7 @@
-"""Reads files that a stranger may have written: regular files only, bounded in size, and JSON or YAML as plain data."""
+"""Files that a stranger may have written: reads regular files of bounded size, JSON and YAML as plain data.
+
+Also checks the paths of files to write.
+"""
 
 import errno
 import io
@@ -21,7 +24,7 @@ MAX_YAML_VALUES = 20_000  # after aliases are expanded
 MAX_YAML_DIGITS = 1000  # hexadecimal numbers cannot be shown, those in base 60 (1:30:00) take quadratic time
 _YAML_NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fA-FxXo_:.+-]*")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class UnreadableError(ValueError):
@@ -72,7 +75,7 @@ def file_in_run(directory: Path, name: str, option: str) -> Path:
 
 
 def require_single_file(path: Path) -> None:
-    """Raise for a FIFO, whose opening waits for a reader, and for a file that has other names, maybe elsewhere."""
+    """Raise for a FIFO, because opening it waits for a reader, and for a file with hard links, maybe elsewhere."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableError(f"{path}: not a regular file")
@@ -131,7 +134,7 @@ def read_json(path: Path, limit: int, inside: Path | None = None) -> Any:
 
 
 def has_control_characters(value: Any) -> bool:
-    """Whether any text in plain data could command the terminal that shows it."""
+    """Whether any text in plain data has characters that would control the terminal."""
     return any(CONTROL.search(text) for text in _texts(value))
 
 
@@ -194,14 +197,14 @@ def parse_yaml(text: str, where: str) -> Any:
         content = yaml.load(text, Loader=_YamlLoader)
     except UnreadableError:
         raise
-    except _NOT_YAML as error:
+    except _YAML_ERRORS as error:
         raise UnreadableError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
     _require_plain(content, where)
     return content
 
 
 def _check_yaml_bounds(text: str, where: str) -> None:
-    """Raise for nesting and values beyond these bounds, before they are loaded. Aliases count as what they repeat."""
+    """Raise for too deep nesting or too many values before they are loaded. An alias counts as what it repeats."""
     values, sizes = 0, dict[str, int]()
     open_nodes: list[tuple[str | None, int]] = []  # anchor, and number of values before
     for event in yaml.parse(text, Loader=_YamlLoader):

@@ -16,14 +16,14 @@ FILE_LIMIT = 1024 * MEGABYTE  # a record takes about 1.5 kB: 700,000 epochs
 MAX_LINE = 4 * MEGABYTE  # a longer one is not a record
 BUCKETS = 512  # of a column
 MAX_NAMES = 1000  # of metrics; a run has about 40, and some hundred with weight metrics
-MAX_VALUE = 1e100  # beyond it, sums could overflow
+MAX_VALUE = 1e100  # sums of larger values could overflow
 EMPTY = (0.0, 0.0, math.inf, -math.inf)  # a bucket without values: count, sum, minimum, maximum
 
 Record = dict[str, Any]
 
 
 def read_metrics(directory: Path) -> list[Record]:
-    """The records so far. A line that is half written, or no record, is left out."""
+    """The records so far, without lines that are incomplete or invalid."""
     return list(MetricsReader(directory).new_records())
 
 
@@ -36,7 +36,7 @@ class MetricsReader:
         self._last_line = b""  # ends at the offset
 
     def rewound(self) -> bool:
-        """Whether records that were read are gone, as after a resume from a checkpoint. If so, reading starts over."""
+        """Whether records that were read are gone, as after a resume from a checkpoint: then reading starts over."""
         if not self._offset or self._still_there():
             return False
         self._offset, self._last_line = 0, b""
@@ -96,8 +96,8 @@ class Columns:
         self.epochs = 0
         self.not_finite: dict[str, int] = {}  # metric -> the first epoch in which it was NaN or infinite
         self._limit = limit
-        self._size = 1  # records in a whole bucket
-        self._in_last = 0  # records in the last one
+        self._size = 1  # records in a full bucket
+        self._in_last = 0  # records in the last bucket
         self._steps: list[float] = []  # at the end of each bucket
         self._stats: dict[str, array[float]] = {}  # metric -> count, sum, minimum, maximum of each possible bucket
         for record in records:
@@ -182,7 +182,7 @@ def _as_rows(stats: "array[float]") -> np.ndarray:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value of a record can be computed with; NaN and infinity can."""
+    """Whether a value of a record is a number, also NaN or infinity, and small enough for a float."""
     return isinstance(value, float) or (
         isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_VALUE
     )

@@ -66,7 +66,7 @@ def stored_plan(plan: Any) -> StoredPlan:
 
 
 def uniform_entropy(space: Any) -> float | None:
-    """The entropy of uniform actions: log n, or the sum over several; None for continuous ones."""
+    """The entropy of uniformly drawn actions: log n, summed over independent actions; None if they are continuous."""
     counts = [space.n] if hasattr(space, "n") else getattr(space, "nvec", None)
     return None if counts is None else float(sum(math.log(int(count)) for count in counts))
 

@@ -18,7 +18,7 @@ from typing import Any
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, read_bytes, read_json
 
-LIMIT = 2**24  # bytes, of a record and of a Python file
+MAX_BYTES = 2**24  # of a record and of a Python file
 ALWAYS_CODE = ("env.module",)
 # Names and paths of runs, and settings whose text is only looked up or shown.
 NEVER_CODE = ("run", "runs_dir", "init_from", "wandb", "agent", "env.path", "trainer.kickstart.teacher")
@@ -31,7 +31,7 @@ class UntrustedCodeError(UserError):
 
 
 def code_named_in(settings: Mapping[str, Any], unused: Collection[str] = ()) -> list[str]:
-    """Every `setting: name` that would import code. `unused`: sections from which nothing is built.
+    """Every `setting: name` that would import code, except in `unused` sections, from which nothing is built.
 
     >>> code_named_in({"py_agent": {"name": "my.py:Policy"}, "env": {"kind": "gym", "id": "CartPole-v1"}})
     ['py_agent.name: my.py:Policy']
@@ -91,7 +91,7 @@ def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 def _is_recorded(directory: Path, settings: Mapping[str, Any]) -> bool:
     try:
-        record = read_json(_record_path(directory), LIMIT)
+        record = read_json(_record_path(directory), MAX_BYTES)
         return record == {"directory": str(directory.resolve()), "code": _fingerprint(directory, settings)}
     except UnreadableError:
         return False
@@ -110,16 +110,16 @@ def _fingerprint(directory: Path, settings: Mapping[str, Any]) -> str:
     for name, text in (item for section, part in sections.items() for item in _texts(part, section)):
         if not _names_code(name, text):
             continue
-        path = _source(text.rpartition(":")[0] or text)
+        path = _source_path(text.rpartition(":")[0] or text)
         if path is not None:
-            digest.update(os.fsencode(path))  # the same relative name may be a different file in a different folder
-            if path.is_relative_to(directory.resolve()):  # it travels with the run
-                digest.update(read_bytes(path, LIMIT))
+            digest.update(os.fsencode(path))  # a relative name may be a different file in a different folder
+            if path.is_relative_to(directory.resolve()):  # it is copied with the run, so its content counts
+                digest.update(read_bytes(path, MAX_BYTES))
     return digest.hexdigest()
 
 
-def _source(location: str) -> Path | None:
-    """The file that `file.py` or `package.module` means; None for installed packages and unknown ones."""
+def _source_path(location: str) -> Path | None:
+    """The file or folder of `file.py` or `package.module`; None if it is not in the current folder."""
     if location.endswith(".py"):
         return Path(location).expanduser().resolve()
     folder, _, _ = location.partition(".")

@@ -12,15 +12,17 @@ from engram.training.settings import Trainer
 
 ENTROPY = 0.01  # coefficient for discrete actions, annealed to 0
 CORRELATION = 0.7  # of the noise of actions from step to step
-PERSISTENT = 0.95  # of every eighth row, for discrete actions: swings between the first and the last action
-STUBBORN = 0.99  # of every eighth row too: holds any one action, another one in each rollout
+# For discrete actions, two rows of eight have more correlation: one swings between the first and the last action, one
+# holds a single action during a rollout, any of them.
+SWINGING_ROWS, SWINGING_CORRELATION = slice(3, None, 8), 0.95
+HOLDING_ROWS, HOLDING_CORRELATION = slice(7, None, 8), 0.99
 
 
 def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
     """Fill in an entropy coefficient and a noise correlation, unless the settings have them.
 
-    Correlated noise keeps a direction for several steps, which reaches more of a world with inertia or distances. Where
-    observations are only symbols, as in games of cards, every step is a new question, so noise is independent.
+    Correlated noise keeps a direction for several steps, which reaches more of a world with inertia or distances. If
+    observations are only symbols, as in card games, every step is a new question, so noise is independent.
     """
     if trainer.noise_correlation is None:
         trainer = trainer.model_copy(update={"noise_correlation": 0.0 if spec.only_symbols else CORRELATION})
@@ -33,23 +35,23 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
 
 
 def correlations(correlation: float, rows: int, continuous: bool) -> Tensor:
-    """The correlation of each row's noise, [R, 1]. For discrete actions some rows are more persistent."""
-    every = torch.full((rows, 1), correlation)
+    """The correlation of each row's noise, [R, 1]."""
+    correlations_R1 = torch.full((rows, 1), correlation)
     if correlation and not continuous:
-        every[3::8] = max(correlation, PERSISTENT)
-        every[7::8] = max(correlation, STUBBORN)
-    return every
+        correlations_R1[SWINGING_ROWS] = max(correlation, SWINGING_CORRELATION)
+        correlations_R1[HOLDING_ROWS] = max(correlation, HOLDING_CORRELATION)
+    return correlations_R1
 
 
 def rotate(noise_TRD: Tensor, generator: torch.Generator) -> Tensor:
-    """The noise of every eighth row moved around the circle [0, 1) by a random angle.
+    """Moves the noise of HOLDING_ROWS around the circle [0, 1) by a random angle, after which it is still uniform.
 
-    Noise chooses actions by their order, and stays long only near 0 and 1: at the first and the last action. Rotated,
-    it holds any of them. It remains uniform.
+    Noise selects actions by their order. Correlated noise stays long only near 0 and 1, so without this it would hold
+    only the first and the last action.
     """
     rotated = noise_TRD.clone()
-    angles = torch.rand(noise_TRD[:1, 7::8].shape, generator=generator, device=noise_TRD.device)
-    rotated[:, 7::8] = (rotated[:, 7::8] + angles) % 1.0
+    angles = torch.rand(noise_TRD[:1, HOLDING_ROWS].shape, generator=generator, device=noise_TRD.device)
+    rotated[:, HOLDING_ROWS] = (rotated[:, HOLDING_ROWS] + angles) % 1.0
     return rotated
 
 

@@ -39,7 +39,7 @@ class Rollout:
         self.agent, self.env, self.experience = agent, env, experience
         self.memory, self.precision = settings.memory, settings.precision
         self.generator, self.threads, self.trace = generator, threads, trace
-        self.teacher, self._teaching = teacher, False
+        self.teacher = teacher
         self.batch_size = experience.batch_size * world.size  # agent-steps of all ranks
         self._all_rows = world.size * experience.rows
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
@@ -55,7 +55,7 @@ class Rollout:
     @torch.no_grad()
     def collect(self, timers: Timers, teaching: bool = False) -> Experience:
         """Fill the experience; with `teaching` also the teacher's outputs."""
-        experience, self._teaching = self.experience, teaching
+        experience = self.experience
         experience.begin()
         if self.memory == "reset":
             self.agent.reset_memory()
@@ -73,7 +73,7 @@ class Rollout:
                     held = self._held and self._at_start()
                     batch = self._held.pop(0) if held else self.env.recv()
                 with timers("inference"):
-                    actions = self._step(batch, noise)
+                    actions = self._step(batch, noise, teaching)
                 if actions is None:
                     self._held.append(batch)
                 else:
@@ -92,7 +92,7 @@ class Rollout:
         """Batches held back at the end of the previous rollout come first."""
         return bool((self.experience.position[self._held[0].rows] == 0).all())
 
-    def _step(self, batch: Batch, noise: Tensor) -> np.ndarray | None:
+    def _step(self, batch: Batch, noise: Tensor, teaching: bool) -> np.ndarray | None:
         """Store one step of these rows and return their actions; None if they are full and the step only bootstraps."""
         experience, rows = self.experience, batch.rows
         step = experience.step_of(rows)
@@ -106,7 +106,7 @@ class Rollout:
             return None
         if step % experience.horizon == 0:
             experience.store_memory(self.agent.memory_of(self._ids(rows)), rows)
-        if self.teacher is not None and self._teaching:
+        if self.teacher is not None and teaching:
             td.update(self.teacher.evaluate(td))
         td["action_noise"] = noise[step, rows]
         td = self._act(td)

@@ -63,7 +63,7 @@ def of_one_rank(trainer: Trainer, ranks: int) -> Trainer:
     given = {name: size for name in SCALED if (size := getattr(trainer, name)) is not None}
     if problems := [
         f"trainer.{name}: {size} cannot be divided among {ranks} ranks (trainer.scale_batches_by_world_size): "
-        f"{_try(size, _multiples(size, ranks))}"
+        f"{_suggest(size, _multiples(size, ranks))}"
         for name, size in given.items()
         if size % ranks
     ]:
@@ -78,7 +78,7 @@ def of_all_ranks(sizes: Sizes, ranks: int) -> Sizes:
 
 
 def targets(trainer: Trainer, device: str, cores: int) -> tuple[int, int]:
-    """Rows and batch size that suit the budget and the machine; sizes come as near to them as dividing allows."""
+    """Rows and batch size for this budget and machine. The sizes of a run come as near as divisibility allows."""
     horizon, steps, accelerator = trainer.bptt_horizon, trainer.total_timesteps, device not in ("cpu", "auto")
     batch_size = 2048 if steps <= SHORT_RUN else 4096 if steps <= 1_000_000 else 4096 * max(2, cores)
     if accelerator:
@@ -117,7 +117,7 @@ def _environments_and_segments(
     minibatch = (trainer.minibatch_size or horizon) // horizon
     very_short = trainer.total_timesteps < max(8 * 512, 2 * min(cores, MAX_WORKERS) * agents * horizon)
 
-    def fitting(num_envs: int) -> int:
+    def segments_for(num_envs: int) -> int:
         """Segments per batch: a multiple of the rows and of the segments per minibatch."""
         if trainer.batch_size:
             return trainer.batch_size // horizon
@@ -125,7 +125,7 @@ def _environments_and_segments(
         return step * max(1, round(batch_size / horizon / step))
 
     def distance(num_envs: int) -> float:
-        size = fitting(num_envs) * horizon
+        size = segments_for(num_envs) * horizon
         excess = steps_played(trainer.total_timesteps, size) / trainer.total_timesteps - 1
         return abs(log(num_envs * agents / rows)) + abs(log(size / batch_size)) + (10 * excess if very_short else 0)
 
@@ -139,7 +139,7 @@ def _environments_and_segments(
         maximum = max(2 * rows // agents, workers)
         possible = [*range(step, maximum + 2 * step, step), lcm(agents * step, minibatch) // agents]
     num_envs = min((number for number in possible if number >= workers), key=distance)
-    return num_envs, fitting(num_envs)
+    return num_envs, segments_for(num_envs)
 
 
 def _minibatch(segments: int, horizon: int, device: str) -> int:
@@ -151,15 +151,15 @@ def _minibatch(segments: int, horizon: int, device: str) -> int:
 def _problems(trainer: Trainer, agents: int) -> list[str]:
     """Errors for given sizes that do not divide, each with the nearest sizes that do."""
     unit = (trainer.num_envs or 1) * agents * trainer.bptt_horizon
-    fills = trainer.batch_size is not None and trainer.batch_size % unit == 0
+    is_multiple = trainer.batch_size is not None and trainer.batch_size % unit == 0
     problems = []
-    if trainer.batch_size and not fills:
+    if trainer.batch_size and not is_multiple:
         problems.append(_batch_problem(trainer.batch_size, trainer, agents, unit))
     if trainer.minibatch_size:
         problems += _minibatch_problems(
-            trainer.minibatch_size, trainer.bptt_horizon, trainer.batch_size if fills else None
+            trainer.minibatch_size, trainer.bptt_horizon, trainer.batch_size if is_multiple else None
         )
-    maximum = trainer.num_envs or (trainer.batch_size // unit if trainer.batch_size and fills else None)
+    maximum = trainer.num_envs or (trainer.batch_size // unit if trainer.batch_size and is_multiple else None)
     if maximum and (trainer.num_workers or 0) > maximum:
         source = "trainer.num_envs" if trainer.num_envs else "the maximum for this trainer.batch_size"
         reason = f"workers cannot share {maximum} environment{'s' * (maximum > 1)} ({source})"
@@ -174,7 +174,7 @@ def _batch_problem(batch: int, trainer: Trainer, agents: int, unit: int) -> str:
     factors = [f"trainer.num_envs {trainer.num_envs}"] if trainer.num_envs else []
     factors += [f"{agents} agents"] if agents > 1 else []
     reason = " x ".join([*factors, f"trainer.bptt_horizon {trainer.bptt_horizon}"])
-    hint = _try(batch, _multiples(batch, step, minimum))
+    hint = _suggest(batch, _multiples(batch, step, minimum))
     return f"trainer.batch_size: {batch} is not a multiple of {unit} ({reason}): {hint}"
 
 
@@ -186,13 +186,13 @@ def _minibatch_problems(minibatch: int, horizon: int, batch: int | None) -> list
     reason = f"does not divide trainer.batch_size ({batch})"
     if minibatch % horizon:
         reason = f"is not a multiple of trainer.bptt_horizon ({horizon})"
-    return [f"trainer.minibatch_size: {minibatch} {reason}: {_try(minibatch, splits)}"]
+    return [f"trainer.minibatch_size: {minibatch} {reason}: {_suggest(minibatch, splits)}"]
 
 
-def _try(given: int, fitting: Iterable[int]) -> str:
-    """`try 960 or 1024`: the nearest fitting sizes below and above."""
-    below = [size for size in fitting if size < given]
-    above = [size for size in fitting if size > given]
+def _suggest(given: int, valid: Iterable[int]) -> str:
+    """`try 960 or 1024`: the nearest valid sizes below and above."""
+    below = [size for size in valid if size < given]
+    above = [size for size in valid if size > given]
     return "try " + " or ".join(str(size) for size in [*below[-1:], *above[:1]])
 
 

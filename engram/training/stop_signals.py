@@ -8,9 +8,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 PATIENCE = 10.0  # seconds that an evaluation or a full disk may delay a stop; schedulers kill after about 30
-SAME_STOP_SECONDS = (
-    2.0  # seconds between signals that mean the same stop, such as those of a terminal and of a launcher
-)
+SAME_STOP_SECONDS = 2.0  # signals within this time may mean the same stop, as those of a terminal and its launcher
 
 
 class Stopped(KeyboardInterrupt):
@@ -42,21 +40,22 @@ STOPS: dict[signal.Signals, type[Stopped]] = {
 class StopRequest:
     """The first stop signal received; the second one raises.
 
-    Whoever stops a group of processes may send each of them one signal, and its parent, which got it too, another.
-    So a different signal soon after the first means the same; if a launcher `relays` signals, so does the same one.
+    To stop a group of processes, a scheduler may signal each of them, and a parent that was signalled may send its
+    children another signal. So a different signal soon after the first means the same stop; with `relayed`, because a
+    launcher passes signals on, so does the same signal.
     """
 
     def __init__(self, show: Callable[[str], None], relayed: bool) -> None:
-        self._show, self._relayed, self._since = show, relayed, 0.0
+        self._show, self._relayed, self._stop_time = show, relayed, 0.0
         self.stop: type[Stopped] | None = None
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         kind = STOPS[signal.Signals(number)]
         if self.stop is not None:
-            if (self._relayed or kind is not self.stop) and time.monotonic() - self._since < SAME_STOP_SECONDS:
+            if (self._relayed or kind is not self.stop) and time.monotonic() - self._stop_time < SAME_STOP_SECONDS:
                 return
             raise kind
-        self.stop, self._since = kind, time.monotonic()
+        self.stop, self._stop_time = kind, time.monotonic()
         self._show("stopping after this epoch, with a checkpoint; a second signal stops at once")
 
 
@@ -64,7 +63,7 @@ class StopRequest:
 def request_stop(
     show: Callable[[str], None], signals: Sequence[signal.Signals] = tuple(STOPS), relayed: bool = False
 ) -> Iterator[StopRequest]:
-    """Within this context, a stop signal is only a request, shown to the user. `relayed`: also by a launcher."""
+    """Within this context, the first stop signal is only a request. `relayed`: a launcher passes signals on."""
     request = StopRequest(show, relayed)
     with handle_signals(signals, request.on_signal):
         yield request
@@ -92,7 +91,7 @@ def handle_signals(
 
 
 def overdue(stopping: Callable[[], bool], seconds: float = PATIENCE) -> Callable[[], bool]:
-    """A function that returns whether `seconds` have passed since the first of its calls that saw a stop request."""
+    """A function that returns whether `seconds` have passed since it was first called during a stop request."""
     since: float | None = None
 
     def is_overdue() -> bool:
@@ -105,7 +104,7 @@ def overdue(stopping: Callable[[], bool], seconds: float = PATIENCE) -> Callable
 
 
 def stop_message(epoch: int, saved: int, interval: int) -> str:
-    """What a run stopped at once after `epoch` has lost, if its last checkpoint is of the epoch `saved` (0: none)."""
+    """The message for a run that was stopped at once after `epoch`; `saved`: the epoch of its last checkpoint, or 0."""
     if not saved:
         every = f"trainer.checkpoint.interval is {_epochs(interval)}"
         return f"stopped before the first checkpoint ({every}): the same command starts from the beginning"

@@ -210,7 +210,7 @@ def test_an_environment_may_have_a_different_number_of_tokens() -> None:
     ("changes", "message"),
     [
         ({"action_names": ("noop", "north", "south", "west", "jump")}, "no action east; the policy has no action jump"),
-        ({"action_names": ("noop", "south", "north", "west", "east")}, "action 1 is north to the policy and south to"),
+        ({"action_names": ("noop", "south", "north", "west", "east")}, "action 1 is north for the policy and south"),
         (
             {"single_action_space": spaces.Discrete(6), "action_names": ()},
             "the policy has 5 actions, the environment 6 actions",

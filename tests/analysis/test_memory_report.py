@@ -89,7 +89,7 @@ def test_facts_of_a_token_world_have_the_names_of_its_features(agent):
     env = TMaze(max_steps=10)
     spec = make_spec(env)
     found = record(MettaAgent(spec, Fast(spec, hidden_size=4)).eval(), env, episodes=1, num_envs=12, pictures=False)
-    named = [fact.name for fact in facts(found, agent_episodes(found, found.starts))]
+    named = [fact.name for fact in facts(found, agent_episodes(found))]
     assert sum("cue_" in name for name in named) == 1  # the second cue is the absence of the first
     features, names = observation_features(spec, found.observations)
     assert features.shape == (*found.starts.shape, len(names))
@@ -107,5 +107,5 @@ def test_the_mean_length_is_that_of_whole_episodes():
 
 def test_an_episode_that_ends_with_the_recording_is_complete(agent, recall):
     found = record(agent, recall, episodes=1, num_envs=12, pictures=False)
-    episodes = agent_episodes(found, found.starts)
+    episodes = agent_episodes(found)
     assert episodes.complete.sum() == len(found.episodes) == 12

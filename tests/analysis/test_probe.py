@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from engram.analysis.probe import explained, observation_features, scores
+from engram.analysis.probe import explained_variance, observation_features, scores
 from engram.env.parts import describe_parts
 from engram.env.spec import EnvSpec
 
@@ -56,8 +56,8 @@ def test_facts_that_are_unknown_or_hardly_vary_have_no_score(rng):
 def test_explained_variance_of_many_targets(rng):
     inputs, groups = rng.normal(size=(200, 6)), np.arange(200)
     targets = np.stack([inputs[:, 0], rng.normal(size=200), np.zeros(200)], axis=1)
-    assert explained(inputs, targets, groups) == pytest.approx(0.5, abs=0.1)
-    assert explained(inputs, targets[:, 2:], groups) is None
+    assert explained_variance(inputs, targets, groups) == pytest.approx(0.5, abs=0.1)
+    assert explained_variance(inputs, targets[:, 2:], groups) is None
 
 
 @pytest.mark.parametrize(("kinds", "chance"), [(2, 0.5), (3, 0.0)])

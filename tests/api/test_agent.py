@@ -138,7 +138,7 @@ def test_other_mistakes_in_acting(cartpole):
     agent = engram.load(cartpole)
     agent.act(np.zeros((2, 4)))
     for call, message in (
-        (lambda: agent.act(np.zeros((3, 4))), r"act: 3 rows, but 2 before: call agent.reset\(\)"),
+        (lambda: agent.act(np.zeros((3, 4))), r"act: got 3 rows, expected 2 as before: call agent.reset\(\)"),
         (lambda: agent.act(np.zeros((2, 4)), starts=[True]), "starts: expected one true or false for each of 2 rows"),
         (lambda: agent.predict(np.zeros(4), state=3), "state: expected what predict returned"),
         (lambda: agent.predict(np.zeros(4), state=(np.zeros((2, 1, 1)),)), r"state: .*got \[\(2, 1, 1\)\]"),

@@ -89,7 +89,7 @@ def test_actions_that_are_never_allowed_are_mentioned_if_nothing_is_learned(retu
         return " ".join([diagnosis.summary, *(finding.advice for finding in diagnosis.findings)])
 
     masked = {"observation/masked_actions": lambda epoch: 2 + epoch % 2}
-    assert "forbids at least 2 actions in every step" in told(returns, **masked)
+    assert "forbids at least 2 actions in every sampled step" in told(returns, **masked)
     assert "mask" not in told(rising, **masked)
     assert "mask" not in told(returns, **{"observation/masked_actions": lambda epoch: epoch % 2})
 
@@ -231,7 +231,7 @@ def test_a_return_below_that_of_agents_without_memory_is_not_blamed_on_memory():
     setup = MEMORY_TASK._replace(ceiling=0.5)
     diagnosis = diagnose(Columns(records(flat)), setup)
     assert diagnosis.verdict == "unknown"
-    assert "0.5 is possible without memory: first of all it needs more steps" in diagnosis.summary
+    assert "0.5 is possible without memory: train for more steps first" in diagnosis.summary
 
 
 def test_without_memory_nobody_expects_more_than_the_ceiling():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import browser
 
-from engram.display.report import ReportFacts, RunRow, charts, phase_share, report_page
+from engram.display.report import ReportFacts, RunRow, charts, phase_fraction, report_page
 from engram.display.report import _draw as draw_png
 from engram.stored.metrics import Columns
 
@@ -51,8 +51,8 @@ def test_a_logarithmic_axis_needs_positive_values():
 
 def test_phases_are_shares_of_the_measured_time():
     columns = run(**{"time/environment_seconds": 1.0, "time/learning_seconds": 3.0})
-    assert phase_share(columns, "environment").mean == pytest.approx(np.full(5, 0.25))
-    assert phase_share(columns, "evaluation").mean.tolist() == []
+    assert phase_fraction(columns, "environment").mean == pytest.approx(np.full(5, 0.25))
+    assert phase_fraction(columns, "evaluation").mean.tolist() == []
 
 
 HEALTHY = {"verdict": "healthy", "summary": "Nothing found.", "findings": []}

@@ -27,7 +27,7 @@ def test_a_group_whose_first_process_cannot_start_is_one_message(monkeypatch):
         raise EOFError("unexpected EOF")
 
     monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", ended)
-    with RunPool(print, 1) as pool, pytest.raises(UserError, match=r"starts runs has ended"):
+    with RunPool(print, 1) as pool, pytest.raises(UserError, match=r"forks the runs ended"):
         pool.start("x", [])
 
 

@@ -14,7 +14,7 @@ import pytest
 from support import running
 from support.two_ranks import ROOT, environment
 
-from engram.soak.environment import CUES, ORDER, RAISE, Cue, CueError
+from engram.soak.environment import CUES, FAILURE_FILE, RAISE, Cue, CueError
 from engram.soak.faults import EXACT, RESTARTS, Disk
 from engram.soak.report import Injection, Report, memory_slope
 from engram.soak.soak import Plan, soak
@@ -51,7 +51,7 @@ def fake_training(code: int, leaves: str | None = None):
 def test_an_undisturbed_run_that_fails_is_a_broken_promise(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("engram.soak.soak._Soak._round", lambda self, *_: self.report.rounds.append(None))
     report = soak(Plan(0, 1, 1, tmp_path / "x"), fake_training(3), print)
-    assert report.promises_broken() == ["an undisturbed run ended with code 3: no output"] * 2
+    assert report.all_broken_promises() == ["an undisturbed run ended with code 3: no output"] * 2
 
 
 class CatchingUp:
@@ -105,12 +105,12 @@ def test_an_unsurvived_fault_is_counted(tmp_path: Path) -> None:
     assert report.by_fault() == {"kill": {"injected": 2, "survived": 1, "steps_lost": 512}}
 
 
-def test_the_environment_obeys_an_order_once(tmp_path: Path, monkeypatch) -> None:
-    order = tmp_path / "order"
-    monkeypatch.setenv(ORDER, str(order))
+def test_the_environment_fails_once_when_asked_to(tmp_path: Path, monkeypatch) -> None:
+    failure = tmp_path / "failure"
+    monkeypatch.setenv(FAILURE_FILE, str(failure))
     env = Cue()
     cue = int(env.reset(seed=1)[0].argmax())
-    order.write_text(RAISE)
+    failure.write_text(RAISE)
     with pytest.raises(CueError):
         env.step(0)
     env.reset(seed=1)

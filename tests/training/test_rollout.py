@@ -5,7 +5,7 @@ import torch
 from support.running import run
 
 from engram.training import loop
-from engram.training.exploration import PERSISTENT, STUBBORN, correlate, correlations, rotate
+from engram.training.exploration import HOLDING_CORRELATION, SWINGING_CORRELATION, correlate, correlations, rotate
 
 
 def test_correlated_noise_is_uniform_at_every_step_and_keeps_its_side_for_a_while() -> None:
@@ -26,7 +26,7 @@ def test_correlated_noise_continues_from_one_rollout_to_the_next() -> None:
 
 
 def test_every_fourth_row_of_discrete_actions_is_more_persistent() -> None:
-    eight = [0.7, 0.7, 0.7, PERSISTENT, 0.7, 0.7, 0.7, STUBBORN]
+    eight = [0.7, 0.7, 0.7, SWINGING_CORRELATION, 0.7, 0.7, 0.7, HOLDING_CORRELATION]
     assert correlations(0.7, 16, continuous=False).flatten().tolist() == pytest.approx(eight * 2)
     assert correlations(0.99, 4, continuous=False).flatten().tolist() == pytest.approx([0.99] * 4)
     assert correlations(0.7, 4, continuous=True).flatten().tolist() == pytest.approx([0.7] * 4)

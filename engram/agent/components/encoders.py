@@ -139,7 +139,7 @@ class SelfAttentionComponent(WeightedComponent):
 
 
 class ReaderComponent(WeightedComponent):
-    """Vectors normalised, symbols as one-hots, images by convolutions: all that is seen as one vector."""
+    """The whole observation as one vector: vectors normalised, symbols as one-hots, images by convolutions."""
 
     reads = ("features", "parts", "symbols")
 
@@ -189,7 +189,7 @@ class ImageEncoderComponent(WeightedComponent):
 
 
 class PartsEncoderComponent(WeightedComponent):
-    """Parts by their kinds (symbols as one-hots, vectors normalised, images by convolutions), and two linear layers."""
+    """Parts as one vector (vectors normalised, symbols as one-hots, images by convolutions), and two linear layers."""
 
     reads = ("parts", "symbols")
     fixed_shape = True

@@ -17,9 +17,9 @@ OBSERVATION = "_obs_"
 OUTPUTS = ("_action_", "_value_")
 REQUIRED = ("_core_", *OUTPUTS)
 ROLES = {  # reserved names -> what each is for
-    "_core_": "the memory, of the kind lstm, gru, mingru, lru or attention",
-    "_action_embeds_": "the embedding of actions, of the kind action_embedding",
-    "_action_": "the logits, of the kind actor or big_actor, or a linear of size: actions",
+    "_core_": "the recurrent core: lstm, gru, mingru, lru or attention",
+    "_action_embeds_": "the embedding of actions: action_embedding",
+    "_action_": "the logits: actor, big_actor, or a linear of size: actions",
     "_value_": "the value, a linear of size: 1",
 }
 ROLE_CLASSES: dict[str, type[Component]] = {"_core_": CoreComponent, "_action_embeds_": ActionEmbeddingComponent}
@@ -64,16 +64,25 @@ def check_source_count(node: Node, problems: Problems) -> bool:
     count = len(node.sources)
     if minimum <= count and (maximum is None or count <= maximum):
         return True
-    number = "no" if maximum == 0 else f"at least {minimum}" if maximum is None else f"{minimum}"
-    if maximum is not None and maximum > minimum:
-        number = f"{minimum} or {maximum}"
-    takes = f"{number} source{'' if number.endswith('1') else 's'}"
     shown = [*map(str, node.sources[:MAX_SHOWN_SOURCES]), *(["…"] if count > MAX_SHOWN_SOURCES else [])]
     got = f"{count} ({', '.join(shown)})" if count else "none"
-    too_many = "remove them" if maximum == 0 else "merge them first, with a concat"
-    fix = "name what it reads" if count < minimum else too_many
-    problems.add(f"{node.name}.sources", f"{node.kind} takes {takes}, got {got}: {fix}")
+    if count < minimum:
+        fix = "name what it reads"
+    else:
+        fix = "remove them" if maximum == 0 else "merge them first, with a concat"
+    expected = _describe_source_count(minimum, maximum)
+    problems.add(f"{node.name}.sources", f"{node.kind} takes {expected}, got {got}: {fix}")
     return False
+
+
+def _describe_source_count(minimum: int, maximum: int | None) -> str:
+    if maximum is None:
+        number = f"at least {minimum}"
+    elif maximum == 0:
+        number = "no"
+    else:
+        number = f"{minimum}" if maximum == minimum else f"{minimum} or {maximum}"
+    return f"{number} source{'' if number.endswith('1') else 's'}"
 
 
 def ancestors(nodes: Mapping[str, Node], names: Iterable[str]) -> set[str]:
@@ -154,9 +163,7 @@ def _break_cycle(pending: dict[str, Node], problems: Problems) -> None:
         path.append(source)
     cycle = path[path.index(source) :]
     flow = " → ".join([*reversed(cycle), cycle[-1]])
-    problems.add(
-        "", f"{flow} is a cycle: remove one from the next one's sources; only a memory such as lstm looks back"
-    )
+    problems.add("", f"{flow} is a cycle: remove one of these sources; only a core such as lstm reads earlier steps")
     last = pending[cycle[-1]]
     sources = tuple(s for s in last.sources if s.name != source)
     pending[last.name] = replace(last, sources=sources, sources_valid=False)
@@ -164,12 +171,12 @@ def _break_cycle(pending: dict[str, Node], problems: Problems) -> None:
 
 def _check_source_counts(graph: Graph) -> None:
     """Check nodes whose sources exist in every environment. `make_plan` checks the others, for one environment."""
-    conditional: set[str] = set()
+    conditional: set[str] = set()  # nodes that only some environments have
     for name, node in graph.nodes.items():
-        some = [source for source in node.sources if source.name in conditional]
-        if node.conditions or (some and len(some) == len(node.sources)):
+        conditional_sources = [source for source in node.sources if source.name in conditional]
+        if node.conditions or (node.sources and len(conditional_sources) == len(node.sources)):
             conditional.add(name)
-        if not some:
+        if not conditional_sources:
             check_source_count(node, graph.problems)
 
 
@@ -179,7 +186,7 @@ def _check_unused(graph: Graph) -> None:
     unused = {name: node for name, node in graph.nodes.items() if name not in used}
     read = {source.name for node in unused.values() for source in node.sources}
     for name in [name for name in unused if name not in read]:
-        before = ancestors(unused, [name]) - {name}
-        others = [other for other in unused if other in before]
-        also = f" (nor {', '.join(others)}, which lead only to it)" if others else ""
+        upstream = ancestors(unused, [name]) - {name}
+        others = [other for other in unused if other in upstream]
+        also = f", so {', '.join(others)} {'are' if len(others) > 1 else 'is'} unused too" if others else ""
         graph.problems.add(name, f"unused: nothing reads it{also}: make it a source, or remove it")

@@ -35,7 +35,7 @@ class CoreComponent(WeightedComponent):
 
     @property
     def past_steps(self) -> int | None:
-        """The window of a core that has one."""
+        """The window of an attention core."""
         return None
 
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
@@ -130,7 +130,7 @@ class ActorComponent(WeightedComponent):
 
 
 class ShortcutComponent(WeightedComponent):
-    """A linear layer to logits, 0 before training: past the core, it is added to what the actor gives."""
+    """A linear layer from features to logits, initially 0. Adding its output to the actor's bypasses the core."""
 
     reads = ("features",)
 
@@ -144,7 +144,7 @@ class ShortcutComponent(WeightedComponent):
 
 
 class BigActorComponent(ActorComponent):
-    """Like the actor, but with several channels, which a small network turns into the logit."""
+    """An actor with several channels, which a small network turns into logits."""
 
     channels: Positive = 32
     hidden_size: Positive = 512

@@ -22,7 +22,8 @@ Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts"
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d{1,9})?:(-?\d{1,9})?\])?")
 MAX_SOURCES = 100
-HINTS_FOR, MAX_PROBLEMS = 15, 100  # problems that get a hint; problems that are recorded
+MAX_HINTS = 15  # finding the nearest names takes time, so later problems get no hint
+MAX_PROBLEMS = 100  # later ones are not recorded
 
 
 class Problems:
@@ -33,8 +34,8 @@ class Problems:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many that further ones get no hint: finding the nearest names takes time."""
-        return len(self.lines) >= HINTS_FOR
+        """Whether further problems get no hint."""
+        return len(self.lines) >= MAX_HINTS
 
     def add(self, name: str, problem: str) -> None:
         """Record a problem of the component or option of this name, or of the whole graph if the name is empty."""
@@ -45,7 +46,7 @@ class Problems:
 
 @dataclass(frozen=True)
 class NodeInput:
-    """Another node's output, or its slice from `start` to `stop`."""
+    """The output of another node, or a slice of it from `start` to `stop`."""
 
     name: str
     start: int | None = None

@@ -7,7 +7,7 @@ from engram.agent.components.graph import OBSERVATION, OUTPUTS, REQUIRED, Graph,
 from engram.agent.components.node import Node, NodeInput, Problems
 from engram.env.spec import EnvSpec
 
-# What `for:` calls an observation of each form.
+# The `for:` condition that stands for observations of each form.
 CONDITION_OF_FORM = {form: form for form in ("tokens", "image", "symbols", "parts")} | {"features": "vector"}
 SLICEABLE = ("box", "sequence", "features")  # forms that can be sliced, along their first dimension
 
@@ -29,7 +29,7 @@ CONVERSIONS: dict[tuple[Form, Form], str] = {  # (form given, form read) -> how 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """A component whose inputs fit."""
+    """One component of the forward pass, with its input and output shapes."""
 
     name: str
     sources: tuple[NodeInput, ...]
@@ -39,7 +39,7 @@ class PlanStep:
 
 
 def make_plan(graph: Graph, context: BuildContext) -> list[PlanStep]:
-    """The steps of a forward pass. Nodes that do not fit are left out and added to the graph's problems."""
+    """The steps of a forward pass. Nodes with mistakes are left out and reported in the graph's problems."""
     nodes = _select(graph, context)
     shapes: dict[str, Shape | None] = {OBSERVATION: _observation_shape(context.spec)}
     steps: dict[str, PlanStep] = {}
@@ -61,13 +61,13 @@ def _observation_shape(spec: EnvSpec) -> Shape:
 
 
 def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
-    """The nodes for this environment: those whose conditions hold, and that have at least one source left."""
+    """The nodes whose conditions this environment meets, and that have at least one source left."""
     spec, actions = context.spec, "continuous" if context.continuous else "discrete"
-    true = {spec.observation_kind, actions, *(() if spec.observation_kind == "tokens" else ("no_tokens",))}
+    met = {spec.observation_kind, actions, *(() if spec.observation_kind == "tokens" else ("no_tokens",))}
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         sources = tuple(s for s in node.sources if s.name in nodes or s.name == OBSERVATION)
-        if true.issuperset(node.conditions) and (sources or not node.sources):
+        if met.issuperset(node.conditions) and (sources or not node.sources):
             nodes[name] = replace(node, sources=sources)
     missing = [name for name in graph.nodes if name in REQUIRED and name not in nodes]
     if missing:
@@ -83,7 +83,7 @@ def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
 def _make_step(
     node: Node, shapes: dict[str, Shape | None], context: BuildContext, problems: Problems
 ) -> PlanStep | None:
-    """The node with its input and output shapes; None if there is a mistake in it or before it."""
+    """The node with its input and output shapes; None if it or one of its sources has a mistake."""
     component = node.component
     if not check_source_count(node, problems) or component is None:
         return None
@@ -100,7 +100,7 @@ def _make_step(
 
 
 def _fallback_shape(node: Node, context: BuildContext) -> Shape | None:
-    """The output shape despite a mistake in the inputs, if it does not depend on them, so that checking continues."""
+    """The output shape of a node with wrong inputs, if it does not depend on them, so that checking continues."""
     component = node.component
     return component.output_shape((), context) if component is not None and component.fixed_shape else None
 

@@ -60,9 +60,9 @@ class ComponentPolicy(Policy):
             previous, components = components.previous, components.components
         super().__init__(env, clip_range, analyze_weights_interval)
         self.components, self.memories = nn.ModuleDict(), nn.ModuleDict()
-        read, self._unread = split_previous(previous, self.env_spec)
-        self.previous = PreviousStep(read, self.env_spec, self.action_space) if read else None
-        context = BuildContext(without_parts(self.env_spec, self._unread), self.action_space.logits)
+        previous_inputs, self._excluded_parts = split_previous(previous, self.env_spec)
+        self.previous = PreviousStep(previous_inputs, self.env_spec, self.action_space) if previous_inputs else None
+        context = BuildContext(without_parts(self.env_spec, self._excluded_parts), self.action_space.logits)
         graph = read_graph(components)
         self.plan = make_plan(graph, context)
         for name in graph.nodes:
@@ -78,7 +78,7 @@ class ComponentPolicy(Policy):
         stores = self.stores()
         outputs: dict[str, Any] = {OBSERVATION: self._observations(td)}  # tensors, or tuples of them
         for step in self.plan:
-            inputs = [take(outputs[source.name], source) for source in step.sources]
+            inputs = [slice_output(outputs[source.name], source) for source in step.sources]
             module = self.components[step.name]
             if self.previous is not None and step.name == CORE:
                 inputs = [self.previous.append_to(inputs[0], td, rows, steps)]
@@ -86,7 +86,7 @@ class ComponentPolicy(Policy):
                 output = run_with_memory(module, stores[step.name], step.name, inputs[0], td, rows, steps)
             else:
                 output = module(*inputs)
-            outputs[step.name] = activate(step.component, output)
+            outputs[step.name] = apply_nonlinearity(step.component, output)
         if action is None:
             return self.forward_inference(td, outputs["_action_"], outputs["_value_"])
         return self.forward_training(td, action, outputs["_action_"], outputs["_value_"])
@@ -95,7 +95,7 @@ class ComponentPolicy(Policy):
         return {name: store for name, store in self.memories.items() if isinstance(store, MemoryStore)}
 
     def get_memory(self) -> dict[str, Memory]:
-        """By component, copies of h [L, H] and c [L, C], each by environment id."""
+        """For each recurrent component, copies of h [L, H] and c [L, C], each by environment id."""
         memory = {}
         for name, store in self.stores().items():
             core = self.components[name]
@@ -136,22 +136,22 @@ class ComponentPolicy(Policy):
             )
 
     def _observations(self, td: TensorDictBase) -> Observations:
-        """Observations [N, …] as they are, but vectors in the dtype of the weights."""
+        """Observations [N, …] without the excluded parts; vectors in the dtype of the weights."""
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
-        if self._unread:
-            observations = observations.exclude(*self._unread)
+        if self._excluded_parts:
+            observations = observations.exclude(*self._excluded_parts)
         if self.env_spec.observation_kind != "vector":
             return observations
         return observations.to(self.components[CORE].weight_ih_l0.dtype)
 
 
-def take(output: Any, source: NodeInput) -> Any:
-    """A component's output, or the slice of it that a source asks for."""
+def slice_output(output: Any, source: NodeInput) -> Any:
+    """A component's output, or the slice of it that is the source."""
     return output[:, source.start : source.stop] if source.is_slice else output
 
 
-def activate(component: Component, output: Any) -> Any:
-    """A component's output after its nonlinearity, if it has one."""
+def apply_nonlinearity(component: Component, output: Any) -> Any:
+    """The output after the component's nonlinearity, if it has one."""
     if not isinstance(component, LayerComponent | MergeComponent) or component.nonlinearity == "linear":
         return output
     return NONLINEARITIES[component.nonlinearity](output)

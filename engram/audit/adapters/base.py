@@ -76,7 +76,7 @@ class PolicyOutput:
 
 
 class PolicyAdapter(ABC):
-    """Calls a policy the way the training loop it was written for calls it."""
+    """Calls a policy as its own training loop does."""
 
     kind: str
     uses_td = False  # called with a td, and expected to have Engram's whole policy interface
@@ -154,7 +154,7 @@ class CallError(Exception):
 
 @contextmanager
 def fixed_sampling() -> Iterator[None]:
-    """Within this, torch's samplers return quantiles: the median action, the mean of a normal distribution."""
+    """Within this context, torch's samplers return quantiles: the median action, the mean of a normal distribution."""
     patches: list[tuple[Any, str, Any]] = [
         (torch, "multinomial", _multinomial),
         (torch.Tensor, "multinomial", _multinomial),

@@ -59,7 +59,7 @@ def gradient_health(audit: AuditContext) -> Verdict:
 
 
 def _first_not_finite(norms: dict[str, list[float]]) -> str:
-    """The first update whose gradients are not finite, and the parts concerned: later, all are."""
+    """The first update with gradients that are not finite, and the parts that have them. In later updates all have."""
     for update, values in enumerate(zip(*norms.values(), strict=True)):
         if bad := [f"{name} ({x})" for name, x in zip(norms, values, strict=True) if not math.isfinite(x)]:
             return f"{NOT_FINITE} at update {update + 1}: {', '.join(bad)}"
@@ -68,7 +68,7 @@ def _first_not_finite(norms: dict[str, list[float]]) -> str:
 
 @torch.no_grad()
 def _replaced(audit: AuditContext, name: str) -> bool:
-    """Whether the policy remembers without this recurrent layer, as with a memory of its own beside LSTMWrapper's."""
+    """Whether the policy remembers without this recurrent layer, for example with its own instead of LSTMWrapper's."""
     if audit.memory_effect <= EXACT:
         return False
     outputs = []

@@ -51,7 +51,7 @@ def _matters(adapter: PolicyAdapter, pairs: tuple[Tensor, Tensor]) -> bool:
 
 
 def _values(audit: AuditContext, feature: Feature) -> tuple[Tensor, Tensor]:
-    """A small and a large value, both below what normalises them: divided as bytes, both would be 0."""
+    """A small and a large value, both below the feature's normalisation: an integer division would make both 0."""
     one, other = _blank(audit), _blank(audit)
     large = min(max(int(feature.normalization) - 1, 2), 255)
     for view, value in ((one, 1), (other, large)):
@@ -62,7 +62,7 @@ def _values(audit: AuditContext, feature: Feature) -> tuple[Tensor, Tensor]:
 
 
 def _presence(audit: AuditContext, location: int) -> tuple[Tensor, Tensor]:
-    """The first feature at this location, or nothing."""
+    """Observations with the first feature at this location, and empty ones."""
     feature = audit.spec.features[0]
     there = _blank(audit)
     for number in range(PLACES):

@@ -16,11 +16,11 @@ from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import PlayedRollout, Scenario, at_bounds, error_note, play, shuffled_slices, whole_batches
 from engram.audit.weights import jitter_weights, scale_outputs, scale_weights
 
-AMPLIFIED = 100  # times the bound: what rounding may reach in a network that amplifies it
+AMPLIFIED = 100  # up to this many times the bound may be rounding, in a network that amplifies it
 ROUNDINGS = 3  # a network rounds several times in a row
-LARGE_OUTPUTS = 10.0  # further factor on output layers where weights are larger: those of a trained policy are sharper
-FEW_ROWS = 8  # of a minibatch that leaves rows out
-Kind = str  # "acting": it differs from the reference; "learning": it differs from acting that is right
+LARGE_OUTPUTS = 10.0  # with larger weights, a further factor on output layers: a trained policy is more certain
+FEW_ROWS = 8  # rows of a minibatch that leaves out others
+Kind = str  # the kind of fault. "acting": differs from the reference; "learning": differs from acting that is right
 
 
 class Rehearsal(NamedTuple):
@@ -40,14 +40,14 @@ class Rehearsal(NamedTuple):
     weights: float = 1.0  # factor
     updates: int = 0  # before the rehearsal
     memory: float = 1.0  # factor on the memory that the rehearsal begins with
-    repeated: bool = False  # many observations are those of the step before
+    repeated: bool = False  # many observations equal those of the step before
     zeros: bool = False  # many observations are all zeros, where the environment can give them
     bounds: bool = False  # many observations are at their upper bound, or ten times as large where there is none
     gradients: bool = False  # learning has gradients: without, it takes less memory
 
 
 class Outcome(NamedTuple):
-    """[B, S]: how far acting is from the reference, and learning from acting."""
+    """Differences [B, S]: of acting from the reference, and of learning from acting."""
 
     acting: Tensor
     learning: Tensor
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
 
 @torch.no_grad()
 def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
-    """Play and learn, and compare. For one kind of fault alone, only what that needs."""
+    """Play and learn, and compare. With a `kind`, only the part that can show this kind of fault."""
     adapter = _prepared(audit, way)
     learner, ids = adapter.copy(), _ids(way)
     sampled = _sampled_rows(way) if not audit.mode_matters else []
@@ -104,9 +104,9 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
 
 
 def _rounding(audit: AuditContext, way: Rehearsal, prepared: PolicyAdapter) -> float:
-    """How far rounding alone may take outputs: what a change of the weights by about one rounding does to them.
+    """The largest difference that rounding alone may cause, measured by changing the weights by about one rounding.
 
-    Large weights amplify it, and sums over batches of other sizes are rounded differently.
+    Large weights amplify rounding, and sums over batches of different sizes are rounded differently.
     """
     scenario, outputs = _scenario(audit, way, 0), []
     for jittered in (False, True):
@@ -144,7 +144,7 @@ def _ids(way: Rehearsal) -> list[int]:
 
 
 def _sampled_rows(way: Rehearsal) -> list[int]:
-    """First and last; of two rows only the last, since the others are compared when learning."""
+    """The rows compared with a reference: first and last, or of two rows only the last."""
     return sorted({0, way.rows - 1}) if way.rows > 2 else [way.rows - 1]
 
 
@@ -172,7 +172,7 @@ def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
 
 
 def _with_plain_observations(audit: AuditContext, way: Rehearsal, scenario: Scenario) -> Scenario:
-    """Three of four steps, which random observations never are: that of the step before, zeros, or the upper bound."""
+    """Replaces three of four observations by ones that never occur at random: repeated, zeros, or the upper bound."""
     observations = scenario.observations.clone()
     for step in range(1, scenario.steps):
         if way.repeated and step % 4 == 1:
@@ -219,7 +219,7 @@ def _acting_error(played: PlayedRollout, expected: dict[int, Tensor]) -> Tensor:
 
 
 def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, way: Rehearsal) -> Tensor:
-    """How far learning is from acting."""
+    """The difference of learning from acting, [B, T]."""
     segment, error = played.scenario.segment(played.actions), torch.zeros_like(played.value)
     for _ in range(way.repeats):
         for rows in _minibatches(learner, way):

@@ -17,7 +17,7 @@ from engram.audit.scenario import PlayedRollout, Scenario, play, random_observat
 
 
 def memory_used(audit: AuditContext) -> Verdict:
-    """Two pasts, the same present: something must differ, in acting and in learning."""
+    """Two different pasts must change the outputs for the same observation, in acting and in learning."""
     acting = audit.memory_effect
     learning = acting if audit.learning_error else max(_effect_in_learning(audit, steps) for steps in PASTS)
     if learning <= EXACT:
@@ -48,7 +48,7 @@ def memory_used(audit: AuditContext) -> Verdict:
 
 @torch.no_grad()
 def _inverted_in_learning(audit: AuditContext) -> str:
-    """Whether learning remembers where every step is the first of an episode, though nowhere else."""
+    """The cause if learning remembers only where every step is flagged as the first of an episode."""
     segment, adapter = audit.segment(10, steps=4), audit.adapter()
     segment = replace(segment, dones=torch.ones_like(segment.dones))
     other = random_observations(audit.spec, segment.shape, audit.generator(12))
@@ -77,7 +77,7 @@ def keeps_memory_in_state(audit: AuditContext) -> bool:
 
 
 def state_after_call(audit: AuditContext) -> dict:
-    """What a policy with a td leaves in the `state` it is given, with a graph if it has one."""
+    """The `state` dict after an acting call with a td, with a graph if the policy left one."""
     adapter, state = audit.adapter(), {"lstm_h": None, "lstm_c": None, "hidden": None}
     if not isinstance(adapter, TdAdapter):
         return {}
@@ -91,7 +91,7 @@ def state_after_call(audit: AuditContext) -> dict:
 
 @torch.no_grad()
 def row_isolation(audit: AuditContext) -> Verdict:
-    """Batches in any order and size change nothing, and what one row sees never changes the outputs of another."""
+    """The order and size of batches must change nothing, and no row's observations may change another row's outputs."""
     scenario = audit.scenario(14, end_chance=0.1)
     whole = play(audit.adapter(), scenario)
     schedule = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
@@ -155,7 +155,7 @@ def _leak(leaks: Tensor, when: str) -> str:
 
 @torch.no_grad()
 def causality(audit: AuditContext) -> Verdict:
-    """Other observations from a step on change nothing before it."""
+    """Different observations from some step on must not change the outputs before it."""
     at, measured, bound, length = 0, 0.0, 0.0, 0
     for steps in (audit.steps, audit.sizes.horizon):
         early, bound = _seen_early(audit, steps)
@@ -170,7 +170,7 @@ def causality(audit: AuditContext) -> Verdict:
 
 
 def _seen_early(audit: AuditContext, steps: int) -> tuple[Tensor, float]:
-    """How far other observations from each step on change outputs before it, and how far rounding may."""
+    """How much different observations from each step on change the outputs before it, and the bound for rounding."""
     segment, adapter = audit.segment(40, steps=steps), audit.adapter()
     base = adapter.learn(segment).numbers()
     early = torch.zeros(steps)

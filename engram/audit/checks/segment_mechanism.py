@@ -27,7 +27,7 @@ STORED = "acting stores something else than the memory that learning carries fro
 
 @torch.no_grad()
 def simple_segment(audit: AuditContext) -> str:
-    """A segment without memory from before and without starts."""
+    """The cause, found in a segment without memory from before and without episode starts."""
     scenario = audit.scenario(76, steps=STEPS)
     played = play(audit.adapter(own_mode=True), scenario)
     learned = audit.adapter(own_mode=True).learn(scenario.segment(played.actions))
@@ -89,7 +89,7 @@ def _steps_twice(audit: AuditContext) -> str:
 
 
 def _by_position(audit: AuditContext) -> str:
-    """Whether the same step, at the start of an episode, gives other outputs at another place of a segment."""
+    """Whether the same step, at the start of an episode, gives different outputs at another position in a segment."""
     segment, adapter = audit.segment(89, steps=4), audit.adapter()
     started = replace(segment, dones=torch.ones_like(segment.dones))
     whole = adapter.learn(started).numbers()
@@ -114,7 +114,7 @@ def ignores_steps(audit: AuditContext) -> str:
 
 @torch.no_grad()
 def looks_back(audit: AuditContext, steps: int) -> str:
-    """How many steps back the last output depends on an observation, in acting and in learning."""
+    """The cause if acting and learning depend on observations of different numbers of steps back."""
     scenario, adapter = audit.scenario(88, rows=2, steps=steps), audit.adapter()
     played = play(audit.adapter(), scenario)
     segment = scenario.segment(played.actions)
@@ -139,7 +139,7 @@ def _with_other_step(audit: AuditContext, segment: Segment, step: int) -> Segmen
 
 
 def _swapped(audit: AuditContext) -> str:
-    """Whether acting stores h as c, or one layer as another: put back, learning continues as it does in one call."""
+    """Whether acting stores h as c, or one layer as another: once swapped back, learning continues correctly."""
     scenario, adapter = audit.scenario(76, steps=2), audit.adapter()
     played = play(adapter, scenario.part(0, 1))
     memory = adapter.memory_of(list(range(audit.rows)))
@@ -163,7 +163,7 @@ def _swapped(audit: AuditContext) -> str:
 
 
 def _reads_otherwise(audit: AuditContext) -> str:
-    """Whether learning gives other outputs than acting from the very memory that acting has stored."""
+    """Whether learning and acting give different outputs from the same memory, as acting stored it."""
     scenario, adapter = audit.scenario(76, steps=3), audit.adapter()
     if not adapter.learns_row_subsets:
         return ""
@@ -183,7 +183,7 @@ def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool
 
 
 def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
-    """Memory in which each part has the numbers of another."""
+    """The memory with its parts in this order."""
     values, changed = [part.value(memory) for part in parts], memory
     for part, other in zip(parts, order, strict=True):
         changed = part.changed(changed, partial(_instead, values[other]))
@@ -195,7 +195,7 @@ def _instead(value: Tensor, _: Tensor) -> Tensor:
 
 
 def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
-    """Outputs of other rows or steps."""
+    """The causes if learning gives the outputs of different rows or steps."""
     for what, acted, replayed in (
         ("outputs", played.value, learned.value),
         ("values", played.value, learned.value),
@@ -221,7 +221,7 @@ def _equal_row(numbers: Tensor, acted: Tensor, bound: float) -> int | None:
 
 
 def _wrong_log_prob(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
-    """Values agree and log-probabilities do not."""
+    """The cause if values agree and log-probabilities do not."""
     full = learned.full
     width = 0 if full is None else full.shape[-1]
     acted = played.numbers[..., 1 : 1 + width]

@@ -16,7 +16,7 @@ from engram.audit.result import Check, Verdict
 
 
 def td_fields(audit: AuditContext) -> Verdict:
-    """Fields, shapes, dtypes and batch sizes of both calls, and inputs that stay as they were."""
+    """Checks fields, shapes, dtypes and batch sizes of both calls, and that inputs are not changed in place."""
     adapter = audit.adapter()
     assert isinstance(adapter, TdAdapter)
     problems = [f"acting: {problem}" for problem in _acting(audit, adapter)]

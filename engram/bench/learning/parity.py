@@ -11,7 +11,7 @@ from rich.table import Table
 from engram.bench.learning.result import WIDTH, Row
 
 ALPHA = 0.05
-MAX_SPLITS = 20_000  # beyond 8 runs each: enough splits, evenly spaced among all
+MAX_SPLITS = 20_000  # of more, as with over 8 runs each, every n-th is used
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Comparison:
         return self.p < ALPHA
 
 
-def forms(policy: str) -> list[tuple[str, ...]]:
-    """The variants to compare."""
+def both_forms(policy: str) -> list[tuple[str, ...]]:
+    """The settings that choose the YAML and the Python form of a policy."""
     return [(f"agent={policy}",), (f"py_agent={policy}",)]
 
 
@@ -49,14 +49,14 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     return found
 
 
-def permutation_test(one: Sequence[float], other: Sequence[float]) -> float:
-    """The fraction of all splits into two such groups whose means differ at least as much."""
-    values, size = [*one, *other], len(one)
-    observed = abs(fmean(one) - fmean(other))
+def permutation_test(first: Sequence[float], second: Sequence[float]) -> float:
+    """The fraction of all splits into two groups of these sizes whose means differ at least as much."""
+    values, size = [*first, *second], len(first)
+    observed = abs(fmean(first) - fmean(second))
     total, tolerance = sum(values), 1e-9 * max(1.0, *map(abs, values))
     splits = list(combinations(values, size))
     splits = splits[:: max(1, len(splits) // MAX_SPLITS)]
-    differences = [abs(fmean(split) - (total - sum(split)) / len(other)) for split in splits]
+    differences = [abs(fmean(split) - (total - sum(split)) / len(second)) for split in splits]
     return sum(difference >= observed - tolerance for difference in differences) / len(differences)
 
 

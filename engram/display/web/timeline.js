@@ -167,7 +167,7 @@ function drawPast(canvas, { facts, agent, step }) {
   const groups = Math.floor((step - start) / facts.group);
   context.fillStyle = colour("warm");
   for (let g = 0; g < groups; g++) {
-    const share = facts.change("alone", agent, step, g);
+    const share = facts.change("skipped", agent, step, g);
     const left = scale.left + (start + g * facts.group) * scale.each;
     const wide = facts.group * scale.each;
     context.fillRect(left + wide * 0.1, y(share), Math.max(1, wide * 0.8), y(0) - y(share));

@@ -85,8 +85,8 @@ def _budget_option(settings: MettagridWorld | MettagridFile) -> str:
 def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridConfig) -> None:
     """Raises if the token budget is too small; otherwise the simulator would stop the run, perhaps after hours.
 
-    For a built-in world the maximum is known. A world from a file is played for a moment, which also shows whether it
-    can be played at all.
+    The maximum of a built-in world is known. A world from a file is played at random for some steps, which also shows
+    whether it can be played at all.
     """
     tokens = config.game.obs.num_tokens
     if isinstance(settings, MettagridWorld):
@@ -103,7 +103,7 @@ def _check_budget(settings: MettagridWorld | MettagridFile, config: MettaGridCon
 def _tokens_in_play(settings: MettagridFile, config: MettaGridConfig) -> int:
     try:
         return max_tokens_seen(config)
-    except Exception as error:  # map builders and the simulator raise all kinds
+    except Exception as error:  # map builders and the simulator raise errors of many types
         cause = f"{type(error).__name__}: {error}"
         raise UserError(f"env.path: {settings.path}: this world cannot be played: {cause}") from error
 

@@ -21,8 +21,8 @@ _READS_FILES = ("uri", "file")  # scenes that read another file, which would not
 _LIMITS = {"num_agents": 4096, "agents": 4096, "width": 1024, "height": 1024, "num_tokens": 4096, "instances": 1024}
 _MAX_CELLS = 2**19
 _MAX_COUNT = 10**6  # of anything else on a map
-_FORM = re.compile(r"[A-Z]\w*(Value|Config|Filter|Mutation)|function-.*", re.DOTALL)  # a type, not a field
-_FEATURES = 255  # ids in a byte, without the one for padding
+_UNION_MEMBER = re.compile(r"[A-Z]\w*(Value|Config|Filter|Mutation)|function-.*", re.DOTALL)  # in an error's location
+_MAX_FEATURES = 255  # ids in a byte, without the one for padding
 
 
 def read_world(path: str) -> MettaGridConfig:
@@ -54,23 +54,23 @@ def _validate(path: str, data: dict[str, Any]) -> MettaGridConfig:
     try:
         return MettaGridConfig.model_validate(data)
     except ValidationError as error:
-        _refuse(path, _described(error))
+        _refuse(path, _describe_errors(error))
         raise
     except (TypeError, ValueError, ImportError, AttributeError, AssertionError) as error:  # of a map builder's lookup
         raise UserError(f"env.path: {path}: game.map_builder: {error}") from error
 
 
-def _described(error: ValidationError) -> list[str]:
+def _describe_errors(error: ValidationError) -> list[str]:
     """One line for each field. Pydantic reports a union once for each of its types: those become one line."""
-    lines, forms = [], dict[str, list[str]]()
+    lines, unions = [], dict[str, list[str]]()
     for problem in error.errors():
         names = [str(part) for part in problem["loc"]]
-        form = next((index for index, name in enumerate(names) if _FORM.fullmatch(name)), None)
-        if form is None:
+        member = next((index for index, name in enumerate(names) if _UNION_MEMBER.fullmatch(name)), None)
+        if member is None:
             lines.append(f"{'.'.join(names)}: {problem['msg']}")
         else:
-            forms.setdefault(".".join(names[:form]), []).append(names[form])
-    for field, tried in forms.items():
+            unions.setdefault(".".join(names[:member]), []).append(names[member])
+    for field, tried in unions.items():
         names = [name for name in dict.fromkeys(tried) if name.isidentifier()]
         lines.append(f"{field}: does not have the fields of {' or '.join(names)} of mettagrid.config")
     return lines
@@ -82,7 +82,7 @@ def _refuse(path: str, problems: list[str]) -> None:
 
 
 def _unsafe(data: Any, where: str = "", depth: int = 0) -> Iterator[str]:
-    """Names of code that is not a map builder, names of other files, and sizes that no machine could hold."""
+    """Problems that would be dangerous to build: foreign code, other files, and sizes that no machine could hold."""
     if depth > _MAX_DEPTH:
         yield f"{where[:100]}: nested more than {_MAX_DEPTH} levels deep"
     elif isinstance(data, dict):
@@ -115,8 +115,8 @@ def _problems(game: GameConfig) -> Iterator[str]:
         yield f"game.obs.num_tokens: must be 1 or more, not {game.obs.num_tokens}"
     if not 2 <= game.obs.token_value_base <= 256:
         yield f"game.obs.token_value_base: must be from 2 to 256, not {game.obs.token_value_base}"
-    elif (kinds := len(game.id_map().features()) + len(game.id_map().tag_names())) > _FEATURES:
-        yield (f"game: resources and tags need {kinds} features, but a byte can number {_FEATURES}: use fewer")
+    elif (kinds := len(game.id_map().features()) + len(game.id_map().tag_names())) > _MAX_FEATURES:
+        yield f"game: resources and tags need {kinds} features, but a byte can number {_MAX_FEATURES}: use fewer"
     if game.agents and len(game.agents) != game.num_agents:
         yield f"game.agents: {len(game.agents)} are given, but game.num_agents is {game.num_agents}"
     if not game.actions.noop.enabled:

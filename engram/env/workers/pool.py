@@ -106,13 +106,13 @@ def share_out(batches: Sequence[range], num_workers: int, separate: bool) -> lis
     """For each batch, the (worker, positions) that step it.
 
     By default every worker has a share of every batch, so that none is idle while the policy acts on one batch. The
-    larger shares rotate over the workers. `separate` gives every batch its own workers, if their numbers divide: that
-    halves the messages, and suits machines where the policy has to take a core from idle workers.
+    larger shares rotate over the workers. `separate` gives every batch its own workers, if the batches divide the
+    workers evenly: that halves the messages, and suits machines where the policy needs the core of an idle worker.
     """
     if separate and num_workers % len(batches) == 0:
-        each = num_workers // len(batches)
+        per_batch = num_workers // len(batches)
         return [
-            [(batch * each + part, share) for part, share in enumerate(split(positions, each)) if share]
+            [(batch * per_batch + part, share) for part, share in enumerate(split(positions, per_batch)) if share]
             for batch, positions in enumerate(batches)
         ]
     return [

@@ -22,7 +22,7 @@ INTERRUPTED = Interrupted.INTERRUPTED
 
 
 class Restarts:
-    """Counts restarts. More than `limit` within ten minutes are an error; with 0 the first failure is one.
+    """Counts restarts. More than `limit` within ten minutes are an error; with a limit of 0, the first failure is.
 
     `bad_numbers`: an environment that gives NaN or infinity is restarted too, instead of ending the run.
     """
@@ -32,7 +32,7 @@ class Restarts:
         self._times: deque[float] = deque(maxlen=limit)
 
     def allow(self, failure: EnvError) -> None:
-        """Counts a restart after this failure and warns about it. Raises the failure if it is one too many."""
+        """Counts a restart after this failure and warns about it. Raises the failure if the limit is exceeded."""
         now = time.monotonic()
         if len(self._times) == self.limit and (not self.limit or now - self._times[0] < WINDOW_SECONDS):
             raise type(failure)(f"{failure}{self._exhausted()}") from failure.__cause__
@@ -43,5 +43,5 @@ class Restarts:
     def _exhausted(self) -> str:
         if not self.limit:
             return ""
-        many = f"{self.limit} restart{'s' * (self.limit > 1)}"
-        return f"\nThis was after {many} within {WINDOW_SECONDS / 60:g} minutes (trainer.worker_restarts)."
+        restarts = f"{self.limit} restart{'s' * (self.limit > 1)}"
+        return f"\nThis was after {restarts} within {WINDOW_SECONDS / 60:g} minutes (trainer.worker_restarts)."

@@ -135,8 +135,8 @@ def _die_with_parent(lifeline: int) -> None:
 
 @dataclass(eq=False)
 class WorkerProcess:
-    number: int  # of all processes that the pool has launched
-    slot: int  # the place in the pool, which a restarted worker takes over
+    number: int  # unique among all processes of the pool, also earlier ones
+    slot: int  # the index of its setup, which a restarted worker takes over
     shares: dict[int, range]  # environment ids by batch
     process: subprocess.Popen
     commands: CommandSocket

@@ -12,7 +12,7 @@ from engram.env.workers.transport import POLL_SECONDS, Command, Reply, ReplyRece
 from engram.env.workers.worker import WorkerProcess, WorkerSetup, end, launch
 
 _ALL = -1  # the "batch" of a worker that is being built
-_BEGIN = (Command.STEP, Command.RESET)  # commands after which environments have a running episode
+_BEGINS_EPISODE = (Command.STEP, Command.RESET)  # commands after which environments have a running episode
 
 
 class WorkerError(EnvError):
@@ -20,8 +20,8 @@ class WorkerError(EnvError):
 
 
 @dataclass
-class _Order:
-    """A command to the workers of a batch that not all of them have finished."""
+class _PendingCommand:
+    """A command that not all workers of a batch have finished."""
 
     command: Command
     arguments: dict[int, Any] | None = None  # by slot
@@ -55,9 +55,9 @@ class WorkerPool:
         self._workers: dict[int, WorkerProcess] = {}  # by slot
         self._by_number: dict[int, WorkerProcess] = {}
         self._building: set[int] = set()  # numbers of workers
-        self._orders: dict[int, _Order] = {}  # unfinished, by batch, oldest first
+        self._pending: dict[int, _PendingCommand] = {}  # unfinished, by batch, oldest first
         self._results: dict[int, dict[int, Any]] = {}  # of the last command, by batch and slot
-        self._unbegun: set[tuple[int, int]] = set()  # slot and batch: restarted environments without an episode
+        self._without_episode: set[tuple[int, int]] = set()  # slot and batch of restarted environments
         self._started = False
         self.closed = False
         batches = sorted({batch for setup in setups for batch in setup.shares})
@@ -77,30 +77,30 @@ class WorkerPool:
         slots = self._owners[batch]
         if command == Command.STEP:
             self.steps[batch] += 1
-        order = _Order(command, None if arguments is None else dict(zip(slots, arguments, strict=True)))
-        self._orders[batch], self._results[batch] = order, {}
+        pending = _PendingCommand(command, None if arguments is None else dict(zip(slots, arguments, strict=True)))
+        self._pending[batch], self._results[batch] = pending, {}
         for slot in slots:
             self._send(batch, slot)
 
     def finish(self, batch: int) -> list[Any]:
         """Also collects the replies of other batches that arrive meanwhile."""
         results, slots = self._results[batch], self._owners[batch]
-        timeout = self._timeouts[self._orders[batch].command]
+        timeout = self._timeouts[self._pending[batch].command]
         while len(results) < len(slots):
             reply = self._receiver.receive()
             if reply is not None:
-                self._take(reply)
+                self._handle(reply)
             else:
                 self._wait(timeout, self._unfinished(batch))
-        del self._orders[batch]
+        del self._pending[batch]
         return [results[slot] for slot in slots]
 
     def begin_restarted(self) -> list[tuple[int, int]]:
         """Begins episodes where a restarted worker has none yet; returns the batch and share of each."""
         begun = []
-        for batch in sorted({batch for _, batch in self._unbegun}):
-            new = [slot for slot in self._owners[batch] if (slot, batch) in self._unbegun]
-            self._orders[batch] = _Order(Command.RESET)
+        for batch in sorted({batch for _, batch in self._without_episode}):
+            new = [slot for slot in self._owners[batch] if (slot, batch) in self._without_episode]
+            self._pending[batch] = _PendingCommand(Command.RESET)
             self._results[batch] = {slot: None for slot in self._owners[batch] if slot not in new}
             for slot in new:
                 self._send(batch, slot)
@@ -122,12 +122,12 @@ class WorkerPool:
         return sorted(slots, key=lambda slot: self._setups[slot].shares[batch].start)
 
     def _send(self, batch: int, slot: int) -> None:
-        """Gives a worker its part of the batch's order; restarted environments begin an episode instead of stepping."""
-        order, worker = self._orders[batch], self._workers[slot]
-        order.sent.add(slot)
-        command, argument = order.command, None if order.arguments is None else order.arguments[slot]
-        if (slot, batch) in self._unbegun:
-            if command in _BEGIN:
+        """Gives a worker its part of the command; restarted environments begin an episode instead of stepping."""
+        pending, worker = self._pending[batch], self._workers[slot]
+        pending.sent.add(slot)
+        command, argument = pending.command, None if pending.arguments is None else pending.arguments[slot]
+        if (slot, batch) in self._without_episode:
+            if command in _BEGINS_EPISODE:
                 command, argument = Command.RESET, self.steps[batch]
             elif command != Command.RESTORE:
                 self._results[batch][slot] = INTERRUPTED
@@ -139,10 +139,10 @@ class WorkerPool:
         except OSError:
             self._recover_dead(worker)
 
-    def _take(self, reply: Reply) -> None:
+    def _handle(self, reply: Reply) -> None:
         worker, batch = self._by_number.get(reply.worker), reply.batch
         if worker is None:
-            return  # of a worker that has been replaced
+            return  # the worker has been replaced
         if reply.status != Status.DONE:
             bad_number = reply.status == Status.NOT_FINITE and not self._restarts.bad_numbers
             fatal = bad_number or reply.status == Status.REFUSED
@@ -152,9 +152,9 @@ class WorkerPool:
             self._building.discard(worker.number)
             return
         result = pickle.loads(reply.payload) if reply.payload else None
-        if self._unbegun and (worker.slot, batch) in self._unbegun:
-            self._unbegun.discard((worker.slot, batch))
-            if self._orders[batch].command == Command.STEP:
+        if self._without_episode and (worker.slot, batch) in self._without_episode:
+            self._without_episode.discard((worker.slot, batch))
+            if self._pending[batch].command == Command.STEP:
                 result = INTERRUPTED
         self._results[batch][worker.slot] = result
 
@@ -164,7 +164,7 @@ class WorkerPool:
             dead = next((worker for worker in self._workers.values() if worker.died), None)
             reply = self._receiver.receive()
             if reply is not None:
-                self._take(reply)
+                self._handle(reply)
                 return
             if dead is not None:
                 self._recover_dead(dead)
@@ -197,9 +197,9 @@ class WorkerPool:
         return f"no reply for {timeout:g} s. If the environment is only slow, raise the timeout ({setting})."
 
     def _recover_dead(self, worker: WorkerProcess) -> None:
-        """What it replied before its death counts; a failure that it reported is the cause."""
+        """Handle the replies that a dead worker sent before; a failure that it reported is the cause."""
         while (reply := self._receiver.receive()) is not None:
-            self._take(reply)
+            self._handle(reply)
         if self._workers[worker.slot] is worker:
             self._recover(worker, "died", worker.cause_of_death())
 
@@ -223,18 +223,18 @@ class WorkerPool:
         del self._by_number[worker.number]
         self._building.discard(worker.number)
         self._receiver.forget(worker.number)
-        self._unbegun |= {(slot, batch) for batch in worker.shares}
+        self._without_episode |= {(slot, batch) for batch in worker.shares}
         new = self._launch(slot)
         self._wait_until_built(new)
-        for batch in list(self._orders):
-            waiting = slot in self._orders[batch].sent and slot not in self._results[batch]
-            if waiting and self._workers[slot] is new:  # one that failed meanwhile has been replaced with its orders
+        for batch in list(self._pending):
+            waiting = slot in self._pending[batch].sent and slot not in self._results[batch]
+            if waiting and self._workers[slot] is new:  # if it failed too, its replacement has got the commands
                 self._send(batch, slot)
 
     def _describe(self, worker: WorkerProcess, outcome: str, what: str) -> str:
-        batches = [batch for batch in self._orders if worker in self._unfinished(batch)]
+        batches = [batch for batch in self._pending if worker in self._unfinished(batch)]
         building = worker.number in self._building
-        verb = Command.BUILD.verb if building else self._orders[batches[0]].command.verb if batches else "waiting with"
+        verb = Command.BUILD.verb if building else self._pending[batches[0]].command.verb if batches else "waiting with"
         ids = list(worker.shares.values()) if building or not batches else [worker.shares[batches[0]]]
         subject = f"worker {worker.slot} of {len(self._setups)} {outcome}"
         return describe(self._environment, subject, verb, ids, what)

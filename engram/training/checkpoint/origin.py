@@ -38,9 +38,8 @@ def latest_checkpoint(directory: Path, load: Load = load_checkpoint) -> Checkpoi
     If none is readable, raises and leaves the run untouched.
     """
     restart = "remove them to start from the beginning"
-    return _newest(
-        directory, "", f"start from the best one with init_from={{best}} run=OTHER, or {restart}", restart, load
-    )
+    fix_with_best = f"start from the best one with init_from={{best}} run=OTHER, or {restart}"
+    return _newest(directory, "", fix_with_best, restart, load)
 
 
 def checkpoint_of(directory: Path, which: str, load: Load = load_checkpoint) -> Checkpoint:
@@ -107,14 +106,20 @@ def begin_from(path: Path, policy: PyAgent | YamlAgent, spec: EnvSpec) -> "Metta
     return agent
 
 
-def _newest(directory: Path, option: str, with_best: str, without: str, load: Load) -> Checkpoint | None:
-    """The newest readable checkpoint. If there are some but none is readable, raises with what to do instead."""
+def _newest(directory: Path, prefix: str, fix_with_best: str, fix: str, load: Load) -> Checkpoint | None:
+    """The newest readable checkpoint; None if there are no checkpoints.
+
+    If none of them is readable, raises with `prefix` and a fix: `fix_with_best` if the best checkpoint is readable.
+    """
     where = directory / "checkpoints"
     checkpoint, problems = load_latest(where, load)
     if problems and checkpoint is None:
-        instead = with_best.format(best=where / BEST) if _is_readable(where / BEST) else without
+        best = where / BEST
         reasons = "; … ".join(dict.fromkeys((problems[0], problems[-1])))
-        raise UserError(f"{option}none of the checkpoints in {where} is readable ({reasons}): {instead}")
+        raise UserError(
+            f"{prefix}none of the checkpoints in {where} is readable ({reasons}): "
+            f"{fix_with_best.format(best=best) if _is_readable(best) else fix}"
+        )
     if load is verify_checkpoint:  # it is loaded later, with these warnings
         return checkpoint
     for problem in problems[:SHOWN]:
@@ -134,7 +139,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def _policy_spec(checkpoint: Checkpoint, spec: EnvSpec) -> EnvSpec:
-    """The spec the policy was built for. In its own environment it is `spec`, which JSON does not store exactly."""
+    """The spec the policy was built for: `spec` itself if it is stored as the same JSON, which omits some details."""
     stored = checkpoint.state["policy_spec"]
     return spec if stored == spec.to_json() else EnvSpec.from_json(stored)
 
@@ -154,9 +159,9 @@ def _load(agent: "nn.Module", weights: "Mapping[str, Tensor]", path: Path) -> No
 
 
 def mismatches(tensors: "Mapping[str, Tensor]", expected: "Mapping[str, Tensor]", finite: Collection[str]) -> str:
-    """What differs from the expected names, shapes and dtypes, and which of the `finite` ones hold NaN or infinity.
+    """The differences from the expected names, shapes and dtypes, and NaN or infinity in the tensors named in `finite`.
 
-    Kernels of optimisers and cores trust the shapes they are given, so all of this is checked before.
+    Optimisers and kernels do not check shapes themselves.
     """
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     for name, tensor in tensors.items():

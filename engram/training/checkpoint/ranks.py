@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: the state that all ranks share, and the state of each rank."""
+"""Joins the states of all ranks into one checkpoint, and splits a checkpoint by rank."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,12 +28,12 @@ def join_ranks(shared: Groups, ranks: Sequence[RankState]) -> tuple[Groups, list
             )
     groups = dict(shared)
     for rank, own in enumerate(ranks):
-        groups |= {_name(group, rank): tensors for group, tensors in own.groups.items()}
+        groups |= {_group_name(group, rank): tensors for group, tensors in own.groups.items()}
     return groups, [own.state for own in ranks]
 
 
 def number_of_ranks(checkpoint: Checkpoint) -> int:
-    """How many ranks wrote it."""
+    """The number of ranks that wrote a checkpoint."""
     if "ranks" not in checkpoint.state:
         raise UserError(f"{checkpoint.path} was written by an earlier version of Engram: start a new run")
     return len(checkpoint.state["ranks"])
@@ -44,7 +44,7 @@ def split_by_rank(checkpoint: Checkpoint | None, ranks: int) -> list[Checkpoint]
     if checkpoint is None:
         return [None] * ranks
     before = number_of_ranks(checkpoint)
-    own = [{_name(group, rank) for group in OWN_GROUPS} for rank in range(before)]
+    own = [{_group_name(group, rank) for group in OWN_GROUPS} for rank in range(before)]
     shared = {name: group for name, group in checkpoint.groups.items() if name not in set().union(*own)}
     if before != ranks:
         return [Checkpoint(checkpoint.path, checkpoint.state, shared)] * ranks
@@ -54,15 +54,15 @@ def split_by_rank(checkpoint: Checkpoint | None, ranks: int) -> list[Checkpoint]
             {**checkpoint.state, "own": checkpoint.state["ranks"][rank]},
             shared
             | {
-                name: checkpoint.groups[_name(name, rank)]
+                name: checkpoint.groups[_group_name(name, rank)]
                 for name in OWN_GROUPS
-                if _name(name, rank) in checkpoint.groups
+                if _group_name(name, rank) in checkpoint.groups
             },
         )
         for rank in range(ranks)
     ]
 
 
-def _name(group: str, rank: int) -> str:
+def _group_name(group: str, rank: int) -> str:
     """Rank 0 uses the plain name, so a single-process checkpoint has no suffixes."""
     return group if rank == 0 else f"{group}.rank{rank}"

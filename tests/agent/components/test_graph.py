@@ -54,7 +54,7 @@ def test_the_bundled_designs_have_no_problems(name: str) -> None:
         ({"_value_": None}, ": _value_ is missing (the value, a linear of size: 1): add a component"),
         ({"_action_": None}, ": _action_ is missing"),
         ({"_core_": None}, ": _core_ is missing"),
-        ({"_core_": {"kind": "conv2d"}}, "_core_.kind: conv2d, but this name is for the memory"),
+        ({"_core_": {"kind": "conv2d"}}, "_core_.kind: conv2d, but this name is for the recurrent"),
         ({"_vlue_": {"kind": "linear", "size": 1}}, "_vlue_: only _core_, _action_embeds_, _action_, _value_ may"),
         ({"_obs_": {"kind": "linear"}}, "_obs_: reserved for the observation"),
         ({"a.b": {"kind": "linear"}}, "a.b: invalid name"),
@@ -123,7 +123,7 @@ def test_components_that_lead_only_to_an_unused_one_are_reported_with_it() -> No
     (line,) = problems(
         one={"kind": "linear", "size": 3, "sources": ["fc1"]}, two={"kind": "linear", "size": 3, "sources": ["one"]}
     )
-    assert line.startswith("two: unused: nothing reads it (nor one, which lead only to it)")
+    assert line.startswith("two: unused: nothing reads it, so one is unused too")
 
 
 def test_an_observation_that_nothing_reads_is_reported() -> None:
