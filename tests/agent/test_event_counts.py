@@ -117,7 +117,7 @@ def test_a_policy_that_does_not_hand_counts_on_is_told_so(tmp_path):
         "    def __init__(self, env, counts=False, **kwargs):\n"
         "        super().__init__(env, **kwargs)\n"
     )
-    with pytest.raises(UserError, match=r"py_agent.counts: Own does not hand it on to LSTMWrapper"):
+    with pytest.raises(UserError, match=r"py_agent.counts: Own does not pass it to LSTMWrapper"):
         MettaAgent(board(), PyAgent(name=f"{tmp_path / 'own.py'}:Own", counts=True))
 
 
