@@ -88,9 +88,12 @@ def count(
     if len(events_TBK) == 1:
         counts_TBK = clear(starts_TB[0], before_BK)[0] + events_TBK
     else:
+        steps_T1 = torch.arange(len(events_TBK), device=events_TBK.device).unsqueeze(1)
+        last_start_TB = steps_T1.where(starts_TB, -1).cummax(0).values  # -1: the episode began before the first step
+        started_TB1 = (last_start_TB >= 0).unsqueeze(-1)
         sums_TBK = events_TBK.cumsum(0)
-        at_start_TBK = (sums_TBK - events_TBK).masked_fill(~starts_TB.unsqueeze(-1), 0).cummax(0).values
-        started_TB1 = (starts_TB.cumsum(0) > 0).unsqueeze(-1)
-        counts_TBK = before_BK.masked_fill(started_TB1, 0) + (sums_TBK - at_start_TBK)
+        index_TBK = last_start_TB.clamp(min=0).unsqueeze(-1).expand_as(sums_TBK)
+        earlier_TBK = (sums_TBK - events_TBK).gather(0, index_TBK).masked_fill(~started_TB1, 0)  # in other episodes
+        counts_TBK = before_BK.masked_fill(started_TB1, 0) + (sums_TBK - earlier_TBK)
     memory_B1K = counts_TBK[-1].unsqueeze(1)
     return counts_TBK, memory_B1K if out is None else out.copy_(memory_B1K)

@@ -46,7 +46,7 @@ def plain_count(events, before, starts):
 @pytest.mark.parametrize("steps", [1, 2, 50])
 def test_counts_are_sums_over_the_episode(steps):
     torch.manual_seed(0)
-    events = (torch.rand(steps, 8, 5) < 0.4).float()
+    events = torch.randint(-2, 3, (steps, 8, 5)).float()
     before, starts = torch.randint(9, (8, 1, 5)).float(), torch.rand(steps, 8) < 0.2
     counts, memory = count(events, before, starts)
     expected = plain_count(events, before, starts)
