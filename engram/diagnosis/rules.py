@@ -134,7 +134,7 @@ def clipped_updates(course: Course, setup: Setup) -> Finding | None:
     return Finding(
         "Every update is clipped",
         f"{share:.0%} of the probability ratios are clipped; trainer.ppo.clip_coef is {setup.clip_coef:g}",
-        "The clip range is so narrow that hardly a step has a gradient."
+        "The clip range is so narrow that hardly any step has a gradient."
         if narrow
         else "The policy leaves the clip range in its first updates, and the rest of each epoch is lost.",
         "trainer.ppo.clip_coef=0.2."

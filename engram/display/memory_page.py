@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from engram.display.formatting import percent, score
 from engram.display.page import page
 
-SMALL_CHANGE = 0.05  # of an action distribution
-READABLE = 0.5  # of the way from chance to certainty
-MOST_FACTS = 3  # named in the verdict
+SMALL_CHANGE = 0.05  # of an action distribution; smaller ones do not count
+READABLE = 0.5  # how far a probe of a readable fact is from chance to certainty
+MAX_FACTS = 3  # named in the verdict
 
 Report = Mapping[str, Any]  # a MemoryReport, as `to_json` gives it
 
@@ -61,7 +61,10 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
     )
     lasting = _lasting(horizon)
     if not lasting:
-        return [sentence, "The memory horizon is short: hardly an action depends on more than the current observation."]
+        return [
+            sentence,
+            "The memory horizon is short: hardly any action depends on earlier observations.",
+        ]
     last = lasting[-1]
     end = "as far as episodes reach" if last == horizon["lags"][-1] else f"bptt_horizon is {bptt}"
     return [
@@ -77,15 +80,15 @@ def _lasting(horizon: Mapping[str, Any]) -> list[int]:
 
 
 def _about_facts(report: Report) -> list[str]:
-    """What is remembered: readable from memory, but not from the current observation."""
+    """Sentences about facts of the first observation that later can be read from memory only."""
     found = []
     for fact in report["facts"]:
         if fact["name"].startswith("first saw"):
-            remembered = [index for index, each in enumerate(fact["scores"]) if is_remembered(each)]
+            remembered = [index for index, score in enumerate(fact["scores"]) if is_remembered(score)]
             if remembered:
                 found.append((len(remembered), fact, remembered[-1]))
     found.sort(key=lambda each: -each[0])
-    sentences = [_about_fact(fact, report["steps"], last) for _, fact, last in found[:MOST_FACTS]]
+    sentences = [_about_fact(fact, report["steps"], last) for _, fact, last in found[:MAX_FACTS]]
     if report["facts"] and not sentences:
         return ["Nothing of the first observation can be read from memory once it is out of sight."]
     if sentences and report["horizon"] is not None and not _lasting(report["horizon"]):
@@ -93,21 +96,21 @@ def _about_facts(report: Report) -> list[str]:
     return sentences
 
 
-def is_remembered(each: Mapping[str, float] | None) -> bool:
-    """Whether a fact is in memory at a step, but not in the observation."""
-    if each is None:
+def is_remembered(score: Mapping[str, float] | None) -> bool:
+    """Whether a fact can be read from memory at a step, but not from the observation."""
+    if score is None:
         return False
-    chance = max(0.0, each["control"])  # a probe of variance can be worse than none
+    chance = max(0.0, score["control"])  # an explained variance can be negative
     needed = chance + READABLE * (1 - chance)
-    return each["memory"] >= needed > each["observation"]
+    return score["memory"] >= needed > score["observation"]
 
 
 def _about_fact(fact: Mapping[str, Any], steps: Sequence[int], last: int) -> str:
-    each = {source: percent(max(0.0, value)) for source, value in fact["scores"][last].items()}
+    shown = {source: percent(max(0.0, value)) for source, value in fact["scores"][last].items()}
     known = [index for index, score in enumerate(fact["scores"]) if score is not None]
     end = ", the last one that is reached often enough" if last == known[-1] else ""
     measured = "accuracy" if fact["measure"] == "accuracy" else "of its variance"
     return (
-        f"“{fact['name']}” can be read from memory until step {steps[last]}{end}: there with {each['memory']} "
-        f"{measured}, from the observation alone with {each['observation']} (control: {each['control']})."
+        f"“{fact['name']}” can be read from memory until step {steps[last]}{end}: there with {shown['memory']} "
+        f"{measured}, from the observation alone with {shown['observation']} (control: {shown['control']})."
     )

@@ -1,4 +1,4 @@
-"""The environment of a run: made from settings or a checkpoint, changed by a hook, evaluated in, and when it fails."""
+"""The environment of a run: checks and opens it, changes it for a hook, evaluates in it, and saves when it fails."""
 
 import logging
 from collections.abc import Callable
@@ -34,7 +34,7 @@ log = logging.getLogger("engram")
 
 
 def check_before_run(env: EnvSettings, on_hang: Callable[[str], None]) -> None:
-    """Play a short while with random actions, unless `env.check` is off, so that mistakes show before the run."""
+    """Play CHECK_STEPS with random actions, unless `env.check` is off, so that mistakes show before the run."""
     if getattr(env, "check", "off") == "off":
         return
     check = check_environment(env, CHECK_STEPS, on_hang)
@@ -90,9 +90,9 @@ def apply_hook(
 ) -> bool:
     """Do what the hook of rank 0 asks for. Returns whether to stop: if the hook of any rank says so, all stop."""
     world = training.world
-    of_ranks = world.gather(result)  # a signal may reach any rank, but all stop in the same epoch
-    stop = any(each.stop for each in of_ranks)
-    result = world.broadcast(of_ranks[0]._replace(stop=stop) if world.main else HookResult())
+    results = world.gather(result)  # a signal may reach any rank, but all stop in the same epoch
+    stop = any(each.stop for each in results)
+    result = world.broadcast(results[0]._replace(stop=stop) if world.main else HookResult())
     training.schedules.fixed |= result.values
     if (env := result.env) is not None:
         world.fail_together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
@@ -129,7 +129,7 @@ def evaluate_run(
 ) -> Record:
     """Rank 0 plays episodes with sampled and with greedy actions; other ranks play none.
 
-    Without results if a stop signal cuts it short, or if its environments fail, which counts as a restart.
+    Returns no metrics if a stop signal ends it early, or if its environments fail, which counts as a restart.
     """
     if not training.world.main:
         return {}
@@ -159,9 +159,9 @@ def save_finished_epochs(training: Training, checkpoints: Checkpoints) -> str:
 
 
 def _check_same_spaces(before: EnvSpec, after: EnvSpec) -> None:
-    one, other = (
+    expected, got = (
         replace(spec, name="", memoryless_ceiling=None, mean_return_goal=None).to_json() for spec in (before, after)
     )
-    if changed := [name for name in one if one[name] != other[name]]:
-        differences = "; ".join(f"{name} {other[name]}, not {one[name]}" for name in changed)
+    if changed := [name for name in expected if expected[name] != got[name]]:
+        differences = "; ".join(f"{name} {got[name]}, not {expected[name]}" for name in changed)
         raise UserError(f"env: spaces must stay the same during a run, but the new environment has {differences}")

@@ -27,7 +27,7 @@ from engram.training.storage import LineFile
 Record = dict[str, Any]
 
 MAX_LINE = 2**22  # bytes of one record; a longer line is damaged
-RECENT_EPISODES = 200  # whose mean is the return of a run
+RECENT_EPISODES = 200  # the return of a run is their mean
 SAMPLED_SEGMENTS = 8  # of a rollout, for metrics of observations: reading all images takes too long
 
 
@@ -199,9 +199,9 @@ def _epoch_of(line: bytes) -> float:
 
 
 def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
-    """How often observations change, the largest value that reaches the policy without normalisation, and masks.
+    """Changes of observations, the largest value that reaches the policy without normalisation, and masked actions.
 
-    Of a sample of this rank's segments: a diagnosis needs no more.
+    Measured on a sample of this rank's segments, which is enough for a diagnosis.
     """
     sample = experience.buffer[:: max(1, experience.segments // SAMPLED_SEGMENTS)]
     if "env_obs" not in sample.keys():  # noqa: SIM118 (a TensorDict)
@@ -215,7 +215,7 @@ def observation_record(agent: MettaAgent, experience: Experience, normalized: bo
 
 
 def changes(observations: Tensor, starts: Tensor) -> float | None:
-    """The fraction of steps [segments, T] inside episodes that show something else than the step before."""
+    """The fraction of steps [segments, T] inside episodes whose observation differs from the one before."""
     inside = ~starts[:, 1:]
     if not inside.any():
         return None

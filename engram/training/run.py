@@ -24,7 +24,7 @@ from engram.env.workers.restarts import Restarts
 from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
-from engram.stored.plan import PLAN_FILE, stored_plan, write_plan
+from engram.stored.plan import PLAN_FILE, StoredPlan, stored_plan, write_plan
 from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
@@ -122,7 +122,7 @@ class RunResult:
 
 
 class _Hooks(NamedTuple):
-    """Functions that the caller of `start` gave."""
+    """Functions of the caller of `start`."""
 
     audit: Callable[[MettaAgent], None] | None
     on_epoch: Callable[[Record], HookResult] | None
@@ -171,7 +171,11 @@ def start(
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
         plan = _plan(settings, training, sizes, device)
         log.info("%s on %s, %s parameters, %s, on %s", plan.policy, spec.name, plan.parameters, sizes, plan.device)
-        diagnosis = _diagnosis(plan, trainer, settings, storage) if world.main else None
+        diagnosis = None
+        if world.main:
+            stored = stored_plan(plan)  # for programs that show the run
+            storage.keep(directory / PLAN_FILE, partial(write_plan, directory, stored))
+            diagnosis = _diagnosis(stored, trainer, settings)
         display.start(plan)
         hooks = _Hooks(audit, on_epoch, on_hang, interrupted)
         _train(training, trainer, settings, checkpoints, storage, display, hooks, diagnosis)
@@ -196,15 +200,13 @@ def _log_and_end(end: Callable[[], None], message: str) -> None:
     end()
 
 
-def _diagnosis(plan: RunPlan, trainer: Trainer, settings: TrainingSettings, storage: Storage) -> LiveDiagnosis:
-    """Follows the run from its beginning; also stores the plan, for others who look at the run."""
-    stored = stored_plan(plan)
-    storage.keep(settings.directory / PLAN_FILE, partial(write_plan, settings.directory, stored))
+def _diagnosis(plan: StoredPlan, trainer: Trainer, settings: TrainingSettings) -> LiveDiagnosis:
+    """A diagnosis that begins with the metrics from before a resume."""
     try:
         earlier = read_columns(settings.directory)
     except UnreadableError:
         earlier = Columns()
-    return LiveDiagnosis(Setup.of(trainer, settings.env, settings.policy, stored), earlier)
+    return LiveDiagnosis(Setup.of(trainer, settings.env, settings.policy, plan), earlier)
 
 
 def _train(
@@ -231,8 +233,8 @@ def _train(
     def stop_after(record: Record) -> bool:
         if hooks.on_epoch is None:
             return False
-        new_env = (settings.seed, checkpoints.sizes, trainer.worker_timeout, hooks.on_hang)
-        return apply_hook(training, hooks.on_epoch(record), *new_env)
+        result, sizes = hooks.on_epoch(record), checkpoints.sizes
+        return apply_hook(training, result, settings.seed, sizes, trainer.worker_timeout, hooks.on_hang)
 
     save = partial(checkpoints.save, training)
     evaluate_now = partial(evaluate_run, training, trainer, settings.env, hooks.on_hang, hooks.interrupted)
@@ -275,7 +277,7 @@ def _result(
 def _sizes(
     settings: TrainingSettings, checkpoint: Checkpoint | None, agents: int, device: torch.device, world: World
 ) -> Sizes:
-    """Rank 0's sizes for all ranks, except the number of workers, which each machine decides."""
+    """The sizes of rank 0 for all ranks, except the number of workers, which depends on each machine."""
     cores = max(1, available_cores() // world.info.local_size)
     own = sizes_of_run(settings.trainer, checkpoint, agents, device.type, cores, world.size)
     sizes = world.broadcast(own)

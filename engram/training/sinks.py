@@ -22,7 +22,7 @@ log = logging.getLogger("engram")
 
 
 class Sink(Protocol):
-    name: str  # of what it writes, in messages
+    name: str  # what it writes, for messages
 
     def write(self, record: Record) -> None: ...
 
@@ -158,7 +158,7 @@ def _import(module: str, extra: str, setting: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:
-        install = f"pip install -e '.[{extra}]' in the project's folder"
+        install = f"pip install 'engram-rl[{extra}]'"
         raise UserError(f"{setting} needs {extra}, which is not installed: {install}") from None
 
 

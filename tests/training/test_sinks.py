@@ -56,7 +56,7 @@ def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
     tmp_path, monkeypatch, word, module, extra
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    said = rf"{word} needs {extra}, which is not installed: pip install -e '\.\[{extra}\]' in the project's folder"
+    said = rf"{word} needs {extra}, which is not installed: pip install 'engram-rl\[{extra}\]'"
     with pytest.raises(UserError, match=said):
         run(tmp_path, word, epochs=1)
 
