@@ -57,7 +57,7 @@ def example(spec: EnvSpec) -> Observations:
 
 
 def describe_observations(spec: EnvSpec) -> str:
-    """What `encode_observations` gets, for messages: the shape and dtype of each part."""
+    """The input of `encode_observations` in words: the shape and dtype of each part."""
     parts = {f"[{part.name!r}]" if spec.parts else "": part for part in spec.all_parts}
     described = (f"{name} {['N', *part.shape]} {part.dtype}".replace("'N'", "N") for name, part in parts.items())
     return f"observations: {', '.join(text.strip() for text in described)}"

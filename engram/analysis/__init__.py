@@ -1,1 +1,1 @@
-"""What an agent remembers: recorded episodes, counterfactuals, probes and interventions. Computes; `display` shows."""
+"""Analysis of an agent's memory: recorded episodes, counterfactuals, probes and interventions. `display` shows it."""

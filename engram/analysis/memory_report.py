@@ -1,4 +1,4 @@
-"""What an agent remembers and for how long: measured over many episodes, as plain data."""
+"""The memory report: what an agent remembers and for how long, measured over many episodes."""
 
 # T steps, R rows, N agent-episodes, F features, U memory units per row
 
@@ -37,7 +37,7 @@ PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class FactScores(NamedTuple):
-    """How well one fact can be read from memory, at each probed step."""
+    """The scores of one fact at each probed step."""
 
     name: str
     measure: str  # accuracy (balanced: 0.5 is chance) or explained variance (0 is chance)
@@ -183,7 +183,7 @@ def _is_counted(recording: Recording, episodes_per_env: int) -> np.ndarray:
 
 
 def _number_in_row(recording: Recording) -> np.ndarray:
-    """For each finished episode, how many of the same row ended before it."""
+    """For each finished episode, the number of earlier ones in the same row."""
     rows = recording.episodes.rows
     number = np.zeros(len(rows), int)
     for row in np.unique(rows):
@@ -220,7 +220,7 @@ def _facts_by_step(
 
 
 def _past(recording: Recording) -> list[PastScore]:
-    """How well memory predicts the observation at each of PAST_LAGS steps ago."""
+    """The scores of reading past observations from memory, for each of PAST_LAGS."""
     since_TR = episode_step(recording).numpy()
     rng = np.random.default_rng(0)
     found = []

@@ -29,7 +29,7 @@ MemoryChange = Callable[[Tensor, Tensor], Tensor]  # (memory [R, U], steps since
 
 @dataclass(frozen=True)
 class Recording:
-    """What happened at each step: the observation, then the action on it, then the reward of that action."""
+    """The data of each step: the observation, then the action on it, then the reward of that action."""
 
     spec: EnvSpec
     greedy: bool

@@ -97,7 +97,7 @@ class Run:
         return out
 
     def diagnose(self) -> "Diagnosis":
-        """Why the run does not learn, if it does not: `engram diagnose` of this run, from its metrics alone."""
+        """The diagnosis of `engram diagnose` from the run's metrics alone: why it does not learn, if it does not."""
         from engram.runs.report import read_report_run
 
         return read_report_run(self.directory).diagnosis

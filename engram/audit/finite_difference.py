@@ -24,11 +24,11 @@ Loss = Callable[[PolicyOutput], Tensor]
 
 
 class Precision(NamedTuple):
-    """How exact a finite difference is."""
+    """The precision of finite differences."""
 
     step: float
     error: float  # relative
-    visible: float  # a derivative smaller than this part of the largest is not looked at
+    visible: float  # derivatives smaller than this fraction of the largest are ignored
 
 
 DOUBLE = Precision(1e-6, 3e-4, 1e-7)
@@ -118,7 +118,7 @@ class LearningCall:
         return found
 
     def error(self, loss: Loss, directions: int = 2, gradients: dict[str, Tensor] | None = None) -> float:
-        """How far autograd's directional derivatives are from the true ones, relative to their size."""
+        """The relative error of autograd's directional derivatives."""
         gradients, worst = gradients or self.gradients(loss), 0.0
         for number in range(directions):
             direction = self.direction(170 + number)
@@ -131,7 +131,7 @@ class LearningCall:
         return worst
 
     def disproportion(self, loss: Loss, gradients: dict[str, Tensor]) -> float:
-        """How far the gradient of a loss 1000 times as large is from 1000 times this one, relative to its size."""
+        """The relative difference between the gradient of 1000 times the loss and 1000 times its gradient."""
         larger = self.gradients(lambda output: 1000 * loss(output))
         return gradient_difference(gradients, {name: gradient / 1000 for name, gradient in larger.items()})
 
@@ -181,13 +181,13 @@ class LearningCall:
 
 
 def gradient_difference(true: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """How far the gradients of all weights are apart, relative to their size."""
+    """The relative difference between two gradients of all weights."""
     apart = torch.stack([(true[name] - other[name].to(true[name].dtype)).norm() for name in true]).norm()
     return float(apart / torch.stack([gradient.norm() for gradient in true.values()]).norm().clamp(min=1e-12))
 
 
 def learning_call(audit: AuditContext, steps: int) -> LearningCall:
-    """In float64 if the policy can, else in float32."""
+    """A learning call in float64 if the policy supports it, else in float32."""
     try:
         call = LearningCall(audit, steps)
         call.run()
@@ -207,7 +207,7 @@ class StepDerivative(NamedTuple):
 def step_derivatives(
     call: LearningCall, steps: Sequence[int], only_missing: bool = False
 ) -> list[StepDerivative] | None:
-    """Of the first row, at each of these steps; None if no tensor belongs to one step.
+    """The derivatives of the first row at each of these steps; None if no tensor belongs to a single step.
 
     With `only_missing`, finite differences are taken only where autograd gives no gradient at all.
     """

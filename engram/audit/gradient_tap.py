@@ -133,7 +133,7 @@ class _AllRecordedError(Exception):
 
 
 def _record_until(adapter: PolicyAdapter, segment: Segment, memory: Any, calls: dict[str, int]) -> Recorded:
-    """Learn until each of these modules was called so often."""
+    """Learn until each of these modules was called this many times."""
     recorded: Recorded = {}
 
     def stop() -> None:

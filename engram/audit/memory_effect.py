@@ -1,4 +1,4 @@
-"""How much memory changes the outputs of a policy: the past, a mere count of steps, a learned initial state."""
+"""The effect of memory on the outputs of a policy: of the past, a mere count of steps, a learned initial state."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ def with_visible_memory(audit: "AuditContext") -> tuple[PolicyAdapter, float]:
 
 @torch.no_grad()
 def past_effect(audit: "AuditContext", adapter: PolicyAdapter) -> float:
-    """How much two different pasts change the outputs for the same observation."""
+    """The change of the outputs for the same observation after two different pasts."""
     effect = 0.0
     for steps in PASTS:
         scenario = audit.scenario(96, steps=steps)
@@ -49,7 +49,7 @@ def past_effect(audit: "AuditContext", adapter: PolicyAdapter) -> float:
 
 @torch.no_grad()
 def clock_effect(audit: "AuditContext", adapter: PolicyAdapter) -> float:
-    """How much the length of the past changes the outputs. A memory may only count steps."""
+    """The change of the outputs after pasts of different lengths. A memory may only count steps."""
     scenario = audit.scenario(96, steps=4)
     return max_difference(*(_last_outputs(audit, adapter, scenario.part(first)) for first in (0, 2)))
 

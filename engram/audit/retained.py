@@ -35,7 +35,7 @@ def is_module_attribute(module: nn.Module, path: str) -> bool:
 
 
 def graph_nodes(tensors: Iterable[Tensor], weights: bool = False) -> set[Any]:
-    """Every autograd node that a backward pass from these tensors would visit; those of weights only if asked for."""
+    """Every autograd node that a backward pass from these tensors would visit; those of weights only with `weights`."""
     ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     nodes: set[Any] = set()
     while ahead:

@@ -1,4 +1,4 @@
-"""Running an audit: all checks on one policy, or some of them."""
+"""Runs an audit: all checks on one policy, or some of them."""
 
 import random
 import time
@@ -180,7 +180,7 @@ def preserved_random_states() -> Iterator[None]:
 def _prepare(
     make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool, sizes: AuditSizes | None
 ) -> AuditContext:
-    """An error before the first check means that the target cannot be audited."""
+    """The context of the checks; an error in making it means that the target cannot be audited."""
     try:
         return AuditContext(make, spec_of(env), seed, adapter, takes_options, sizes)
     except UserError:
@@ -207,7 +207,7 @@ def _verdict(check: Check, audit: AuditContext) -> Verdict:
 
 
 def _maker(policy: Any, env: object) -> tuple[Callable[..., nn.Module], bool]:
-    """How to make the policy, and whether keyword arguments are its options."""
+    """A function that makes the policy, and whether its keyword arguments are options of the policy."""
     spec = spec_of(env)
     if isinstance(policy, type) and issubclass(policy, Policy):
         return partial(policy, spec), True

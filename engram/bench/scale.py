@@ -1,4 +1,4 @@
-"""How time and memory grow with rows, steps, hidden size and the length of a run."""
+"""Growth of time and memory with rows, steps, hidden size and the length of a run."""
 
 # B rows, T steps, H hidden size
 

@@ -124,7 +124,7 @@ def choose_wait_policy() -> None:
 
 @contextmanager
 def _loading(verb: str, argv: Sequence[str]) -> Iterator[None]:
-    """In a terminal, say at once what is being loaded: imports take most of the first second.
+    """Show in a terminal that the verb is being loaded, because imports take most of the first second.
 
     `train` already shows the frame of its panel, drawn without Rich, whose import would delay it.
     """

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class TargetAudit:
-    """The audit of one target, run when its first check is asked for."""
+    """The audit of one target, which runs when the result of its first check is needed."""
 
     def __init__(self, target: str, config: pytest.Config) -> None:
         self.target, self.config = target, config

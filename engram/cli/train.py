@@ -189,7 +189,7 @@ def _train_command(overrides: Sequence[str], changes: dict[str, object]) -> str:
 
 
 def _program() -> str:
-    """How to call `engram`, which may be in a virtual environment that is not activated."""
+    """The command for `engram`, which may be in a virtual environment that is not activated."""
     if shutil.which("engram"):
         return "engram"
     path = Path(sys.executable).with_name("engram")

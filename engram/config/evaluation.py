@@ -32,7 +32,7 @@ class PolicyOfRun(Settings):
 
 
 class PlaySettings(PolicyOfRun):
-    """Which agent plays, and how."""
+    """The agent that plays, and how it acts."""
 
     greedy: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = EVALUATION_SEED
@@ -40,7 +40,7 @@ class PlaySettings(PolicyOfRun):
 
 
 class EvalSettings(PlaySettings):
-    """What to evaluate."""
+    """Settings of `engram eval`."""
 
     episodes: Positive = 100
     num_envs: Size = 32
@@ -48,14 +48,14 @@ class EvalSettings(PlaySettings):
 
 
 class ReplaySettings(PlaySettings):
-    """What to record."""
+    """Settings of `engram replay`."""
 
-    episodes: Positive | None = None  # null: as many as it takes for 64 steps
+    episodes: Positive | None = None  # null: enough for 64 steps
     max_steps: Positive = 1000
 
 
 class MemorySettings(PlaySettings):
-    """What to measure."""
+    """Settings of `engram memory`."""
 
     episodes: Positive = 128
 

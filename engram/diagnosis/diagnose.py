@@ -56,7 +56,7 @@ ADVICE = (
 
 
 def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
-    """What is wrong with a run, if anything."""
+    """The diagnosis of a run, from its metrics and setup."""
     course = Course(columns)
     speed = _first((environment.slow_environment,), course, setup)
     if stopped := rules.not_finite(course, setup):

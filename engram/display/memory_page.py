@@ -51,7 +51,7 @@ def _about_returns(returns: Mapping[str, Any]) -> list[str]:
 
 
 def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
-    """How long the agent's actions depend on what it has seen; None if no episode has two steps."""
+    """Sentences about the memory horizon, which is None if no episode has two steps."""
     if horizon is None:
         return ["Episodes have a single step, so nothing can be remembered."]
     first, largest = horizon["change"][0]["mean"], horizon["largest"]

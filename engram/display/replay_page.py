@@ -93,7 +93,7 @@ def _as_bytes(changes_TRG: np.ndarray) -> np.ndarray:
 
 
 def _actions(spec: EnvSpec) -> dict[str, Any]:
-    """How the page shows actions: names of the logits, or dimensions of continuous actions."""
+    """The names of actions on the page: of the logits, or of the dimensions of continuous actions."""
     space = spec.single_action_space
     if isinstance(space, spaces.Box):
         return {"actions": "continuous", "names": [f"[{index}]" for index in range(int(np.prod(space.shape)))]}

@@ -146,7 +146,7 @@ def _curve(group: int, columns: Sequence[Column]) -> Curve:
 
 
 class RunRow(NamedTuple):
-    """What the page shows of a run."""
+    """The row of a run in the table of the page."""
 
     name: str
     group: int

@@ -34,7 +34,7 @@ def _findings(result: "RunResult") -> list[str]:
 
 
 def last_batch(plan: "RunPlan") -> str | None:
-    """Why a run plays more steps than `total_timesteps`; None if it does not."""
+    """The explanation if a run plays more steps than `total_timesteps`, else None."""
     if plan.steps_at_end <= max(plan.total_timesteps, plan.steps_done):
         return None
     sizes = plan.sizes

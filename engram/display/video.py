@@ -138,7 +138,7 @@ def _draw_numbers(draw: "ImageDraw", left: int, recording: "Recording", step: in
 def _draw_influence(
     draw: "ImageDraw", corner: tuple[int, int], recording: "Recording", influence: "Influence", step: int
 ) -> None:
-    """How much the action would change without the past up to each earlier step of the episode."""
+    """Bars: the change of the action without the past up to each earlier step of the episode."""
     left, top = corner
     width, height = PANEL_WIDTH - 24, 48
     draw.text((left, top), "change without the past up to…", fill=SOFT, font=_font(11))

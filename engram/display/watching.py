@@ -25,7 +25,7 @@ COUNTS, LARGEST_COUNT = ("steps", "epoch", "time/"), 1e15
 
 
 class RunFollower:
-    """What a run has written so far, as a progress to draw. Starts over when a resumed run drops records."""
+    """Reads a run's files into a progress to draw. Starts over when a resumed run drops records."""
 
     def __init__(self, directory: Path) -> None:
         self.name, self._directory = directory.name, directory

@@ -109,7 +109,7 @@ def _convert_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
 
 
 class EnvStep(NamedTuple):
-    """What an environment returned: by `reset` at step 0 of an episode, else by `step`."""
+    """The results of an environment's `reset` at step 0 of an episode, else of its `step`."""
 
     seed: int
     step: int

@@ -147,7 +147,7 @@ class Block(Protocol):
         """
 
     def state(self) -> dict[str, np.ndarray] | None:
-        """What `restore` needs to resume exactly from here; None if these environments cannot promise it.
+        """The state from which `restore` resumes exactly; None if these environments do not support that.
 
         The first dimension of every array is the environment. The second may differ in length between blocks (the
         logged actions): joining pads it with zeros, so the state must also hold the true lengths. The caller saves
@@ -158,10 +158,10 @@ class Block(Protocol):
         """Returns to a state and writes at least `observations` and `alive`; False if a replay differs from it."""
 
     def scene(self) -> "Scene | None":
-        """What the block's first environment looks like now; None if it cannot be rendered."""
+        """The scene of the block's first environment; None if it cannot be rendered."""
 
     def where(self) -> str | None:
-        """Which environment is being stepped and where in its episode; None if they all step at once."""
+        """The environment that is being stepped, and where in its episode; None if all step at once."""
 
     def close(self) -> None: ...
 

@@ -21,7 +21,7 @@ COMPARED = ("observations", "rewards", "terminals", "truncations", "starts", "al
 
 @dataclass
 class EnvCheck:
-    """What was found. `errors` stop a run, `warnings` do not."""
+    """The results of a check. `errors` stop a run, `warnings` do not."""
 
     spec: EnvSpec | None = None
     errors: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def check_environment(settings: Any, steps: int = 200, on_hang: Callable[[str], 
 
 
 def _play(env: VectorEnv, steps: int, actions: list[np.ndarray] | None = None) -> _Play:
-    """Random actions that the masks allow, or these actions."""
+    """Play with random actions that the masks allow, or with these actions."""
     rng, play, began = np.random.default_rng(0), _Play(), time.monotonic()
     env.reset()
     for step in range(steps if actions is None else len(actions)):
@@ -140,7 +140,7 @@ def _check_play(play: _Play, check: EnvCheck) -> None:
 
 
 def never_allowed(masks: np.ndarray) -> str:
-    """What masks [T, R, actions] never allow."""
+    """The actions that masks [T, R, actions] never allow, in words."""
     never = np.flatnonzero(~masks.any((0, 1)))
     if not len(never):
         return "every action was allowed in some step"

@@ -123,7 +123,7 @@ def holds_text(space: spaces.Space) -> bool:
 
 
 def part_of(leaf: Leaf, where: str, symbols: int | None = None) -> Part:
-    """How a leaf is stored. `symbols`: the number of values, if this grid of bytes is known to hold symbols."""
+    """The part that stores a leaf. `symbols`: the number of values, if this grid of bytes is known to hold symbols."""
     space, nested = leaf.space, bool(leaf.keys)
     if isinstance(space, spaces.Box):
         return _box_part(leaf.name, space, symbols)
@@ -210,7 +210,7 @@ def box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
 
 
 class Slot(NamedTuple):
-    """Where a part is in a packed row."""
+    """The place of a part in a packed row."""
 
     start: int
     stop: int

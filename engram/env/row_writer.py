@@ -221,7 +221,7 @@ def _write_text(title: str, out: np.ndarray, value: Any) -> None:
 
 @lru_cache(maxsize=4096)
 def _word_counts(text: str) -> np.ndarray:
-    """How often each word occurs; words share TEXT_SIZE entries by their hash."""
+    """The number of occurrences of each word; words share TEXT_SIZE entries by their hash."""
     counts = np.zeros(TEXT_SIZE, np.float32)
     for word in text.lower().replace(",", " ").split():
         counts[zlib.crc32(word.encode()) % TEXT_SIZE] += 1
@@ -249,7 +249,7 @@ def _write_vectors(flat: np.ndarray, shape: tuple[int, ...] | None, observations
 
 
 def mask_of(observation: Any, info: Any) -> Any:
-    """The action mask in an info or in a part of an observation; None if there is none."""
+    """The action mask in an info or in a part of an observation; None without a mask."""
     if isinstance(info, Mapping) and ACTION_MASK in info:
         return info[ACTION_MASK]
     if isinstance(observation, Mapping) and ACTION_MASK in observation:

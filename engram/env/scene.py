@@ -47,7 +47,7 @@ def with_rendering(settings: EnvSettings) -> EnvSettings:
 
 
 def picture(rendered: object) -> np.ndarray | None:
-    """What an environment's `render` returned, if that is a picture."""
+    """A copy of the result of an environment's `render` if it is a picture, else None."""
     if not isinstance(rendered, np.ndarray) or rendered.dtype != np.uint8 or rendered.shape[2:] != (3,):
         return None
     return rendered.copy()  # some environments draw into the same array again

@@ -130,7 +130,7 @@ class EnvSpec:
 
     @cached_property
     def packing(self) -> PackedRows | None:
-        """How parts and mask share a row of bytes; None if a row is just the observation."""
+        """The layout of parts and mask in a row of bytes; None if a row is just the observation."""
         if self.observation_kind != "parts" and not self.action_mask:
             return None
         fields = {part.name: (part.shape, part.dtype) for part in self.all_parts}

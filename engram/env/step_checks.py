@@ -1,4 +1,4 @@
-"""Checks of what an environment returns from `reset` and `step`: what is wrong with it, in one sentence."""
+"""Checks the results of an environment's `reset` and `step`, and describes a fault in one sentence."""
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def space_problem(space: spaces.Space, value: Any, path: str = "the observation") -> str | None:
-    """Why a value is not in its space; None if it is."""
+    """The reason why a value is not in its space; None if it is in it."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _nested_problem(space, value, path)
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):

@@ -70,7 +70,7 @@ def pickled(name: str, option: str) -> bytes | None:
     try:
         with _by_value(sys.modules.get(getattr(found, "__module__", None) or "")):
             return cloudpickle.dumps((name, found))
-    except Exception as error:  # whatever the user's objects raise
+    except Exception as error:  # the user's objects may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise UserError(
             f"{option}: {name.rpartition(':')[2]} cannot be sent to worker processes ({reason}): "

@@ -25,7 +25,7 @@ TIE = 1e-5  # two actions are equally likely if their log-probabilities differ b
 
 
 class Agreement(NamedTuple):
-    """How far the exported policy agrees with the original."""
+    """The agreement of an exported policy with the original."""
 
     steps: int
     decisions: int

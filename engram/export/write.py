@@ -125,7 +125,7 @@ def _actions(agent: MettaAgent) -> dict[str, Any]:
 
 
 def _normalisation(agent: MettaAgent) -> dict[str, Any]:
-    """The statistics of all normalisation, for information: the exported graph normalises by itself."""
+    """The statistics of all normalisation, for information only: the exported graph already normalises."""
     policy = agent.policy
     values = policy.value_normalizer
     modules = policy.named_modules()

@@ -163,7 +163,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _find() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or why there is none."""
+    """The library, or the reason why it cannot be used."""
     installed = [HERE / f"kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
     cached = cache_directory() / f"kernels-{fingerprint()}.so"
     for path in (*installed, cached):

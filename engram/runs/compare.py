@@ -15,7 +15,7 @@ BATCHES = 20  # sampled one after the other, to save memory
 
 
 class Pair(NamedTuple):
-    """How much better `second` is than `first`, over the same episodes."""
+    """The difference of the returns of `second` and `first` over the same episodes."""
 
     first: str
     second: str

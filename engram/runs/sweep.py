@@ -50,7 +50,7 @@ class Sweep:
         self._failures: list[str] = []
 
     def work(self, train: Train, parallel: int, env_kind: str) -> SweepResult:
-        """Train trials until the study has as many as it should."""
+        """Train trials until the study has `trials` of them."""
         with RunPool(train, parallel, [adapter_path(env_kind)]) as pool:
             while True:
                 while pool.free and (trial := self._next()) is not None:

@@ -36,7 +36,7 @@ class PlannedSizes(Settings):
 
 
 class StoredPlan(Settings):
-    """What a display needs to know of a run, with the names of `RunPlan`."""
+    """The fields of `RunPlan` that a display needs."""
 
     run: Text
     policy: Text
@@ -78,7 +78,7 @@ def write_plan(directory: Path, plan: StoredPlan) -> None:
 
 
 def read_plan(directory: Path) -> StoredPlan | None:
-    """The plan stored with a run; None if there is none, or none that can be read."""
+    """The plan stored with a run; None if it is missing or unreadable."""
     try:
         content = read_json(directory / PLAN_FILE, MEGABYTE, inside=directory)
         return None if has_control_characters(content) else StoredPlan.model_validate(content)

@@ -1,4 +1,4 @@
-"""What a rank computes with: device, precision, threads, memory allocator, and random generators."""
+"""Computing resources of a rank: device, precision, threads, memory allocator, and random generators."""
 
 import ctypes
 import hashlib
@@ -93,7 +93,7 @@ def keep_freed_memory() -> None:
 
 
 def number_of_batches(num_workers: int, rows: int) -> int:
-    """With two batches, the policy acts on one while the environments of the other step.
+    """The number of batches. With two, the policy acts on one while the environments of the other step.
 
     Few rows make one batch, because the policy takes as long for half of them. Policy and environments then alternate.
     """
@@ -103,7 +103,7 @@ def number_of_batches(num_workers: int, rows: int) -> int:
 class Threads:
     """The number of torch threads while learning and while acting: workers that step meanwhile need cores too.
 
-    Two busy processes with one thread per core each are many times slower than the two in turn.
+    Two busy processes with one thread per core each are many times slower than one after the other.
     """
 
     def __init__(self, num_workers: int, rows: int, num_batches: int) -> None:

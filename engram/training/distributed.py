@@ -207,7 +207,7 @@ def _rendezvous_store(info: RankInfo, timeout: timedelta) -> dist.Store:
 def _loopback_store(rendezvous: dist.Store, info: RankInfo, timeout: timedelta) -> dist.Store:
     """A store for the ranks of one machine. Nothing on the network can reach it, nor the connections of gloo.
 
-    Ranks unpickle what others send, so whoever could pose as a rank could run code.
+    Ranks unpickle what others send, so a program that poses as a rank could run code.
     """
     interfaces = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if interfaces:

@@ -44,7 +44,7 @@ class Minibatch(NamedTuple):
 
 
 class FollowingSteps(NamedTuple):
-    """What came after each step's action, [R, steps per row] each."""
+    """The results of each step's action, [R, steps per row] each."""
 
     rewards: Tensor
     ends: Tensor  # the action ended the episode

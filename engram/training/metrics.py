@@ -33,7 +33,7 @@ SAMPLED_SEGMENTS = 8  # of a rollout, for metrics of observations: reading all i
 
 @dataclass
 class Progress:
-    """How far a run is."""
+    """The steps, epochs and seconds of a run so far."""
 
     steps: int = 0  # agent-steps
     epoch: int = 0

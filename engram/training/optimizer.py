@@ -121,12 +121,12 @@ class OptimizerStep:
         self._recurrent = torch.tensor(indices, dtype=torch.long, device=self._parameters[0].device)
 
     def norms(self) -> Norms:
-        """Of the gradient that the parameters have now."""
+        """The norms of the current gradient."""
         norms = gradient_norms(self._parameters)
         return Norms(torch.linalg.vector_norm(norms), torch.linalg.vector_norm(norms[self._recurrent]))
 
     def __call__(self, settings: OptimizerSettings, norms: Norms | None = None) -> Norms:
-        """`norms`: those of this gradient, if they are known already."""
+        """Take a step. `norms`: those of this gradient, if they are known already."""
         norms = norms or self.norms()
         divisor = ((norms.norm + 1e-6) / settings.max_grad_norm).clamp(min=1.0)  # as in clip_grad_norm_
         if isinstance(self.optimizer, torch.optim.Adam) and self.optimizer.param_groups[0]["fused"]:

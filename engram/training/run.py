@@ -91,7 +91,7 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is about to be trained."""
+    """The run that is about to be trained."""
 
     run: str
     policy: str

@@ -61,7 +61,7 @@ Schedule = Annotated[Constant | Ramp | ByMetric, Field(discriminator="kind")]
 
 @dataclass
 class MetricState:
-    """What a metric schedule remembers of earlier epochs."""
+    """The state of a metric schedule."""
 
     scale: float = 1.0  # factor on the configured value
     best: float | None = None

@@ -135,7 +135,7 @@ class Trainer(Settings):
 
 
 class Wandb(Settings):
-    """Weights & Biases: off unless asked for; the run's own files hold the same figures."""
+    """Weights & Biases, off by default; the run's own files hold the same figures."""
 
     enabled: bool = False
     mode: Literal["online", "offline"] = "online"

@@ -131,7 +131,7 @@ def build(
 
 
 class HookResult(NamedTuple):
-    """What a hook asks for after an epoch."""
+    """The changes that a hook asks for after an epoch."""
 
     stop: bool = False
     values: Mapping[str, float] = MappingProxyType({})  # of schedulable settings from now on, by name (`ppo.ent_coef`)

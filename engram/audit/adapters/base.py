@@ -56,7 +56,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """What a policy returns: [B] when acting, [B, T] when learning."""
+    """The outputs of a policy: [B] when acting, [B, T] when learning."""
 
     value: Tensor
     log_prob: Tensor  # of the actions
@@ -137,7 +137,7 @@ class PolicyAdapter(ABC):
         return copy_policy(self, self.policy, self.constants())
 
     def constants(self) -> tuple[Any, ...]:
-        """What copies of this adapter share."""
+        """The objects that copies of this adapter share."""
         return (self.spec,)
 
     def begin_rollout(self) -> None:

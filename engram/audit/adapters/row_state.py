@@ -68,13 +68,13 @@ class RowStates:
         return map_state(choose, self._row_dims, state, fresh)
 
     def numbers(self, ids: list[int]) -> Tensor:
-        """[rows, any]"""
+        """The states of these rows as numbers [rows, any]."""
         parts = map_state(lambda dim, part: part.movedim(int(dim), 0).flatten(1), self._row_dims, self.take(ids))
         return torch.cat([torch.zeros(len(ids), 0), *leaves(parts)], 1)
 
 
 def row_dims(two: State, three: State) -> State:
-    """Which dimension of each part counts rows: the one that differs between states of two rows and of three."""
+    """The dimension of each part that counts rows: it differs between states of two rows and of three."""
     return map_state(_row_dim, two, three)
 
 
@@ -88,7 +88,7 @@ def _row_dim(two: Tensor, three: Tensor) -> Tensor:
 
 
 def declared_initial_state(policy: nn.Module, rows: int) -> State | None:
-    """What the policy's own `initial_state(rows)` returns; None if it has no such method."""
+    """The result of the policy's own `initial_state(rows)`; None if it has no such method."""
     for name in ("initial_state", "get_initial_state"):
         method = getattr(policy, name, None)
         if callable(method):

@@ -137,7 +137,7 @@ class TdAdapter(PolicyAdapter):
         return torch.stack([torch.cat([part[row].detach().flatten() for part in by_row]) for row in range(rows)])
 
     def _memory_of_one_slice(self, rows: int) -> Tensor | None:
-        """Memory that is not stored by row: states [layers, rows, size], if there are any."""
+        """The memory as numbers if it is not stored by row but as states [layers, rows, size]."""
         parts = [part for part in leaves(self.policy.get_memory()) if part.dim() == 3 and part.shape[1] == rows]  # type: ignore[operator]
         return torch.cat([part.detach().transpose(0, 1).flatten(1) for part in parts], 1) if parts else None
 
@@ -152,7 +152,7 @@ class TdAdapter(PolicyAdapter):
         return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in one.items()}
 
     def _with_previous(self, td: TensorDictBase) -> TensorDictBase:
-        """Policies that read the previous action and reward get zeros: to them, these are inputs like any other."""
+        """Adds zeros as previous actions and rewards for policies that read them: they are inputs like any other."""
         previous = getattr(self.policy, "previous", None)
         fields = previous.fields() if isinstance(previous, PreviousStep) else {}
         return td.update({name: field.expand(*td.batch_size, *field.shape).clone() for name, field in fields.items()})

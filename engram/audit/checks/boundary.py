@@ -31,7 +31,7 @@ from engram.audit.memory_parts import listed
 from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
 
-BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
+BEFORE, AFTER = 4, 3  # steps before an episode start, and from it on
 
 
 @torch.no_grad()
@@ -74,7 +74,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
 
 
 def _initial_state(audit: AuditContext) -> tuple[str, ...]:
-    """What an episode begins with, if that is not an empty memory: the same for every one, so no fault."""
+    """A note if episodes begin with something else than an empty memory. It is the same in all, so it is no fault."""
     if audit.learned_start:
         return (f"a start brings in the learned initial state {audit.learned_start}",)
     scenario = audit.scenario(58, steps=1)
@@ -85,7 +85,7 @@ def _initial_state(audit: AuditContext) -> tuple[str, ...]:
 
 
 def _ignores_starts(audit: AuditContext, scenario: Scenario) -> tuple[str, ...]:
-    """Engram's training says in td["starts"] too where an episode starts, also for agents that join late."""
+    """A note if td["starts"] is ignored, with which training also flags the starts of agents that join late."""
     adapter = audit.adapter()
     if not isinstance(adapter, TdAdapter) or not adapter.memory_in_td:
         return ()
@@ -101,7 +101,7 @@ def _ignores_starts(audit: AuditContext, scenario: Scenario) -> tuple[str, ...]:
 
 
 def _kept_at_starts(audit: AuditContext) -> float:
-    """How much the past changes outputs at an episode start, for a policy that remembers nothing elsewhere."""
+    """The effect of the past on outputs at an episode start, for a policy that remembers nothing elsewhere."""
     scenario, outputs = audit.scenario(55, steps=3), []
     flags = torch.zeros_like(scenario.dones)
     flags[:, 2] = True
@@ -111,7 +111,7 @@ def _kept_at_starts(audit: AuditContext) -> float:
 
 
 def _all_rows_start(audit: AuditContext, scenario: Scenario, bound: float) -> str:
-    """Starts in all rows at once, of which none may be left out."""
+    """All rows must be cleared if all start an episode at once."""
     flags = torch.zeros_like(scenario.dones)
     flags[:, BEFORE] = True
     seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE:]
@@ -136,7 +136,7 @@ def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) ->
 
 
 def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: float) -> str:
-    """The first observation of an episode must count, then and later, as any other does."""
+    """The first observation of an episode must affect outputs, then and later, as any other does."""
     after = scenario.part(BEFORE)
     flags = torch.zeros_like(after.dones)
     flags[:, 0] = True
@@ -244,7 +244,7 @@ def _start_at_the_last_step(
 
 @torch.no_grad()
 def some_memory(audit: AuditContext, adapter: PolicyAdapter, rows: int) -> Any:
-    """Memory that is not empty, where learning can be given one."""
+    """A memory that is not empty; None if learning does not take one."""
     if not adapter.learns_row_subsets:
         return None
     play(adapter, audit.scenario(54, rows=rows, steps=3))

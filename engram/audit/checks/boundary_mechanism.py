@@ -1,4 +1,4 @@
-"""What goes wrong at an episode start, in words: which flag, which row, which step, which part of the memory."""
+"""Causes of faults at an episode start: the flag, the row, the step, the part of the memory."""
 
 # B rows, T steps
 
@@ -16,7 +16,7 @@ from engram.audit.scenario import Scenario, play
 
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
 DONES, TRUNCATEDS, BOTH = FLAGS
-MOST_PLACES = 32  # of a window that is looked at place by place
+MOST_PLACES = 32  # of a window that is examined place by place
 IGNORED = "memory is not cleared where an episode starts"
 FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
 LEARNED_ON = "in learning, steps after an episode start still see the episode before it"
@@ -29,7 +29,7 @@ class Explanation(NamedTuple):
 
 
 def explain_acting(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> Explanation:
-    """Which mistake it is. Each is [rows, steps from the start on, numbers]."""
+    """The finding and its cause. Outputs are [rows, steps from the start on, numbers]."""
     others = max_difference(seen[~starting], carried[~starting])
     if others > bound:
         return _explain_others(seen, carried, fresh, starting, bound)

@@ -1,4 +1,4 @@
-"""What calls change besides the memory of their rows: random generators, caches, weights, and views of inputs."""
+"""Side effects of calls besides the memory of their rows: on random generators, caches, weights and inputs."""
 
 import random
 import time
@@ -33,7 +33,7 @@ LARGE_WEIGHTS, LARGE_OUTPUTS = 3.0, 10.0
 
 
 def changed_by_calls(audit: AuditContext) -> str:
-    """What a call changes that it must not, if anything."""
+    """The first forbidden side effect of calls; empty if there is none."""
     experiments = (
         _reads_the_clock,
         _overwrites_outputs,
@@ -46,7 +46,7 @@ def changed_by_calls(audit: AuditContext) -> str:
 
 
 def shared_by_copies(audit: AuditContext) -> str:
-    """Whether what one copy plays changes the outputs of another, but not once that one is reset."""
+    """Whether playing with one copy changes the outputs of another, unless that one is reset."""
     scenario = audit.scenario(93, steps=3)
     outputs: list[Tensor] = []
     for other, reset in ((False, True), (False, True), (True, False)):
@@ -78,7 +78,7 @@ def _overwrites_outputs(audit: AuditContext) -> str:
 
 
 def _repeated_learning(audit: AuditContext) -> str:
-    """Why a repeated learning call gives different outputs, if it does."""
+    """The cause if a repeated learning call gives different outputs."""
     if audit.learning_error:
         return ""
     adapter, segment = audit.adapter(own_mode=True), audit.segment(85, end_chance=0.2)
@@ -104,7 +104,7 @@ def _repeated_learning(audit: AuditContext) -> str:
 
 
 def _remembers_calls(audit: AuditContext) -> str:
-    """Whether a learning call gets outputs that were computed for the similar observations of the call before."""
+    """Whether a learning call returns outputs of the previous call, which had similar observations."""
     if audit.learning_error:
         return ""
     segment = audit.segment(85)
@@ -132,7 +132,7 @@ def _similar(audit: AuditContext, segment: Segment) -> Iterator[Segment]:
 
 
 def seeds_generators(audit: AuditContext) -> str:
-    """The global random generators that are in the same state after a call, whatever state they were in before it."""
+    """The global random generators whose state after a call does not depend on their state before it."""
     batch, segment = audit.scenario(93, steps=1).batch(slice(0, audit.rows), 0), audit.segment(92)
     states: list[dict[str, Any]] = []
     for seed in (1, 2):

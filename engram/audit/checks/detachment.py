@@ -25,7 +25,7 @@ LEAK = 65536  # bytes of the process per window, in every window
 
 
 def detachment(audit: AuditContext) -> Verdict:
-    """Backward from a step must not lead into an earlier call, and nothing that stays alive may have a graph."""
+    """A backward pass must not lead into an earlier call, and no retained tensor may have a graph."""
     scenario, adapter = audit.scenario(70, steps=4), audit.adapter()
     every = slice(0, audit.rows)
     outputs = [adapter.act(scenario.batch(every, step)) for step in range(scenario.steps)]  # kept: nodes live as long
@@ -54,7 +54,7 @@ def detachment(audit: AuditContext) -> Verdict:
 
 
 def _shared_at_size(audit: AuditContext) -> int:
-    """How many operations of a call are in the graph of the next one, with as many rows as the run has."""
+    """The number of operations of an acting call in the graph of the next one, with the number of rows of a run."""
     rows = audit.sizes.rows
     scenario, adapter = audit.scenario(75, rows=rows, steps=2), audit.adapter()
     outputs = [adapter.act(scenario.batch(slice(0, rows), step)) for step in range(2)]
@@ -99,7 +99,7 @@ def _alive_with_a_graph(adapter: PolicyAdapter) -> list[tuple[str, bool]]:
 
 
 def _shared_by_learning_calls(audit: AuditContext) -> int:
-    """How many operations of a learning call are in the graph of the next one."""
+    """The number of operations of a learning call in the graph of the next one."""
     if audit.learning_error:
         return 0
     adapter, segment = audit.adapter(), audit.segment(73)
@@ -109,7 +109,7 @@ def _shared_by_learning_calls(audit: AuditContext) -> int:
 
 
 def _is_used_again(audit: AuditContext, name: str, scenario: Scenario, learning: bool) -> bool:
-    """Whether what a call keeps under this name changes the next output."""
+    """Whether the retained tensor of this name changes the next output."""
     outputs = []
     for wiped in (False, True):
         adapter = audit.adapter()
@@ -126,7 +126,7 @@ def _is_used_again(audit: AuditContext, name: str, scenario: Scenario, learning:
 
 
 def graph_growth(audit: AuditContext) -> Verdict:
-    """Many steps, resets and learning calls: the graph, live tensors, what is kept, and the process."""
+    """Over many steps, resets and learning calls, the graph, live tensors, retained state and process must not grow."""
     adapter, scenario = audit.adapter(), audit.scenario(71, steps=10, end_chance=0.1)
     sizes = torch.tensor([_graph_after(adapter, scenario, step) for step in range(30)], dtype=torch.float32)
     nodes = float(sizes[29] - sizes[9]) / 20  # at the same point of each cycle
@@ -147,7 +147,7 @@ def graph_growth(audit: AuditContext) -> Verdict:
 
 
 class Growth(NamedTuple):
-    """Growth per window."""
+    """Growth of memory per call."""
 
     kept: float = 0.0  # entries and numbers that the policy holds
     tensors: float = 0.0  # alive in the process
@@ -155,7 +155,7 @@ class Growth(NamedTuple):
 
 
 def _growth(adapter: PolicyAdapter, again: Callable[[], object], times: int) -> Growth:
-    """What grows over some windows, after a first one that may fill caches."""
+    """The growth per call over some windows, after a first one that may fill caches."""
     again()
     seen = [_sizes(adapter)]
     for _ in range(WINDOWS):

@@ -1,4 +1,4 @@
-"""Are the outputs the same twice, whatever the random seed, the mode, and whether gradients are computed?"""
+"""Are the outputs reproducible, and independent of the random seed, the mode and gradients?"""
 
 from contextlib import nullcontext, suppress
 
@@ -14,7 +14,7 @@ from engram.audit.scenario import play, seed_everything
 
 @torch.no_grad()
 def determinism(audit: AuditContext) -> Verdict:
-    """Outputs do not depend on the seed, nor on earlier calls; weights and actions depend on the seed alone."""
+    """Outputs must not depend on the seed or on earlier calls; weights and actions must depend on the seed alone."""
     if seeded := seeds_generators(audit):
         cause = f"a call seeds {seeded}: all that is drawn after it repeats"
         return Verdict(False, None, None, cause, cause=cause, fix=SEEDS_FIX, fix_without_engram=SEEDS_FIX)
@@ -46,7 +46,7 @@ def determinism(audit: AuditContext) -> Verdict:
 
 
 def modes(audit: AuditContext) -> Verdict:
-    """The same numbers in training and evaluation mode, and with and without gradients."""
+    """Outputs must be the same in training and evaluation mode, with and without gradients."""
     if audit.learning_error:
         text = f"the simplest learning call raises {audit.learning_error}"
         return Verdict(False, None, None, text, cause="a learning call raises an error", fix=LEARNING_CALL)
@@ -79,7 +79,7 @@ def modes(audit: AuditContext) -> Verdict:
 
 
 def _layers_with_modes(audit: AuditContext) -> list[str]:
-    """The layers that compute something else in training: their names, and what they do then."""
+    """The layers that compute something else in training mode, described."""
     effects = {nn.modules.batchnorm._NormBase: "mixes rows", nn.modules.dropout._DropoutNd: "is random"}
     found = [(name, layer, kind) for name, layer in audit.policy.named_modules() for kind in effects]
     return [

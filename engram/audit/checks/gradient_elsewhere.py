@@ -55,7 +55,7 @@ def elsewhere(
 
 
 def _outside_parameters(audit: AuditContext) -> Verdict | None:
-    """Weights that get a gradient and are no parameters of the module."""
+    """Weights that get a gradient, but are not parameters of the module."""
     adapter = audit.adapter()
     known = {id(parameter) for parameter in adapter.policy.parameters()}
     output = adapter.learn(audit.segment(167, rows=2, steps=2))
@@ -90,7 +90,7 @@ def _needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> Verdict
 
 
 def _changes_with_calls(audit: AuditContext) -> Verdict | None:
-    """Whether the same call gets another gradient when it is computed again."""
+    """Whether the same call gets a different gradient when it is repeated."""
     call = learning_call(audit, FEW)
     first = call.gradients(call.loss())
     for number in range(2, AGAIN + 1):
@@ -119,7 +119,7 @@ def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict
 
 
 def _float32(audit: AuditContext, call: LearningCall, gradients: dict[str, Tensor]) -> Verdict | None:
-    """How far the gradient in float32, which training uses, is from that in float64."""
+    """The difference between the gradient in float32, which training uses, and in float64."""
     if call.precision is not DOUBLE:
         return None
     single = LearningCall(audit, call.segment.shape[1], SINGLE)
@@ -140,7 +140,7 @@ def _many_rows(audit: AuditContext) -> Verdict | None:
 
 
 def _batch_dependence(audit: AuditContext) -> float:
-    """How far the gradient of four rows changes, relative to its size, when they are learned beside many others."""
+    """The relative change of the gradient of four rows when they are learned together with many others."""
     adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
     if rows <= ROWS or not adapter.learns_row_subsets:
         return 0.0

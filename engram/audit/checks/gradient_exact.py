@@ -141,7 +141,7 @@ def _without_gradient(call: LearningCall, gradients: dict[str, Tensor]) -> str:
 
 
 def _pattern(audit: AuditContext, call: LearningCall) -> str:
-    """How the gradient differs with the distance in steps."""
+    """The differences of the gradient by distance in steps."""
     steps = call.segment.shape[1]
     found = step_derivatives(call, probes(steps)) or []
     visible = call.precision.visible * max((abs(each.true) for each in found), default=1.0)

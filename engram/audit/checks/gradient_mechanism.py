@@ -1,4 +1,4 @@
-"""Why a gradient is wrong: which part of the memory is cut, at which steps, or which operation computes a wrong one."""
+"""Causes of a wrong gradient: the part of the memory that is cut, the steps, or an operation with a wrong gradient."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -36,7 +36,7 @@ def cut_parts(audit: AuditContext) -> str:
 
 
 class NothingDetached(TorchFunctionMode):
-    """Within this, `detach()`, `.data` and `no_grad` do nothing: gradients flow through what is detached on purpose."""
+    """A context in which `detach()`, `.data` and `no_grad` do nothing, so that gradients flow through all of them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.detach, torch.detach) or func is Tensor.data.__get__:  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ class NothingDetached(TorchFunctionMode):
 
 
 def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
-    """What computes a wrong gradient within one step; nothing, if it is only detached there on purpose.
+    """The operation with a wrong gradient within one step; none, if it is only detached there on purpose.
 
     With nothing detached, the gradient of such a step is the true one.
     """

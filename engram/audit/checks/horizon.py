@@ -74,7 +74,7 @@ def horizon(audit: AuditContext) -> Verdict:
 
 
 def probes(steps: int) -> tuple[int, ...]:
-    """Steps to look at: the last ones, and further ones at growing distances."""
+    """The steps to examine: the last ones, and earlier ones at growing distances."""
     distances = (0, 1, 2, 3, 4, 6, 8, 11, 15, 16, 17, 23, 31, 32, 33, 47, 48, 63, 64, 96, 127)
     return tuple(sorted({steps - 1 - d for d in distances if d < steps} | {0, min(4, steps - 1), min(48, steps - 1)}))
 

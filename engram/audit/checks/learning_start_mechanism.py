@@ -1,4 +1,4 @@
-"""What learning does wrong at an episode start inside a segment, where it is neither early, late nor nothing."""
+"""Causes of faults in learning at an episode start inside a segment, other than clearing too early, late or never."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ START = 3  # the step of a segment at which all rows start
 
 @torch.no_grad()
 def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any) -> str:
-    """Whether the past counts at all after a start; if it does, by which parts of the memory. Empty: not known."""
+    """The cause: the parts of the memory by which the past affects outputs after a start. Empty if unknown."""
     flags = torch.zeros_like(segment.dones)
     flags[:, START] = True
     flagged = replace(segment, dones=flags)

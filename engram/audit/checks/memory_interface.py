@@ -85,7 +85,7 @@ def _copies(audit: AuditContext) -> Iterator[str]:
 
 
 def _memories_of_two_pasts(audit: AuditContext, steps: int, one_policy: bool = False) -> list[Any]:
-    """What get_memory gives after a past, and after another one, of two copies of a policy or of one."""
+    """The results of get_memory after two different pasts, in two copies of a policy or in one."""
     scenario, memories = audit.scenario(96, steps=steps - 1), []
     adapter = audit.adapter()
     for past in (scenario, scenario.with_other_past(slice(None), None, audit.generator(95), audit.spec)):
@@ -98,7 +98,7 @@ def _memories_of_two_pasts(audit: AuditContext, steps: int, one_policy: bool = F
 
 
 def _round_trip(audit: AuditContext) -> Iterator[str]:
-    """Set_memory restores what get_memory gave, with the same future."""
+    """After set_memory with a result of get_memory, outputs must be the same."""
     adapter, policy = _after_acting(audit)
     memory = policy.get_memory()
     given = deepcopy(memory)
@@ -119,7 +119,7 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
 
 
 def _replaces(audit: AuditContext) -> Iterator[str]:
-    """`set_memory` forgets rows that it is not given."""
+    """`set_memory` must clear rows that it is not given."""
     fresh = _next_outputs(audit, audit.adapter())
     adapter, policy = _after_acting(audit)
     others = [row for row in range(audit.rows) if row != 2]
@@ -234,7 +234,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def memory_after_learning(audit: AuditContext) -> Verdict:
-    """Acting continues from its memory, whether there was an update in between or not."""
+    """A learning call must not change the memory that acting continues from."""
     audit.needs_memory()
     adapter = audit.adapter()
     if adapter.resets_between_rollouts:

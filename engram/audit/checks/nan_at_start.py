@@ -87,7 +87,7 @@ def _learns_step_by_step(audit: AuditContext) -> bool:
 
 
 class CountOperations(TorchDispatchMode):
-    """How many operations of torch are called."""
+    """Counts the calls of torch operations."""
 
     count = 0
 

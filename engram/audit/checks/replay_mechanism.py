@@ -1,4 +1,4 @@
-"""Why acting, learning and the reference differ: experiments at the smallest rehearsal that fails."""
+"""Causes of differences between acting, learning and the reference: experiments at the smallest failing rehearsal."""
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import play
 
 SMALL_SEGMENT = 16  # rows times steps
-LOOKED_AT = 24  # the longest segment in which every step is looked at
-MANY = 50  # stored numbers from which conclusions are drawn, and the least share of them at a limit
+LOOKED_AT = 24  # the longest segment in which every step is examined
+MANY = 50  # stored numbers that allow a conclusion; memory is clamped if one of this many is at the limit
 LARGER = 30.0  # factor on a memory, to see whether it is clamped
 CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
 COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
@@ -24,7 +24,7 @@ STALE = "calls use a copy of the weights that was made before an update"
 
 @torch.no_grad()
 def stored_numbers(audit: AuditContext) -> str:
-    """What the stored numbers themselves tell: they are rounded, end at a limit, or are missing in part."""
+    """The cause if the stored numbers show it: they are rounded, clamped, or missing in part."""
     adapter = audit.adapter()
     play(adapter, audit.scenario(77, steps=6))
     memory = adapter.memory_numbers(audit.rows)
@@ -59,7 +59,7 @@ def _limit(numbers: Tensor) -> float:
 
 
 def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
-    """Why a row in this rehearsal acts differently from one that plays alone."""
+    """The cause if a row in this rehearsal acts differently from one that plays alone."""
     if way.updates:
         return STALE
     if "rounded" in stored and way.weights != 1.0:
@@ -90,7 +90,7 @@ def _plain(way: Rehearsal) -> str:
 
 @torch.no_grad()
 def _after_many_steps(audit: AuditContext, steps: int) -> str:
-    """Whether memory is lost after many steps, or changes otherwise."""
+    """The cause if acting changes after many steps: memory is cleared, or outputs depend on the number of calls."""
     scenario = audit.scenario(80, rows=2, steps=steps + 4)
     carried, bound = play(audit.adapter(), scenario).numbers, 0.0
     for step in range(max(steps - 4, 1), steps + 4):
@@ -102,7 +102,7 @@ def _after_many_steps(audit: AuditContext, steps: int) -> str:
 
 
 def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
-    """Why learning in this rehearsal differs from acting that is right."""
+    """The cause if learning in this rehearsal differs from correct acting."""
     if way.far_ids:
         return COLLIDE.format(way.far_ids[0])
     if way.repeated or way.zeros or way.bounds:
@@ -143,7 +143,7 @@ def _agrees(audit: AuditContext, way: Rehearsal) -> bool:
 
 @torch.no_grad()
 def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
-    """Whether learning forgets at an episode start, and only begins the next one from another state than acting."""
+    """The cause if learning differs from acting at episode starts inside a segment."""
     rows, steps = max(way.rows + 1, audit.rows), max(way.horizon, 4)
     scenario = audit.scenario(83, rows=rows, steps=steps)
     flags = torch.zeros_like(scenario.dones)
@@ -176,7 +176,7 @@ def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
 
 @torch.no_grad()
 def _segment_memory(audit: AuditContext) -> str:
-    """What learning does with the memory that is stored for the start of a segment."""
+    """The cause, from how learning uses the memory stored for the start of a segment."""
     rows = audit.rows
     adapter = audit.adapter()
     memory = some_memory(audit, adapter, rows)
@@ -202,7 +202,7 @@ def _segment_memory(audit: AuditContext) -> str:
 
 @torch.no_grad()
 def _from_a_step(audit: AuditContext, horizon: int) -> str:
-    """Whether a long segment loses its memory at a certain step."""
+    """The cause if learning differs from acting only in long segments."""
     scenario = audit.scenario(88, rows=8, steps=horizon + 2)
     played = play(audit.adapter(), scenario)
     segment, adapter = scenario.segment(played.actions), audit.adapter()

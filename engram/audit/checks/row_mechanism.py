@@ -1,4 +1,4 @@
-"""How rows are mixed: experiments that name the mechanism."""
+"""Causes of mixed rows: experiments that name the mechanism."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from engram.audit.result import attempt
 from engram.audit.scenario import Scenario, play, random_observations
 
 FAR = 900  # ids of environments that are not in the scenario
-IDLE, OTHERS = 60, 4  # calls, and the other rows that act in each
-LEAKS = 4  # steps in which what one row sees could reach another
+IDLE, OTHERS = 60, 4  # calls without the idle rows, and the other rows in each
+LEAKS = 4  # steps in which one row's observations could reach another
 ELSEWHERE = (
     "a row's memory is stored as that of other rows: a view or reshape in place of a transpose of rows and layers"
 )
@@ -25,7 +25,7 @@ BY_BATCH = "memory is kept by a row's position in the batch, not by its environm
 
 
 def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
-    """How rows reach one another in acting: not at all in whole batches, all of them, or some."""
+    """The cause if rows affect one another in acting: in whole batches or only in others, all rows or some."""
     leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAKS).with_starts())
     own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
     if 0 < int(own.sum()) < audit.rows:
@@ -47,7 +47,7 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
 
 
 def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Tensor, float]:
-    """From row, to row: how far another past of one changes the last outputs of the other."""
+    """The change of the last outputs of a row by a different past of another, [from row, to row], and the bound."""
     base, leaks = play(audit.adapter(), scenario).numbers[:, -1], torch.zeros(audit.rows, audit.rows)
     for row in range(audit.rows):
         other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
@@ -66,7 +66,7 @@ def _starts_leak(audit: AuditContext) -> bool:
 
 @torch.no_grad()
 def _stored_elsewhere(audit: AuditContext) -> str:
-    """Whether what one row sees is stored as the memory of others, though outputs in whole batches are right."""
+    """Whether one row's observations are stored in the memory of others, though outputs in whole batches are right."""
     scenario = audit.scenario(19, steps=1)
     other = scenario.with_other_past(1, None, audit.generator(16), audit.spec)
     stored = []
@@ -81,7 +81,7 @@ def _stored_elsewhere(audit: AuditContext) -> str:
 
 
 def _counts_calls(audit: AuditContext) -> bool:
-    """Whether calls for other environments change outputs, whatever these environments show."""
+    """Whether calls for other environments change outputs, regardless of their observations."""
     scenario, outputs = audit.scenario(19, steps=3), []
     for salt in (None, 20, 21):
         adapter, seen = audit.adapter(), []
@@ -96,7 +96,7 @@ def _counts_calls(audit: AuditContext) -> bool:
 
 
 def idle_rows(audit: AuditContext) -> float:
-    """How far rows that paused, while many others acted, are from rows that went on at once."""
+    """The difference between rows that paused while many others acted, and rows that did not pause."""
     scenario, after = audit.scenario(22, rows=2, steps=3), audit.scenario(23, rows=2, steps=2)
     adapter = audit.adapter()
     play(adapter, scenario)
@@ -113,7 +113,7 @@ def idle_rows(audit: AuditContext) -> float:
 
 @torch.no_grad()
 def idle_cause(audit: AuditContext) -> str:
-    """Why a row that pauses loses its memory: the number of calls, ids that collide, or a store that drops rows."""
+    """The cause if a row that pauses loses its memory: number of calls, colliding ids, or a store that drops rows."""
     scenario = audit.scenario(22, rows=2, steps=3)
     fresh = play(audit.adapter(), audit.fresh_start(scenario)).numbers
     called = audit.adapter()
@@ -147,7 +147,7 @@ def _differs_alone(audit: AuditContext) -> bool:
 
 
 def _goes_on_in_other_rows(audit: AuditContext) -> bool:
-    """Whether two rows go on with the memory of two others that acted in their place of the batch."""
+    """Whether two rows continue with the memory of two others that acted at their position in the batch."""
     first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
     seen = []
     for ids in ((2, 3), (0, 1)):
@@ -159,7 +159,7 @@ def _goes_on_in_other_rows(audit: AuditContext) -> bool:
 
 
 def _new_rows_leak(audit: AuditContext) -> bool:
-    """Whether what other rows have seen changes the first outputs of a row that is new."""
+    """Whether the observations of other rows change the first outputs of a new row."""
     outputs, first = [], audit.scenario(19, rows=2, steps=1)
     for salt in (20, 21):
         adapter = audit.adapter()
@@ -201,7 +201,7 @@ def _statistics(audit: AuditContext) -> str:
 
 
 def _pattern(audit: AuditContext, leaks: Tensor, others: Tensor, reads: str = "reads the memory of") -> str:
-    """Which rows read from which, in words. `leaks` and `others` are [from row, to row]."""
+    """Describes which rows read from which. `leaks` and `others` are [from row, to row]."""
     source, target = leaks.nonzero()[0].tolist()
     if int(leaks.sum()) <= int(others.sum()) // 2:
         return f"row {target} {reads} row {source}"

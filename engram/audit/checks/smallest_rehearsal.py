@@ -89,7 +89,7 @@ def _bisected(way: Rehearsal, field: str, low: int, fails: Callable[[Rehearsal],
 
 
 def conditions(way: Rehearsal, kind: Kind) -> list[str]:
-    """What the smallest failing rehearsal needs, in words."""
+    """The conditions of the smallest failing rehearsal, in words."""
     found = []
     if way.warmup > SHORT:
         found.append(f"after {way.warmup} acting steps")

@@ -28,7 +28,7 @@ _AGENT_STEPS = 2000  # per episode; takes 0.2 s in all
 
 
 class SimulatorFactory:
-    """Converts the world's configuration once, and prepares whatever in its maps does not depend on the seed."""
+    """Converts the world's configuration once, and prepares the parts of its maps that do not depend on the seed."""
 
     def __init__(self, config: MettaGridConfig) -> None:
         game = config.model_copy(deep=True).game  # the conversion modifies it

@@ -172,7 +172,7 @@ def _world(
     limits: dict[str, int] | None = None,
     **game: object,
 ) -> MettaGridConfig:
-    """What all worlds share: walls, four moves, no vibes, and rewards for increases of an agent's stats."""
+    """The configuration of all worlds: walls, four moves, no vibes, and rewards for increases of an agent's stats."""
     tokens = settings.num_tokens or max_tokens_in_view(settings)
     agent_rewards: dict[str, AgentReward] = {name: reward(stat(name), weight=value) for name, value in rewards.items()}
     agent_limits = {name: _limit(name, amount) for name, amount in (limits or {}).items()}

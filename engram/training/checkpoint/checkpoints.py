@@ -32,7 +32,7 @@ log = logging.getLogger("engram")
 
 
 class Score(NamedTuple):
-    """What makes a checkpoint the best. An evaluated return outranks a training return."""
+    """The rank of a checkpoint: the best has the highest. An evaluated return outranks a training return."""
 
     evaluated: bool
     value: float

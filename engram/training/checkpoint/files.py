@@ -261,7 +261,7 @@ class EnvState(_Part):
 
 
 class CheckpointState(_Part):
-    """What `state.json` must hold. Checkpoints of earlier versions have no `ranks`."""
+    """The content of `state.json`. Checkpoints of earlier versions have no `ranks`."""
 
     progress: ProgressState
     recent_returns: Annotated[list[Finite], Short]
@@ -285,7 +285,7 @@ class CheckpointState(_Part):
 
 
 def problem_of(state: Any) -> str | None:
-    """What is wrong with the state of a checkpoint, if anything."""
+    """The problem of a checkpoint's state; None if it is valid."""
     if has_control_characters(state):
         return "a name in it holds control characters"
     try:

@@ -1,4 +1,4 @@
-"""What a checkpoint saves of a run, and how a run resumes from one."""
+"""The state of a run that a checkpoint saves, and resuming from it."""
 
 import hashlib
 import logging
