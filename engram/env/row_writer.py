@@ -30,7 +30,7 @@ _shape_of = attrgetter("shape")
 class MisfitError(ValueError):
     """An observation that does not fit its space. The message names the part, what was got and what was expected."""
 
-    row = 0  # among those written together
+    row = 0  # the index of the observation, if several were written together
 
 
 class RowWriter:
@@ -39,13 +39,13 @@ class RowWriter:
     def __init__(self, space: spaces.Space, spec: EnvSpec, rows: np.ndarray) -> None:
         views = spec.packing.views(rows) if spec.packing is not None else {OBSERVATION: rows}
         parts = {part.name: part for part in spec.all_parts}
-        own = [leaf for leaf in leaves(space) if leaf.name in parts]
+        stored = [leaf for leaf in leaves(space) if leaf.name in parts]
         self._masks = views.get(ACTION_MASK)
-        extended = PREVIOUS_ACTION in parts and {leaf.keys[0] for leaf in own} <= {OBSERVED, PREVIOUS_ACTION}
+        extended = PREVIOUS_ACTION in parts and {leaf.keys[0] for leaf in stored} <= {OBSERVED, PREVIOUS_ACTION}
         self._hidden_keys = 1 if extended else 0  # messages name the keys of the environment's own observation
-        titles = {leaf.name: _title(leaf.keys[self._hidden_keys :]) for leaf in own}
+        titles = {leaf.name: _title(leaf.keys[self._hidden_keys :]) for leaf in stored}
         self._writers = [
-            [(leaf, _writer(titles[leaf.name], leaf, parts[leaf.name], views[leaf.name][row, ...])) for leaf in own]
+            [(leaf, _writer(titles[leaf.name], leaf, parts[leaf.name], views[leaf.name][row, ...])) for leaf in stored]
             for row in range(len(rows))
         ]
         plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and spec.packing is None
@@ -88,7 +88,7 @@ def _value(leaf: Leaf, observation: Any, hidden_keys: int) -> Any:
         return leaf.of(observation)
     except (KeyError, IndexError, TypeError):
         found = observation
-        for depth, key in enumerate(leaf.keys):  # to the first one that is missing
+        for depth, key in enumerate(leaf.keys):  # up to the first missing key
             try:
                 found = found[key]
             except (KeyError, IndexError, TypeError):

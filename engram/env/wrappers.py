@@ -15,8 +15,8 @@ from engram.env.parts import OBSERVED, PREVIOUS_ACTION
 from engram.nearest import suggestion
 from engram.settings import UserError
 
-SIZED = ("frame_stack", "resize", "AtariPreprocessing")  # wrappers whose arguments are sizes
-MAX_SIZE = 10_000  # of them: stored settings may be a stranger's
+SIZED = ("frame_stack", "resize", "AtariPreprocessing")  # wrappers with sizes as arguments
+MAX_SIZE = 10_000  # since stored settings may be a stranger's
 Transform = Callable[[np.ndarray], np.ndarray]  # of observations, one row or many
 
 
@@ -72,10 +72,11 @@ def only_symbols(space: spaces.Space) -> bool:
 
 
 def with_previous_action(env: gymnasium.Env) -> gymnasium.Env:
-    """The environment as policies see it: with the previous action where observations are only symbols, and in POPGym.
+    """The environment with the previous action in observations, if they are only symbols, or if it is of POPGym.
 
-    POPGym's own experiments show it everywhere: memory can filter noise only if it knows what was done. Here continuous
-    actions are left out, since noise correlated in time would show there, and policies learn to work against it.
+    POPGym's own experiments always show it: memory can filter noise only if it knows the actions. Continuous actions
+    are left out here: they would show the exploration noise, which is correlated in time, and policies would learn to
+    work against it.
     """
     popgym = type(env.unwrapped).__module__.partition(".")[0] == "popgym"
     shown = popgym and not isinstance(env.action_space, spaces.Box)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 FLOATS = ("rewards", "act_log_prob", "values", "returns", "ratio", "final_values")
 FLAGS = ("dones", "truncateds", "starts", "alive", "masked")
-BOOTSTRAP = ("rewards", "dones", "truncateds", "values", "final_values")  # needed of the step after the last
-NOT_LEARNED_FROM = ("rewards", "ratio", "final_values")  # only advantages need these
-NOT_IN_STEPS = ("returns", "ratio", "masked")  # what a step's td never has
+BOOTSTRAP = ("rewards", "dones", "truncateds", "values", "final_values")  # fields stored of the step after the last
+NOT_IN_MINIBATCHES = ("rewards", "ratio", "final_values")  # only advantages need these
+NOT_IN_TDS = ("returns", "ratio", "masked")  # computed here, not by acting
 
 
 class Minibatch(NamedTuple):
@@ -34,7 +34,7 @@ class Minibatch(NamedTuple):
         return self.weights.count_nonzero().clamp(min=1)
 
     def split(self, number: int) -> list["Minibatch"]:
-        """Its segments in `number` parts of about equal size; fewer if there are not enough segments."""
+        """The minibatch in `number` parts with about equally many segments; fewer parts if it has fewer segments."""
         if number == 1:
             return [self]
         size = -(-len(self.segments) // number)
@@ -92,7 +92,7 @@ class Experience:
         fields |= {name: torch.zeros(shape, dtype=torch.bool, device=device) for name in FLAGS}
         self.buffer = TensorDict(fields, batch_size=shape, device=device)
         # Views of each step, made once: indexing both dimensions in every store costs more.
-        self._steps = [(name, field.unbind(1)) for name, field in fields.items() if name not in NOT_IN_STEPS]
+        self._steps = [(name, field.unbind(1)) for name, field in fields.items() if name not in NOT_IN_TDS]
         self.memory = TensorDict(
             {name: torch.zeros(self.segments, *s, device=device) for name, s in (memory_shapes or {}).items()},
             batch_size=[self.segments],
@@ -116,14 +116,14 @@ class Experience:
         self.buffer["masked"].fill_(False)
 
     def step_of(self, env_id: slice) -> int:
-        """Number of steps stored for these rows, which must all have the same."""
+        """The number of steps stored for these rows; an error if it differs between them."""
         position = self.position[env_id].tolist()
         if position.count(position[0]) != len(position):
             raise ValueError(f"rows {env_id.start} to {env_id.stop - 1} have different numbers of steps: {position}")
         return position[0]
 
     def store(self, td: TensorDictBase, env_id: slice) -> None:
-        """Store one step of some rows: those fields of the td that this buffer has."""
+        """Store one step of some rows: the fields of the td that are also in the buffer."""
         step = self.step_of(env_id)
         if step >= self.steps_per_row:
             raise ValueError(f"rows {env_id.start} to {env_id.stop - 1} are full; call begin() first")
@@ -135,14 +135,14 @@ class Experience:
         self.position[env_id] += 1
 
     def mask_unfinished(self, interrupted: Tensor, env_id: slice) -> None:
-        """Mask the steps of the episode that was cut off in these rows, [R] bool, within its current segment.
+        """Mask the steps of an interrupted episode within its current segment, in the interrupted rows [R].
 
-        Call this before storing the next step. The outcome of the last action is unknown, so these steps have no
-        advantage.
+        The outcome of the last action is unknown, so these steps have no advantage. Call this before storing the next
+        step.
         """
         step = self.step_of(env_id)
         if step == 0:
-            return  # nothing of it is in this rollout
+            return  # no step of the episode is in this rollout
         segments, steps = self._segments_of(env_id, step - 1), (step - 1) % self.horizon + 1
         starts = self.buffer["starts"][segments, :steps].int()
         later_starts = starts.flip(1).cumsum(1).flip(1) - starts
@@ -155,7 +155,7 @@ class Experience:
             self.memory.get(name)[segments] = value
 
     def store_bootstrap(self, td: TensorDictBase, env_id: slice) -> None:
-        """Store what followed the last step of these rows: its reward and the value to bootstrap from."""
+        """Store the reward of these rows' last step, and the value to bootstrap from."""
         for name in BOOTSTRAP:
             self.bootstrap.get(name)[env_id] = td[name]
         self._has_bootstrap[env_id] = True
@@ -203,7 +203,7 @@ class Experience:
         return x_RT.view(self.rows, -1, self.horizon).transpose(0, 1).reshape(self.segments, self.horizon)
 
     def _minibatch(self, segments: Tensor, advantages: "Advantages", importance: Tensor | None) -> Minibatch:
-        data = _select(self.buffer, segments, without=NOT_LEARNED_FROM)
+        data = _select(self.buffer, segments, without=NOT_IN_MINIBATCHES)
         weights = learnable(data).float()
         if self.burn_in:
             weights[:, : self.burn_in] = 0
@@ -224,10 +224,10 @@ class Experience:
 
 
 def learnable(steps: TensorDictBase) -> Tensor:
-    """The steps that count: those of agents that are alive, except masked ones.
+    """The steps to learn from: those of agents that are alive, except masked ones.
 
-    A step is masked if its environment failed later in the same segment and episode: the outcome of the last action is
-    unknown. Masked steps can be replayed, but have no advantage and no return.
+    A step is masked if its environment failed later in the same segment and episode. Masked steps can be replayed, but
+    have no advantage and no return, because the outcome of the last action is unknown.
     """
     return steps["alive"] & ~steps["masked"]
 
@@ -239,7 +239,7 @@ def _select(source: TensorDictBase, segments: Tensor, without: Sequence[str] = (
 
 
 def _check_sizes(rows: int, batch_size: int, horizon: int, minibatch_size: int) -> None:
-    """Sizes that do not divide are an error that names the nearest ones that do."""
+    """Raise for sizes that do not divide, and name the nearest ones that do."""
     for name, size, unit, of in (
         ("batch_size", batch_size, rows * horizon, f"total_agents * bptt_horizon ({rows} * {horizon})"),
         ("minibatch_size", minibatch_size, horizon, f"bptt_horizon ({horizon})"),

@@ -44,10 +44,10 @@ def set_options(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised: every update of a matrix has singular values near 1.
+    """Orthogonalised momentum: every update of a matrix has singular values near 1.
 
-    Steps have the size of AdamW's, so that one learning rate suits both. As `torch.optim.Muon`, which needs torch 2.9
-    and multiplies in bfloat16: on CPUs without hardware for that, it takes about thirty times as long.
+    Steps have the size of AdamW's, so that one learning rate suits both. `torch.optim.Muon` computes the same, but
+    needs torch 2.9 and multiplies in bfloat16, which takes thirty times as long on CPUs without hardware for it.
     """
 
     def __init__(self, matrices: Sequence[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:

@@ -64,7 +64,7 @@ class Training:
 def make_agent(
     policy: PyAgent | YamlAgent, spec: EnvSpec, trainer: Trainer, checkpoint: Checkpoint | None, init_from: str | None
 ) -> MettaAgent:
-    """From the run's checkpoint, from the weights of the run or checkpoint `init_from`, or new."""
+    """The agent of the run's checkpoint, or one with the weights of `init_from`, or a new one."""
     if checkpoint is not None:
         return load_agent(checkpoint, policy, spec, training=True)
     if init_from is not None:
@@ -93,7 +93,7 @@ def build(
     world: World = ALONE,
     trust: bool = False,
 ) -> Training:
-    """All parts of training, in their initial state."""
+    """The training of a new run, in its initial state."""
     agent.reserve_memory(sizes.rows)
     agent.set_burn_in(trainer.burn_in)
     spec = agent.get_agent_experience_spec()

@@ -1,4 +1,4 @@
-"""Between a vectorised environment and its workers: sockets for commands and replies, shared memory for buffers."""
+"""Transport between a pool and its workers: sockets for commands and replies, shared memory for buffers."""
 
 import mmap
 import os
@@ -45,7 +45,7 @@ class Command(IntEnum):
 class Status(IntEnum):
     DONE = 0  # the payload is the pickled result, or empty for None
     FAILED = 1  # the payload is the error message; the environments may be built again
-    REFUSED = 2  # the payload is the message of a user's mistake, which a restart would not fix
+    REFUSED = 2  # the payload is the message about a user's mistake, which a restart would not fix
     NOT_FINITE = 3  # the payload is the message about a NaN or infinity; the parent decides
 
 

@@ -24,7 +24,7 @@ from engram.training.state import Training
 AUTOMATIC = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes chosen for the machine if not set
 PROGRESS = ("steps", "epoch", "seconds")
 EXACT = "resume: exact"
-KEPT = (*AUTOMATIC, "rows", "horizon", "segments")
+KEPT = (*AUTOMATIC, "rows", "horizon", "segments")  # sizes that must not change on resume
 
 log = logging.getLogger("engram")
 
@@ -32,14 +32,14 @@ log = logging.getLogger("engram")
 def sizes_of_run(
     trainer: Trainer, checkpoint: Checkpoint | None, agents: int, device: str, cores: int, processes: int = 1
 ) -> Sizes:
-    """The sizes a run started with, even if it resumes on another machine; for a new run, those that suit this one.
+    """The sizes a run started with, even on another machine; for a new run, sizes that suit this machine.
 
     If the number of ranks changed, the sizes may change too.
     """
     trainer = of_one_rank(trainer, processes)
-    here = resolve_sizes(trainer, agents, device, cores)
+    defaults = resolve_sizes(trainer, agents, device, cores)
     if checkpoint is None or number_of_ranks(checkpoint) != processes:
-        return here
+        return defaults
     stored: Mapping[str, int] = checkpoint.state["sizes"]
     if missing := [name for name in KEPT if name not in stored]:
         raise UserError(
@@ -50,7 +50,7 @@ def sizes_of_run(
     sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
     if changed := _differences(sizes, stored, KEPT):
         raise UserError(f"{checkpoint.path} is of a run with different sizes ({', '.join(changed)}): start a new run")
-    if changed := _differences(here, stored, AUTOMATIC):
+    if changed := _differences(defaults, stored, AUTOMATIC):
         log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
     return sizes
 
@@ -86,9 +86,9 @@ def resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> str:
-    """Restore a run from a checkpoint; returns how exactly that was possible.
+    """Restore a run from a checkpoint; returns a message about what was restored.
 
-    A checkpoint may be intact and still not fit, for example if a stranger wrote it: that raises `UserError`.
+    Raises `UserError` for a checkpoint that is intact but does not fit, for example because a stranger wrote it.
     """
     try:
         return _restore(training, checkpoint)
@@ -126,7 +126,7 @@ def _restore(training: Training, checkpoint: Checkpoint) -> str:
             return EXACT
     training.env.reset()
     training.agent.reset_memory()
-    return "resume: environments reset (they cannot be restored), memory cleared with them"
+    return "resume: environments reset, because they cannot be restored; memory was cleared with them"
 
 
 def _rank_state(training: Training, weights: Mapping[str, Tensor]) -> RankState:
