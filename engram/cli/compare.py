@@ -11,7 +11,7 @@ from rich.text import Text
 
 from engram.cli.arguments import ArgumentParser, add_trust_option
 from engram.config.evaluation import EvalSettings, RunRequest, load_request
-from engram.display.formatting import interval, number, plural
+from engram.display.formatting import estimate_cells, interval, number, plural
 from engram.settings import UserError
 
 DESCRIPTION = """Plays the same episodes with the policies of several runs: each episode has its own environment,
@@ -103,7 +103,7 @@ def _show(result: dict[str, Any]) -> None:
     for name in ("run", "return", "95% interval", "std"):
         grid.add_column(name, justify="left" if name == "run" else "right")
     for name, value in result["runs"].items():
-        grid.add_row(Text(name), number(value["mean"]), interval(value["low"], value["high"]), number(value["std"]))
+        grid.add_row(Text(name), *estimate_cells(value))
     console.print(Text(f"the same {plural(result['episodes'], 'episode')} for each\n"), grid, sep="\n")
     console.print()
     for pair in result["pairs"]:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engram.display.formatting import MISSING, count, interval, number, plural, score
+from engram.display.formatting import count, estimate_cells, plural, score
 
 MINIMUM_EPISODES = 20  # a few equal episodes have a narrow interval by chance
 
@@ -39,7 +39,7 @@ def table(result: EvalResult) -> Table:
     if len(result["agents"]) > 1:
         rows |= {f"return of agent {agent['agent']}": agent["return"] for agent in result["agents"]}
     for name, value in rows.items():
-        grid.add_row(name, *_cells(value))
+        grid.add_row(name, *estimate_cells(value))
     return grid
 
 
@@ -56,9 +56,3 @@ def verdict(result: EvalResult) -> str:
     else:
         comparison = f"not above what a policy without memory can reach ({score(ceiling)})."
     return f"\nReturn {score(value['mean'])}: {comparison}{at_best}"
-
-
-def _cells(value: Mapping[str, float | None] | None) -> list[str]:
-    if value is None:
-        return [MISSING] * 3
-    return [number(value["mean"]), interval(value["low"], value["high"]), number(value["std"])]

@@ -1,6 +1,7 @@
 """Formats numbers, times and sizes for people: short, and about equally wide at any magnitude."""
 
 import math
+from collections.abc import Mapping
 
 MISSING = "-"
 
@@ -29,6 +30,13 @@ def score(value: float | None) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """`0.21 to 0.43`; both bounds are None if there is only one value."""
     return MISSING if low is None else f"{number(low)} to {number(high)}"
+
+
+def estimate_cells(value: Mapping[str, float | None] | None) -> list[str]:
+    """The mean, 95% interval and standard deviation of an estimate, as cells of a table."""
+    if value is None:
+        return [MISSING] * 3
+    return [number(value["mean"]), interval(value["low"], value["high"]), number(value["std"])]
 
 
 def count(value: float | None) -> str:

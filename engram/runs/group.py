@@ -12,7 +12,7 @@ from rich.table import Table
 from engram.config.load import load
 from engram.config.run import RunSettings
 from engram.cores import available_cores
-from engram.display.formatting import MISSING, count, interval, number, plural
+from engram.display.formatting import count, estimate_cells, plural
 from engram.env.registry import adapter_path, make_spec
 from engram.runs.pool import RunPool, Train
 from engram.runs.state import is_finished, read_run
@@ -124,7 +124,8 @@ def group_table(rows: Sequence[GroupRow]) -> Table:
     for name in [*names, "runs", "steps", "return", "95% interval", "std"]:
         grid.add_column(name, justify="left" if name in names else "right")
     for row in rows:
-        grid.add_row(*(row.values.get(name, "") for name in names), str(row.runs), count(row.steps), *_cells(row))
+        cells = estimate_cells(None if row.returns is None else row.returns._asdict())
+        grid.add_row(*(row.values.get(name, "") for name in names), str(row.runs), count(row.steps), *cells)
     return grid
 
 
@@ -187,10 +188,3 @@ def _member_name(base: str, values: dict[str, str], taken: set[str]) -> str:
         name = name[: LONGEST_NAME - len(suffix)] + suffix
         number += 1
     return name
-
-
-def _cells(row: GroupRow) -> list[str]:
-    value = row.returns
-    if value is None:
-        return [MISSING] * 3
-    return [number(value.mean), interval(value.low, value.high), number(value.std)]

@@ -33,7 +33,7 @@ class Imitation(NamedTuple):
 
 
 class Teacher:
-    """A trained policy that sees what the learning one sees, with its own memory of every row."""
+    """A trained policy that gets the same observations as the learning one, with its own memory of every row."""
 
     def __init__(self, agent: MettaAgent) -> None:
         self.agent = agent.eval().requires_grad_(False)
@@ -43,10 +43,10 @@ class Teacher:
 
     def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
-        seen = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
+        inputs = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
-        seen = self.agent(seen.set("action_noise", noise))  # its actions are not used, so nothing is sampled
-        return {"teacher_log_probs": seen["full_log_probs"], "teacher_values": seen["values"]}
+        outputs = self.agent(inputs.set("action_noise", noise))  # fixed, because its actions are not used
+        return {"teacher_log_probs": outputs["full_log_probs"], "teacher_values": outputs["values"]}
 
 
 def load_teacher(settings: Kickstart, spec: EnvSpec, rows: int, device: torch.device, trust: bool = False) -> Teacher:

@@ -33,7 +33,7 @@ class MettagridBlock:
         # The simulator would write past an array with fewer tokens, and into a copy of one that is not contiguous.
         assert buffers.observations.shape == (envs * game.num_agents, game.obs.num_tokens, 3)
         assert all(array.flags.c_contiguous for array in buffers.arrays().values())
-        self.simulators: dict[int, MettaGrid] = {}  # by environment, in order; so are the next two
+        self.simulators: dict[int, MettaGrid] = {}  # by environment, as in the next two
         self._steps: dict[int, Callable[[], None]] = {}
         self._game_stats: dict[int, Callable[[str], float | None]] = {}
         self._make_simulator = SimulatorFactory(config).make
@@ -72,7 +72,7 @@ class MettagridBlock:
             raise overflow(error, self._budget_option) or error from error
         log.lengths += 1
         log.returns += self._buffers.rewards
-        ended = self._ended()
+        ended = self._ended_envs()
         self._flags_set = bool(ended)
         finished = self._begin_next(ended) if ended else None
         self._rename_tags()
@@ -114,7 +114,7 @@ class MettagridBlock:
         self._steps[env] = simulator.step
         self._game_stats[env] = simulator.get_game_stat
 
-    def _ended(self) -> list[int]:
+    def _ended_envs(self) -> list[int]:
         """Environments whose episode is over: by the simulator's flags, or by a game stat, which is a termination."""
         terminals, truncations = self._buffers.terminals, self._buffers.truncations
         ended = set()

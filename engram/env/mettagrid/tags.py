@@ -42,9 +42,11 @@ class TagRenamer:
     """
 
     def __init__(self, tags: Tags, observations: np.ndarray) -> None:
-        rows, tokens, bytes_ = observations.strides
+        row_stride, token_stride, byte_stride = observations.strides
         self._renamed = _renamed(tags.feature, tags.first)
-        self._pairs = np.ndarray(observations.shape[:2], _PAIR, observations, bytes_, (rows, tokens))  # a view
+        self._pairs = np.ndarray(
+            observations.shape[:2], _PAIR, observations, byte_stride, (row_stride, token_stride)
+        )  # a view
         self._locations = observations[:, :, 0]
         self._use(_CHUNK)
 

@@ -69,7 +69,7 @@ class Checkpoints:
         return saved
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
-        """The best one first: a run killed between the two repeats this epoch, and saves both again."""
+        """Write the best checkpoint first: a run killed before the last one repeats this epoch and saves both again."""
         metrics = self.directory.parent / METRICS_FILE
         if metrics.exists():  # a checkpoint that outlives a power failure needs its metrics
             sync(metrics)
@@ -85,7 +85,7 @@ class Checkpoints:
 class Retention:
     """Keeps the last few checkpoints that could be loaded; unreadable ones do not count.
 
-    Whatever is older than those is deleted. Unreadable checkpoints that are newer are left for the user to inspect.
+    Older ones are deleted. Newer unreadable ones are left for the user to inspect.
     """
 
     def __init__(self, directory: Path, keep: int) -> None:
@@ -93,7 +93,7 @@ class Retention:
         self._readable: dict[Path, Stamp] = {}  # their files when last read or written
 
     def clean(self, written: Path) -> None:
-        """Delete what is too old, now that `written` is complete."""
+        """Delete older checkpoints, now that `written` is complete."""
         self._readable[written] = _stamp(written)
         checkpoints = list_checkpoints(self.directory)
         kept = 0

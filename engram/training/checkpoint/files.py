@@ -43,7 +43,7 @@ MANIFEST, STATE = "manifest.json", "state.json"
 MAX_JSON = 4 * MEGABYTE
 MAX_HEADER = 2 * MEGABYTE  # of a file of tensors: names, shapes and dtypes of about 20,000
 MAX_VALUES = 10_000  # of a list or mapping that is validated
-MAX_UNREADABLE = 1000  # checkpoints with a manifest to try; more take seconds
+MAX_TRIED = 1000  # checkpoints to read in search of an intact one; more take seconds
 GROUP_FILE = re.compile(r"([A-Za-z0-9_]+(?:\.rank[0-9]+)?)\.safetensors")
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
@@ -117,14 +117,14 @@ def verify_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_latest(directory: Path, load: Load = load_checkpoint) -> tuple[Checkpoint | None, list[str]]:
-    """The newest intact checkpoint of a run's `directory`, of 1,000 with a manifest, and the problems of newer ones."""
+    """The newest intact checkpoint of a run, and the problems of newer ones. At most MAX_TRIED are read."""
     problems: list[str] = []
     tried = 0
     for path in reversed(list_checkpoints(directory)):
         if not os.path.isfile(path / MANIFEST):
             problems.append(f"{path}: no {MANIFEST}")
             continue
-        if tried == MAX_UNREADABLE:
+        if tried == MAX_TRIED:
             problems.append(f"{path} and older ones were not tried")
             break
         tried += 1

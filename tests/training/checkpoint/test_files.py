@@ -117,7 +117,7 @@ def test_a_failed_save_keeps_the_last_checkpoint_and_leaves_no_files(tmp_path, m
 
 
 def test_checkpoints_without_a_manifest_do_not_hide_an_older_one_however_many_there_are(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_UNREADABLE", 2)
+    monkeypatch.setattr(checkpoints, "MAX_TRIED", 2)
     save(tmp_path, 1)
     for epoch in range(2, 9):
         (tmp_path / f"epoch_{epoch:06d}").mkdir()
@@ -127,7 +127,7 @@ def test_checkpoints_without_a_manifest_do_not_hide_an_older_one_however_many_th
 
 
 def test_only_so_many_checkpoints_with_a_manifest_are_tried(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_UNREADABLE", 2)
+    monkeypatch.setattr(checkpoints, "MAX_TRIED", 2)
     for epoch in (1, 2, 3, 4):
         save(tmp_path, epoch)
     for epoch in (2, 3, 4):
