@@ -66,7 +66,7 @@ def _engram_lstm(
     steps: int,
     rows: int,
     acting: bool,
-    mode: Callable[[], AbstractContextManager[None]] = nullcontext,
+    context: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Step]:
     torch.manual_seed(0)
     core = LSTM(options.hidden, options.hidden, options.layers)
@@ -75,11 +75,11 @@ def _engram_lstm(
     out = memory if acting else None
     step = _step(lambda x: core(x, memory, starts, out)[0], core, inputs, acting)
 
-    def in_mode() -> float:
-        with mode():
+    def step_in_context() -> float:
+        with context():
             return step()
 
-    yield in_mode
+    yield step_in_context
 
 
 def _step(run: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: torch.Tensor, acting: bool) -> Step:

@@ -212,13 +212,13 @@ def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
         return  # one size is wrong already: errors that follow from it would not help
     agents = agents_of(settings.env) or 1  # unknown until it is built: sizes must at least work for one agent
     process = rank_info()
-    each = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
+    suffix = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
         trainer = of_one_rank(settings.trainer, process.size)
-    except SettingsError as found:
-        problems.extend(found.lines)
+    except SettingsError as error:
+        problems.extend(error.lines)
         return
     try:
         resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // process.local_size))
-    except SettingsError as found:
-        problems.extend(line + each for line in found.lines)
+    except SettingsError as error:
+        problems.extend(line + suffix for line in error.lines)

@@ -84,9 +84,9 @@ def environment_settings() -> dict[str, type[Settings]]:
 def usable_settings(kind: str | None, policy: str | None) -> frozenset[str]:
     """The names that a run with this kind of environment and `py_agent` or `agent` can set. None: any of them."""
     of_env = {name for name, _ in _walk(environment_settings()[kind], "env.")} if kind else {*known_settings()}
-    other = {"py_agent": "agent.", "agent": "py_agent.", None: "-"}[policy]
+    excluded = {"py_agent": ("agent.",), "agent": ("py_agent.",), None: ()}[policy]
     allowed = {name for name in known_settings() if name in of_env or not name.startswith("env.")}
-    return frozenset(name for name in allowed if not name.startswith(other))
+    return frozenset(name for name in allowed if not name.startswith(excluded))
 
 
 def is_open_setting(name: str, usable: frozenset[str]) -> bool:

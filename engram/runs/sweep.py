@@ -53,7 +53,7 @@ class Sweep:
         """Train trials until the study has `trials` of them."""
         with RunPool(train, parallel, [adapter_path(env_kind)]) as pool:
             while True:
-                while pool.free and (trial := self._next()) is not None:
+                while pool.free and (trial := self._next_trial()) is not None:
                     run = trial_name(self.settings, trial.number)
                     self._trials[run] = trial
                     words = command_line(self.settings, self._values(trial), run)
@@ -61,11 +61,11 @@ class Sweep:
                 if not pool.running:
                     break
                 for ended in pool.finished(POLL_SECONDS):
-                    self._tell(ended)
-                self._report(pool)
+                    self._finish_trial(ended)
+                self._report_and_prune(pool)
         return outcome(self.study)
 
-    def _next(self) -> Trial | None:
+    def _next_trial(self) -> Trial | None:
         """An abandoned trial, or a new one; None if there are enough."""
         trials = self.study.get_trials(deepcopy=False)
         own = {trial.number for trial in self._trials.values()}
@@ -103,7 +103,7 @@ class Sweep:
         """The trial's values; a resumed trial keeps its own."""
         return {name: suggest(trial, name, space) for name, space in self.settings.search.items()}
 
-    def _report(self, pool: RunPool) -> None:
+    def _report_and_prune(self, pool: RunPool) -> None:
         """Tell Optuna the metric so far, and stop runs that it prunes."""
         beat = time.monotonic() - self._heartbeat > HEARTBEAT_SECONDS
         for run in pool.running:
@@ -130,7 +130,7 @@ class Sweep:
         name = self.settings.metric
         return [(int(record["steps"]), float(record[name])) for record in records if record.get(name) is not None]
 
-    def _tell(self, ended: Finished) -> None:
+    def _finish_trial(self, ended: Finished) -> None:
         trial = self._trials.pop(ended.name)
         found = self._metric(ended.name)
         if ended.name in self._pruned and ended.code:

@@ -17,7 +17,7 @@ from engram.training.experience import Experience, Minibatch
 from engram.training.ppo import Losses
 from engram.training.watchdog import TrainingStoppedError
 
-MAX_IN_A_ROW = 10  # minibatches that may be skipped
+MAX_IN_A_ROW = 10  # skipped minibatches
 
 log = logging.getLogger("engram")
 
@@ -36,7 +36,7 @@ class NumberGuard:
     def __init__(self, directory: Path | None = None, on_nan: Literal["stop", "skip"] = "stop") -> None:
         self.directory, self.on_nan = directory, on_nan
         self.skipped = 0
-        self._in_a_row = 0
+        self._skipped_in_a_row = 0
 
     def accepts(
         self,
@@ -50,16 +50,16 @@ class NumberGuard:
     ) -> bool:
         """Whether loss and gradient are finite: one transfer from the device. False: leave this minibatch out."""
         if math.isfinite((losses.total + norm).item()):
-            self._in_a_row = 0
+            self._skipped_in_a_row = 0
             return True
         found = first_bad_number(minibatch, replayed, losses, agent, experience)
         message = f"epoch {epoch}: {found.field} is {found.value:g}: {found.where}{self._save(minibatch, found, epoch)}"
-        self._in_a_row += 1
+        self._skipped_in_a_row += 1
         if self.on_nan == "stop":
             raise TrainingStoppedError(
                 f"{message} This epoch was not saved; trainer.on_nan=skip leaves such minibatches out."
             )
-        if self._in_a_row > MAX_IN_A_ROW:
+        if self._skipped_in_a_row > MAX_IN_A_ROW:
             raise TrainingStoppedError(f"{message} This was after {MAX_IN_A_ROW} skipped minibatches in a row.")
         self.skipped += 1
         log.warning("%s Skipped (%s so far).", message, self.skipped)
@@ -97,10 +97,10 @@ def first_bad_number(
         ("the policy's output in learning", replayed),
     ]
     weights = {f"the weight {name}": parameter for name, parameter in agent.named_parameters()}
-    if (bad := next(_bad(weights), None)) is not None:
+    if (bad := next(_bad_numbers(weights), None)) is not None:
         return BadNumber(bad[0], bad[1], "the weights were bad before this minibatch: lower the learning rate.")
     for stage, fields in stages:
-        for name, value, (row, step, *_) in _bad(fields):
+        for name, value, (row, step, *_) in _bad_numbers(fields):
             segment = int(segments[row])
             place = f"row {segment % experience.rows}, step {segment // experience.rows * experience.horizon + step}"
             return BadNumber(name, value, f"{stage}, {place} of the rollout.")
@@ -108,7 +108,7 @@ def first_bad_number(
         if value is not None and not torch.isfinite(value):
             return BadNumber(f"the loss ({name})", value.item(), "all numbers that it is computed from are finite.")
     gradients = {f"the gradient of {name}": p.grad for name, p in agent.named_parameters() if p.grad is not None}
-    name, value, _ = next(_bad(gradients), ("the gradient's norm", math.inf, ()))
+    name, value, _ = next(_bad_numbers(gradients), ("the gradient's norm", math.inf, ()))
     return BadNumber(name, value, "the loss and all weights are finite, so the backward pass overflowed.")
 
 
@@ -116,7 +116,7 @@ def _tensors(td: TensorDictBase) -> dict[str, Tensor]:
     return {name: field for name, field in td.items() if isinstance(field, Tensor)}
 
 
-def _bad(fields: Mapping[str, Tensor]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+def _bad_numbers(fields: Mapping[str, Tensor]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
     """The first bad number of each field, with its index."""
     for name, field in fields.items():
         bad = ~torch.isfinite(field)

@@ -75,7 +75,7 @@ def test_only_one_of_two_processes_takes_a_trial_up(make, monkeypatch):
     trial = abandoned(work, gone())
     others = {"host": work._identity()["host"], "pid": 1, "created": psutil.Process(1).create_time(), "alive": 0.0}
     monkeypatch.setattr(sweep.time, "sleep", lambda seconds: trial.set_user_attr(OWNER, others))  # writes last
-    assert work._next() is None
+    assert work._next_trial() is None
 
 
 def test_processes_that_begin_together_share_a_study(make, monkeypatch):
