@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
     for what, observations in (("acting", acting_obs), ("learning", learning_obs)):
 
         def contestant(name: str, threads: int, observations: torch.Tensor = observations) -> Contestant:
-            make = lambda: policy_calls(spec, PyAgent(name=name), observations, options.resets)  # noqa: E731
+            make = partial(policy_calls, spec, PyAgent(name=name), observations, options.resets)
             return Contestant(name, in_process(make, threads), threads)
 
         contestants = [contestant(name, threads) for name in names for threads in options.threads]

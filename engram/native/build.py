@@ -31,18 +31,18 @@ def compile_library(to: Path) -> str | None:
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent) as directory:
-            made = Path(directory) / to.name
+            built = Path(directory) / to.name
             problem = None
             for threads in (["-fopenmp"], []):  # without OpenMP the kernels use one thread
                 result = subprocess.run(
-                    [compiler, *FLAGS, *threads, *sources, "-lm", "-o", str(made)],
+                    [compiler, *FLAGS, *threads, *sources, "-lm", "-o", str(built)],
                     capture_output=True,
                     text=True,
                     timeout=TIMEOUT,
                     check=False,
                 )
                 if result.returncode == 0:
-                    os.replace(made, to)
+                    os.replace(built, to)
                     return None
                 problem = problem or f"{compiler} failed: {result.stderr.strip()[:300]}"
             return problem

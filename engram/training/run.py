@@ -164,8 +164,8 @@ def start(
     with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust)
-        training.numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
+        numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
+        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust, numbers)
         resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory, overdue(interrupted))
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)

@@ -92,6 +92,7 @@ def build(
     trace: Trace,
     world: World = ALONE,
     trust: bool = False,
+    numbers: NumberGuard | None = None,
 ) -> Training:
     """The training of a new run, in its initial state."""
     agent.reserve_memory(sizes.rows)
@@ -127,6 +128,7 @@ def build(
         explosion=ExplosionGuard(),
         trace=trace,
         world=world,
+        numbers=numbers or NumberGuard(),
     )
 
 
