@@ -46,7 +46,7 @@ class EventCounts(nn.Module):
     def forward(self, observations: Observations, td: TensorDictBase, rows: int, steps: int) -> Tensor:
         """The logarithm of 1 + the count of each event, less the mean over events, scaled: [N, K]."""
         events_NK = self.events(observations)
-        logs_NK = run_with_memory(count, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0).log1p()
+        logs_NK = run_with_memory(count_core, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0).log1p()
         return SCALE * (logs_NK - logs_NK.mean(-1, keepdim=True))
 
     def events(self, observations: Observations) -> Tensor:
@@ -74,13 +74,13 @@ def event_values(parts: list[Part]) -> list[int]:
     return [number for part in parts for number in (part.symbols or part.shape)]
 
 
-def count(
+def count_core(
     events_TBK: Tensor, memory_B1K: Tensor, starts_TB: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Counts after every step, and the memory after the last: called like a recurrent core.
 
     >>> events, starts = torch.tensor([[[1.0]], [[0.0]], [[1.0]]]), torch.tensor([[False], [True], [False]])
-    >>> counts, memory = count(events, torch.tensor([[[5.0]]]), starts)
+    >>> counts, memory = count_core(events, torch.tensor([[[5.0]]]), starts)
     >>> counts.flatten().tolist()
     [6.0, 0.0, 1.0]
     """

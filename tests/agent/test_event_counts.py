@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from engram.agent.event_counts import EventCounts, count, counted_parts
+from engram.agent.event_counts import EventCounts, count_core, counted_parts
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.fast import Fast
 from engram.agent.recurrent import CORES
@@ -48,7 +48,7 @@ def test_counts_are_sums_over_the_episode(steps):
     torch.manual_seed(0)
     events = torch.randint(-2, 3, (steps, 8, 5)).float()
     before, starts = torch.randint(9, (8, 1, 5)).float(), torch.rand(steps, 8) < 0.2
-    counts, memory = count(events, before, starts)
+    counts, memory = count_core(events, before, starts)
     expected = plain_count(events, before, starts)
     assert torch.equal(counts, expected)
     assert torch.equal(memory, expected[-1].unsqueeze(1))
@@ -58,11 +58,11 @@ def test_nothing_before_an_episode_start_reaches_counts_or_gradients():
     events = torch.ones(4, 1, 2)
     before = torch.full((1, 1, 2), float("nan"))
     starts = torch.tensor([[False], [False], [True], [False]])
-    counts, memory = count(events, before, starts)
+    counts, memory = count_core(events, before, starts)
     assert counts[2:].flatten().tolist() == [1, 1, 2, 2]
     assert memory.flatten().tolist() == [2, 2]
     before = torch.ones(1, 1, 2, requires_grad=True)
-    counts, _ = count(events, before, starts)
+    counts, _ = count_core(events, before, starts)
     (gradient,) = torch.autograd.grad(counts[2:].sum(), before, retain_graph=True)
     assert gradient.eq(0).all()
     (gradient,) = torch.autograd.grad(counts[:2].sum(), before)

@@ -41,7 +41,7 @@ class Policy(nn.Module):
         self.segment_shape = (0, 0)  # (B, T) of the current call, set by policies that override forward
         self.unused_arguments: dict[str, Any] = {}  # accepted but not used
         self.weight_options: dict[str, WeightOptions] = {}  # of submodules, by name
-        self.previous: PreviousStep | None = None  # whether the previous action and reward are inputs
+        self.previous: PreviousStep | None = None  # inputs beside the observation, if any
         self.l2_init = L2Init()
         self.value_normalizer = ValueNormalizer()
 
@@ -178,7 +178,7 @@ class Policy(nn.Module):
             return self.segment_shape
         raise ValueError(
             f"a learning call got a td of batch size {list(td.batch_size)} and actions {list(action.shape)}: "
-            "one of the two must still be [B, T], or the shape of the segment is lost"
+            "one of the two must still be [B, T], so that B and T are known"
         )
 
 
@@ -226,34 +226,34 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
 
 
 def check_features(policy: str, encoded: Any, rows: int, input_size: int) -> tuple[Tensor, Tensor | None]:
-    """Of `encode_observations`: `input_size` numbers for each of N rows, and the logits beside them, if any."""
-    features, direct = encoded if isinstance(encoded, tuple) and len(encoded) == 2 else (encoded, None)
+    """Checks the result of `encode_observations`: features [N, input_size], and the logits beside them, if any."""
+    features, shortcut = encoded if isinstance(encoded, tuple) and len(encoded) == 2 else (encoded, None)
     if not isinstance(features, Tensor) or features.shape[:1] != (rows,) or features.shape[1:].numel() != input_size:
         raise UserError(
             f"{policy}: encode_observations returned {_describe(features)}, but the core expects "
             f"[{rows}, {input_size}] (input_size={input_size}): make the two agree"
         )
-    return features, direct
+    return features, shortcut
 
 
-def check_direct(policy: str, direct: Any, logits: Tensor) -> None:
-    """Of `encode_observations`: logits that are added to those of `decode_actions`."""
-    if not isinstance(direct, Tensor) or direct.shape != logits.shape:
+def check_shortcut(policy: str, shortcut: Any, logits: Tensor) -> None:
+    """Checks the logits of `encode_observations`, which are added to those of `decode_actions`."""
+    if not isinstance(shortcut, Tensor) or shortcut.shape != logits.shape:
         raise UserError(
-            f"{policy}: encode_observations returned a pair of features and {_describe(direct)}, but the second is "
+            f"{policy}: encode_observations returned a pair of features and {_describe(shortcut)}, but the second is "
             f"added to the logits {_describe(logits)} of decode_actions: make it logits too, or return only features"
         )
 
 
 def check_pair(policy: str, decoded: Any) -> tuple[Tensor, Tensor]:
-    """Of `decode_actions`: two tensors."""
+    """Checks that `decode_actions` returned two tensors."""
     if isinstance(decoded, tuple | list) and len(decoded) == 2 and all(isinstance(each, Tensor) for each in decoded):
         return decoded[0], decoded[1]
     raise UserError(f"{policy}: decode_actions returned {_describe(decoded)}, expected two tensors, logits and values")
 
 
 def check_outputs(policy: str, spec: EnvSpec, width: int, logits: Tensor, value: Tensor, rows: int, steps: int) -> None:
-    """Of `decode_actions`, for B rows and T steps: logits [N, width], and values [N] or [N, 1]."""
+    """Checks the shapes of a policy's outputs for B rows and T steps: logits [N, width], values [N] or [N, 1]."""
     count = rows * steps
     if logits.shape != (count, width):
         raise UserError(

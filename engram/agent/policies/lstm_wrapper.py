@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
 from engram.agent.event_counts import EventCounts
 from engram.agent.observations import Observations
-from engram.agent.policies.base import Policy, call_shape, check_direct, check_features, check_pair, warn_of_unused
+from engram.agent.policies.base import Policy, call_shape, check_features, check_pair, check_shortcut, warn_of_unused
 from engram.agent.previous_step import PreviousStep, split_previous
 from engram.agent.recurrent import make_core
 from engram.agent.recurrent.core import Core
@@ -73,17 +73,19 @@ class LSTMWrapper(Policy):
         self.policy = policy
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         spec, self.previous_inputs, self.critic_only = self.env_spec, previous, list(critic_only)
-        read, self._unread = split_previous(previous, spec)
-        self.previous = PreviousStep(read, spec, self.action_space) if read else None
-        self.actor_spec = without_parts(actor_spec(spec, critic_only), self._unread)
+        previous_inputs, self._excluded_parts = split_previous(previous, spec)
+        self.previous = PreviousStep(previous_inputs, spec, self.action_space) if previous_inputs else None
+        self.actor_spec = without_parts(actor_spec(spec, critic_only), self._excluded_parts)
         inputs = input_size + (self.previous.size if self.previous else 0)
         self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
         self.event_counts = EventCounts(self.actor_spec) if counts else None
         self.output_size = hidden_size + (self.event_counts.size if self.event_counts else 0)
         self.asymmetric_critic = None
         if critic_only:
-            own = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
-            self.asymmetric_critic = AsymmetricCritic(without_parts(spec, self._unread), self.output_size, own)
+            critic_core = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
+            self.asymmetric_critic = AsymmetricCritic(
+                without_parts(spec, self._excluded_parts), self.output_size, critic_core
+            )
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 
@@ -101,21 +103,21 @@ class LSTMWrapper(Policy):
     def forward(self, td: TensorDictBase, state: Any = None, action: Tensor | None = None) -> TensorDictBase:
         rows, steps = call_shape(td, action)
         observations = td["env_obs"].flatten(0, td.batch_dims - 1)
-        if self._unread:
-            observations = observations.exclude(*self._unread)
+        if self._excluded_parts:
+            observations = observations.exclude(*self._excluded_parts)
         actor_observations = observations.exclude(*self.critic_only) if self.critic_only else observations
         encoded = self.encode_observations(actor_observations)
         extra = 0 if self.previous is None else self.previous.size
-        features, direct = check_features(type(self).__name__, encoded, rows * steps, self.core.input_size - extra)
+        features, shortcut = check_features(type(self).__name__, encoded, rows * steps, self.core.input_size - extra)
         if self.previous is not None:
             features = self.previous.append_to(features, td, rows, steps)
         hidden = run_with_memory(self.core, self.memory, "lstm", features, td, rows, steps)
         if self.event_counts is not None:
             hidden = torch.cat([hidden, self.event_counts(actor_observations, td, rows, steps)], -1)
         logits, value = check_pair(type(self).__name__, self.decode_actions(hidden))
-        if direct is not None:
-            check_direct(type(self).__name__, direct, logits)
-            logits = logits + direct
+        if shortcut is not None:
+            check_shortcut(type(self).__name__, shortcut, logits)
+            logits = logits + shortcut
         if self.asymmetric_critic is not None:
             value = self.asymmetric_critic(observations, hidden, td, (rows, steps))
         if action is None:

@@ -53,7 +53,7 @@ def lru_layer(
 
 
 def gated_output(both: Tensor) -> Tensor:
-    """As of an LSTM: tanh of one half, gated by the other."""
+    """tanh of one half, gated by the sigmoid of the other, as in an LSTM."""
     value, gate = both.chunk(2, dim=-1)
     return value.tanh() * gate.sigmoid()
 
@@ -94,10 +94,10 @@ class LRU(Core):
 
     @torch.no_grad()
     def spread_time_scales(self, horizon: int) -> None:
-        """Half of the units hold: lifetimes from 1 to `horizon` steps, and at most half a turn in a lifetime.
+        """Half of the units remember: lifetimes from 1 to `horizon` steps, and at most half a turn in a lifetime.
 
-        The others count: long lifetimes and all angles. Together they are a delay line: a linear readout of them tells
-        the input of any one past step, which units that only hold learn very slowly.
+        The others are a delay line: long lifetimes and all angles, from which a linear readout tells the input of any
+        one past step. Units that only remember learn that very slowly.
         """
         longest = math.log(max(horizon, 2))
         for layer in range(self.num_layers):

@@ -53,7 +53,7 @@ class MemoryStore(nn.Module):
             return self.carried
         if is_exported():
             raise UserError(
-                "a traced policy must take its memory as an input, or the memory of now becomes a constant: export it "
+                "a traced policy must take its memory as an input, or its current memory becomes a constant: export it "
                 "with `engram export`, or trace engram.export.PolicyStep(agent), or give it memory in td['memory']"
             )
         self._grow_for(rows)
