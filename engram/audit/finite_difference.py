@@ -248,6 +248,12 @@ def step_derivatives(
     return found
 
 
+def reached_by_gradient(call: LearningCall, step: int) -> bool:
+    """Whether the last outputs have a gradient by the observation of a step, where observations can have one."""
+    gradient = _observation_gradient(call) if call.segment.observations.is_floating_point() else None
+    return gradient is not None and bool(gradient[0, step].any())
+
+
 def _observation_gradient(call: LearningCall) -> Tensor | None:
     leaf = call.segment.observations.clone().requires_grad_()
     total = call.last_loss(call.run(replace(call.segment, observations=leaf.clone())))

@@ -1,15 +1,17 @@
 """The state that a policy retains between calls besides its weights: tensors, containers, and autograd graphs."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from engram.agent.recurrent.store import MemoryStore
 from engram.env.spec import EnvSpec
 
 MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"_buffers", "training"}  # parameters, submodules and hooks
@@ -25,6 +27,32 @@ def retained_tensors(module: nn.Module) -> dict[str, Tensor]:
 def retained_size(module: nn.Module) -> int:
     """The size of the retained state: elements of tensors and arrays, and entries of containers."""
     return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
+
+
+def retained_numbers(module: nn.Module) -> dict[str, float]:
+    """Every plain number held by the module, its submodules, and containers and plain objects in them, by path."""
+    own = [
+        (f"{name}.{key}".lstrip("."), value)
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+    ]
+    inner = [pair for _, value in _walk(module) if isinstance(value, list) for pair in value]
+    return {
+        where: value for where, value in own + inner if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def changed_by(module: nn.Module, call: Callable[[], object]) -> list[str]:
+    """Names of the first tensors and numbers besides the memory stores that a second call changes."""
+    stores = tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, MemoryStore))
+    call()
+    tensors = {name: value.clone() for name, value in retained_tensors(module).items()}
+    numbers = retained_numbers(module)
+    call()
+    after = retained_tensors(module)
+    moved = [name for name, value in tensors.items() if name in after and not torch.equal(after[name], value)]
+    moved += [name for name, value in retained_numbers(module).items() if numbers.get(name) != value]
+    return [name for name in moved if not (stores and name.startswith(stores))][:3]
 
 
 def is_module_attribute(module: nn.Module, path: str) -> bool:

@@ -87,7 +87,8 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "precision": ["compile", "replay"],
     "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
-COLLIDE = "environment ids collide"
+ONLY_AT_STARTS = "rows are mixed where episodes start"
+IN_THE_STORE = ("when stored", "environment ids collide")  # what a store does to all memory, also to one that is set
 NOT_FINITE = "gradients are not finite"
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
 
@@ -163,10 +164,12 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)
         explains[first] = [*EXPLAINS[first], *EXPLAINS["replay"]]
-    if (
-        "replay" in failed and COLLIDE in failed["replay"].cause
-    ):  # a row that another one overwrites is not reset either
-        order.insert(order.index("memory_interface"), "replay")
+    if "row_isolation" in failed and ONLY_AT_STARTS in failed["row_isolation"].cause:
+        order.insert(0, "boundary_acting")
+    if "memory_interface" in failed and any(
+        sign in getattr(failed.get("replay"), "cause", "") for sign in IN_THE_STORE
+    ):
+        order.insert(order.index("memory_interface"), "replay")  # what is set is stored, and stored wrongly
         explains["replay"] = [*explains["replay"], "memory_interface"]
     if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory
         order.insert(order.index("memory_used"), "causality")

@@ -57,6 +57,10 @@ class Scenario:
         """Some of the steps."""
         return Scenario(*(field[:, start:stop] for field in self._fields()))
 
+    def rows_of(self, rows: Sequence[int]) -> "Scenario":
+        """Some of the rows."""
+        return Scenario(*(field[list(rows)] for field in self._fields()))
+
     def with_other_past(
         self, row: int | slice, before: int | None, generator: torch.Generator, spec: EnvSpec
     ) -> "Scenario":

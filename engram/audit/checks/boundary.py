@@ -16,22 +16,24 @@ from engram.audit.checks.boundary_mechanism import (
     IGNORED,
     IN_PART,
     LEARNED_ON,
+    RETURNS,
     Explanation,
     cause_of,
+    depends_on_others,
     explain_acting,
     explain_learning,
     fix_for,
     joined,
+    mixed_with_old,
     surviving_parts,
 )
 from engram.audit.checks.learning_start_mechanism import learning_start_cause
+from engram.audit.checks.start_mechanism import AFTER, BEFORE, start_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed
 from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import Scenario, play
-
-BEFORE, AFTER = 4, 3  # steps before an episode start, and from it on
 
 
 @torch.no_grad()
@@ -59,9 +61,13 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     special = (_all_rows_start, _one_step_episodes, _first_observation_ignored)
     short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
     text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
-    cause = cause_of(found) or short.partition(";")[0]
+    cause = (attempt(start_cause, audit) if found else "") or cause_of(found) or short.partition(";")[0]
     if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
         cause = parts if parts != FADED or cause == IN_PART else cause
+    if cause in (IGNORED, IN_PART, FADED):
+        cause = attempt(depends_on_others, audit) or cause
+    elif cause == RETURNS:
+        cause = attempt(mixed_with_old, audit) or cause
     return Verdict(
         off <= bound and not short,
         off,
@@ -179,6 +185,8 @@ def boundary_learning(audit: AuditContext) -> Verdict:
             early = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
             explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
     text, cause = joined(explained), cause_of(explained)
+    if explained:
+        cause = attempt(start_cause, audit, True) or cause
     if cause == LEARNED_ON:
         cause = attempt(learning_start_cause, audit, adapter, segment, memory) or cause
     measured = float(off.max())

@@ -3,6 +3,7 @@
 # B rows, T steps
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,9 @@ MOST_PLACES = 32  # of a window that is examined place by place
 IGNORED = "memory is not cleared where an episode starts"
 FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
 LEARNED_ON = "in learning, steps after an episode start still see the episode before it"
+RETURNS = "memory is cleared for the first step of an episode only: the old memory returns after it"
+MIXED = "memory is cleared for the first step of an episode, but what is stored after it is mixed with the old memory"
+FROM_OTHERS = "an episode starts from a memory that is computed from those of other rows"
 IN_PART = "memory is cleared only in part where an episode starts"
 
 
@@ -45,7 +49,7 @@ def explain_acting(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tenso
         later = max_difference(seen[starting], fresh[starting])
         return Explanation(
             f"memory is cleared for the first step, but the steps after it are off by {later:.2g}",
-            "memory is cleared for the first step of an episode only: the old memory returns after it",
+            RETURNS,
         )
     value, distribution = (
         max_difference(seen[starting, 0][..., columns], fresh[starting, 0][..., columns]) <= bound
@@ -181,8 +185,52 @@ def surviving_parts(audit: AuditContext) -> str:
             "an episode starts"
         )
     if len(survive) < len(parts):
-        return f"{listed(survive)} {'is' if len(survive) == 1 else 'are'} not cleared where an episode starts"
+        is_or_are = "is" if len(survive) == 1 else "are"
+        late = _empty_after_a_start(audit, adapter, [part for part in parts if part.name in survive])
+        when = (
+            "cleared one step too late, after the first step of an episode"
+            if late
+            else "not cleared where an episode starts"
+        )
+        return f"{listed(survive)} {is_or_are} {when}"
     return _surviving_places(audit, adapter, parts, first, expected) or FADED
+
+
+@torch.no_grad()
+def depends_on_others(audit: AuditContext) -> str:
+    """Whether what other rows have seen changes the first outputs of a row's episode."""
+    scenario = audit.scenario(50, steps=4)
+    other = scenario.with_other_past(slice(2, None), 3, audit.generator(56), audit.spec)
+    flags = torch.zeros_like(scenario.dones)
+    flags[1, 3] = True
+    one, two = (play(audit.adapter(), each.with_starts(dones=flags)).numbers[1, 3] for each in (scenario, other))
+    return FROM_OTHERS if max_difference(one, two) > tolerance(one) else ""
+
+
+@torch.no_grad()
+def mixed_with_old(audit: AuditContext) -> str:
+    """Whether what is stored in an episode's first step depends on both, the step and the memory from before."""
+    scenario = audit.scenario(50, steps=6)
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, 4] = True
+    seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[0, 5]
+    without_first = play(audit.adapter(), replace(scenario, **_without_step(scenario, 4))).numbers[0, 4]
+    return MIXED if max_difference(seen, without_first) > tolerance(seen) else ""
+
+
+def _without_step(scenario: Scenario, step: int) -> dict[str, Tensor]:
+    kept = [each for each in range(scenario.steps) if each != step]
+    fields = ("observations", "dones", "truncateds", "noise")
+    return {name: getattr(scenario, name)[:, kept] for name in fields}
+
+
+def _empty_after_a_start(audit: AuditContext, adapter: PolicyAdapter, parts: list[MemoryPart]) -> bool:
+    """Whether these parts are empty after the first step of an episode, though not after others."""
+    ids, trial = list(range(audit.rows)), adapter.copy()
+    before = trial.memory_of(ids)
+    play(trial, audit.fresh_start(audit.scenario(59, steps=1)))
+    after = trial.memory_of(ids)
+    return all(bool(part.numbers(before).any()) and not bool(part.numbers(after).any()) for part in parts)
 
 
 def _surviving_places(

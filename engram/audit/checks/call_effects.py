@@ -18,11 +18,15 @@ from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.memory_parts import listed
+from engram.audit.retained import changed_by
 from engram.audit.scenario import play, random_observations, seed_everything
 from engram.audit.weights import scale_outputs, scale_weights
 
 SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
 CACHED = "outputs are taken from a cache: a call gets those of an earlier one with other observations"
+CARRIED = (
+    "learning goes on from the memory with which the learning call before ended, not from the one that it is given"
+)
 DEPENDS = "outputs of a learning call depend on the observations of the one before"
 KEPT = (
     "the policy keeps its inputs without a copy, or looks them up by their address: where the caller reuses its "
@@ -91,8 +95,13 @@ def _repeated_learning(audit: AuditContext) -> str:
         return "a learning call writes into the state that it is given, so that the caller's copy changes (aliasing)"
     repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
     if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
+        if _carries_over(audit):
+            return CARRIED
+        changing = audit.adapter(own_mode=True)
+        names = changed_by(changing.policy, lambda: changing.learn(segment, memory, after_acting=True))
+        kept = f" ({listed(names)} changes)" if names else ""
         text = f"the same learning call gives other outputs when repeated, by {max(repeats):.2g}"
-        return f"{text}: it depends on earlier calls"
+        return f"{text}: it depends on earlier calls{kept}"
     moved = _moved_buffers(audit, acting=True)
     play(adapter, audit.scenario(86, steps=3))
     off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
@@ -101,6 +110,21 @@ def _repeated_learning(audit: AuditContext) -> str:
             f"the same learning call gives other outputs later, by {off:.2g}, because calls change {', '.join(moved)}"
         )
     return ""
+
+
+def _carries_over(audit: AuditContext) -> bool:
+    """Whether a learning call goes on where the one before ended, whatever memory it is given."""
+    past, adapter = audit.scenario(54, steps=3), audit.adapter()
+    scenario = audit.scenario(86, steps=4)
+    memory = some_memory(audit, adapter, audit.rows)
+    if memory is not None:
+        adapter.reset()
+        play(adapter, past)
+    played = [play(adapter, scenario) for _ in range(2)]
+    learner = audit.adapter()
+    for each in played:
+        learned = learner.learn(scenario.segment(each.actions), memory, after_acting=True)
+    return max_difference(learned.value, played[1].value) <= tolerance(learned.value)
 
 
 def _remembers_calls(audit: AuditContext) -> str:

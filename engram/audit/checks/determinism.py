@@ -73,9 +73,26 @@ def modes(audit: AuditContext) -> Verdict:
         text += f", because of {', '.join(causes)}"
         cause = f"train() and eval() differ because of {causes[0]}"
     elif off:
-        others = ", ".join(name for name, value in found.items() if value > bound)
-        cause = f"outputs differ from those in train() with gradients: {others}"
+        cause = _differing_modes({name for name, value in found.items() if value > bound})
     return Verdict(measured <= bound, measured, bound, text, cause=cause)
+
+
+def _differing_modes(found: set[str]) -> str:
+    """Whether it is the mode, the gradient, or both, in acting, in learning, or in both."""
+    kinds = [kind for kind in ("acting", "learning") if any(name.startswith(kind) for name in found)]
+    modes = {name.partition(" in ")[2] for name in found}
+    without_gradient, evaluation = {"no_grad", "eval() with no_grad", "inference_mode"}, {"eval()", *EVAL_ONLY}
+    factors = (
+        (without_gradient, "with gradients than without"),
+        (evaluation, "in eval() than in train()"),
+        (EVAL_ONLY, "in eval() with no_grad than otherwise"),
+        ({"inference_mode"}, "in inference_mode than otherwise"),
+    )
+    how = next((words for names, words in factors if modes == names), "")
+    if not how:
+        return f"outputs differ from those in train() with gradients: {', '.join(sorted(found))}"
+    verb = "computes" if len(kinds) == 1 else "compute"
+    return f"{' and '.join(kinds)} {verb} something else {how}"
 
 
 def _layers_with_modes(audit: AuditContext) -> list[str]:
@@ -89,6 +106,7 @@ def _layers_with_modes(audit: AuditContext) -> list[str]:
     ][:3]
 
 
+EVAL_ONLY = {"eval() with no_grad", "inference_mode"}
 MODES = (
     ("train()", True, torch.enable_grad),
     ("eval()", False, torch.enable_grad),

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, PolicyOutput, Segment
 from engram.audit.checks.boundary import some_memory
+from engram.audit.checks.gradient_source import culprit
 from engram.audit.checks.horizon import NO_GRADIENT
 from engram.audit.context import AuditContext
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, Verdict, attempt
 from engram.audit.scenario import random_observations
 
 SAME_GRADIENT = 1e-4  # relative
@@ -51,6 +52,14 @@ def gradient_boundary(audit: AuditContext) -> Verdict:
         )
         if not adapter.learns_row_subsets or any(apart > SAME_GRADIENT * size for apart in alone):
             finding += f"; it crosses starts at steps {', '.join(map(str, crossed))} of {steps}" if crossed else ""
+            line = attempt(
+                culprit,
+                lambda: _gradient_change(adapter, segment, changed, memory, after),
+                lambda found: found[0] <= SAME_GRADIENT * found[1],
+            )
+            cause = (
+                f"gradients cross episode starts: memory is cleared there outside the graph, by {line}" if line else ""
+            )
         else:
             finding += "; but not in minibatches of one row: it comes from other rows"
             cause = "the gradient of a row depends on what other rows observe"

@@ -1,12 +1,15 @@
 """Are the gradients of learning the true ones, as finite differences give them?"""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from engram.audit.checks.gradient_elsewhere import FLOAT32_GRADIENT, elsewhere
-from engram.audit.checks.gradient_mechanism import cut_parts, wrong_operation
+from engram.audit.checks.gradient_mechanism import FEW, own_functions, wrong_operation, wrong_parts
+from engram.audit.checks.gradient_source import culprit
 from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
@@ -64,11 +67,13 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         raise DoesNotApplyError(JUMPS)
     exactness = "float64" if call.precision.error < 1e-3 else "float32, which is all the policy takes"
     if error > bound:
-        pattern = _pattern(audit, call)
+        ratios = _ratios(call)
+        pattern = _pattern(call, ratios)
         text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {pattern}"
         wrong = _wrong_parameters(call, kinds)
         text += f"; wrong for {wrong}" if wrong else ""
-        cause = _cause(audit, call, pattern, gradients)
+        nearest = min(_wrong(call, ratios), default=(0, 1.0))[0]
+        cause = _cause(audit, call, pattern, gradients, kinds, nearest)
         return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
     if (found := elsewhere(audit, call, gradients, kinds)) is not None:
         return replace(found, notes=tuple(notes))
@@ -97,16 +102,48 @@ def _within_a_step(
     return kinds, None
 
 
-def _cause(audit: AuditContext, call: LearningCall, pattern: str, gradients: dict[str, Tensor]) -> str:
+def _cause(
+    audit: AuditContext,
+    call: LearningCall,
+    pattern: str,
+    gradients: dict[str, Tensor],
+    kinds: Sequence[int],
+    nearest: int,
+) -> str:
     """The mechanism: a part of the memory that is detached, a gradient that is clipped or scaled, or a cut."""
+    loss, bound = call.loss(kinds), call.precision.error
+    line = attempt(culprit, lambda: call.gradients(loss), lambda found: call.error(loss, gradients=found) <= bound)
+    by = f" ({line})" if line else ""
     alone = call.without_starts()
-    if alone.error(alone.loss()) <= call.precision.error:
-        return AT_STARTS
-    if parts := attempt(cut_parts, audit):
-        return parts
+    if alone.error(alone.loss(kinds)) <= call.precision.error:
+        return f"{AT_STARTS}{by}"
     if call.disproportion(call.loss(), gradients) > call.precision.error:
-        return CLIPPED_CAUSE
-    return pattern if pattern.startswith("the recurrent") else f"the gradient through time is changed: {pattern}"
+        return f"{CLIPPED_CAUSE}{by}"
+    if parts := attempt(wrong_parts, audit, (1, FEW, *([nearest + 1] if nearest else []))):
+        return f"{parts}{by}"
+    own = "" if by else own_functions(call.loss()(call.run()))
+    if pattern.startswith("the recurrent"):
+        return f"{pattern}{by}"
+    rows = _wrong_rows(call, kinds)
+    pattern = f"it is wrong in {rows}" if rows else pattern.partition(":")[0]
+    whose = {"d": "detach() cuts", ".": ".data cuts", "n": "no_grad() cuts", "r": "a hook on a tensor changes"}.get(
+        line[:1]
+    )
+    whose = f"the backward pass of {own} changes" if own else whose
+    return f"{whose or 'something changes'} the gradient between steps{by}: {pattern}"
+
+
+def _wrong_rows(call: LearningCall, kinds: Sequence[int]) -> str:
+    """The rows whose outputs have a wrong gradient, if others have a right one, where no episode starts."""
+    alone, wrong, rows = call.without_starts(), [], range(len(call.segment.dones))
+    for row in rows:
+        single = copy(alone)
+        single.weights = torch.zeros_like(alone.weights)
+        single.weights[:, row] = alone.weights[:, row]
+        loss = single.loss(kinds)
+        if single.error(loss) > call.precision.error:
+            wrong.append(str(row))
+    return f"rows {listed(wrong)} of {len(rows)}" if 0 < len(wrong) < len(rows) else ""
 
 
 def _changed_by_hooks(call: LearningCall, gradients: dict[str, Tensor]) -> str:
@@ -140,13 +177,21 @@ def _without_gradient(call: LearningCall, gradients: dict[str, Tensor]) -> str:
     return f"{', '.join(moving[:5])} get no gradient, though the outputs depend on them"
 
 
-def _pattern(audit: AuditContext, call: LearningCall) -> str:
-    """The differences of the gradient by distance in steps."""
+def _ratios(call: LearningCall) -> list[tuple[int, float]]:
+    """Distances in steps, and autograd's part of the true derivative of the last outputs by what was seen there."""
     steps = call.segment.shape[1]
     found = step_derivatives(call, probes(steps)) or []
     visible = call.precision.visible * max((abs(each.true) for each in found), default=1.0)
-    ratios = [(steps - 1 - each.step, each.given / each.true) for each in found if abs(each.true) > visible]
-    wrong = [(distance, ratio) for distance, ratio in ratios if abs(ratio - 1) > max(10 * call.precision.error, 1e-3)]
+    return [(steps - 1 - each.step, each.given / each.true) for each in found if abs(each.true) > visible]
+
+
+def _wrong(call: LearningCall, ratios: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [(distance, ratio) for distance, ratio in ratios if abs(ratio - 1) > max(10 * call.precision.error, 1e-3)]
+
+
+def _pattern(call: LearningCall, ratios: list[tuple[int, float]]) -> str:
+    """How the gradient differs with the distance in steps."""
+    wrong = _wrong(call, ratios)
     if not wrong:
         return _by_output_step(call)
     if all(ratio == 0 for _, ratio in wrong):

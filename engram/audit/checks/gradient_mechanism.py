@@ -7,43 +7,53 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.overrides import TorchFunctionMode
 
 from engram.audit.adapters.row_state import map_state
+from engram.audit.checks.gradient_source import NothingDetached, culprit
 from engram.audit.context import AuditContext
-from engram.audit.finite_difference import LearningCall, Loss, learning_call, step_derivatives
+from engram.audit.finite_difference import LearningCall, Loss, learning_call, reached_by_gradient, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 from engram.audit.result import attempt
 from engram.audit.retained import graph_nodes
 
 FLAT = 1e-4  # a derivative that is smaller than this part of its gradient is that of a staircase
+RATIO = 1e-2  # difference of a derivative from the true one that is not rounding
+SMALL = 1e-6  # a derivative that is not looked at
 FEW = 3  # steps of a segment in which the memory at its start matters
 
 
-def cut_parts(audit: AuditContext) -> str:
-    """The parts of the memory that get no gradient though outputs depend on them, if others do get one."""
-    call = learning_call(audit, FEW)
+def wrong_parts(audit: AuditContext, distances: Sequence[int] = (FEW,)) -> str:
+    """Which parts of the memory have a wrong gradient, at the first of these distances from the last step.
+
+    Those that get none although outputs depend on them are cut, if others do get one.
+    """
+    for steps in sorted(set(distances)):
+        ratios = _ratios(audit, steps)
+        cut = [name for name, ratio in ratios.items() if ratio == 0]
+        wrong = [name for name, ratio in ratios.items() if abs(ratio - 1) > RATIO]
+        whole = [name for name in ratios if name not in cut]
+        right = [name for name in ratios if name not in wrong]
+        if cut and whole:
+            where = "between steps" if steps <= FEW else f"{steps - 1} steps before the last"
+            return f"the gradient through {listed(cut)} is cut {where}: detached; through {listed(whole)} it is not"
+        if wrong and right and steps == 1:
+            return (
+                f"the gradient through {listed(wrong)} is {ratios[wrong[0]]:.3g} of the true one for each step; "
+                f"through {listed(right)} it is right"
+            )
+    return ""
+
+
+def _ratios(audit: AuditContext, steps: int) -> dict[str, float]:
+    """Autograd's part of the true derivative of the last outputs by each part of the memory this many steps before."""
+    call = learning_call(audit, steps)
     parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
-    cut: list[str] = []
-    whole: list[str] = []
+    found = {}
     for number, part in enumerate(parts):
         given, true = _derivatives(call, part, number)
-        if abs(true) > 1e-6:
-            (cut if given == 0 else whole).append(part.name)
-    if not cut or not whole:
-        return ""
-    return f"the gradient through {listed(cut)} is cut between steps (detached); through {listed(whole)} it is not"
-
-
-class NothingDetached(TorchFunctionMode):
-    """A context in which `detach()`, `.data` and `no_grad` do nothing, so that gradients flow through all of them."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (Tensor.detach, torch.detach) or func is Tensor.data.__get__:  # type: ignore[attr-defined]
-            return args[0]
-        if getattr(func, "__name__", "") == "_set_grad_enabled" and not args[0]:
-            return None
-        return func(*args, **(kwargs or {}))
+        if abs(true) > SMALL:
+            found[part.name] = given / true
+    return found
 
 
 def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
@@ -61,10 +71,16 @@ def wrong_operation(single: LearningCall, kinds: Sequence[int]) -> str:
         return ""
     if _only_steps(single, loss, gradients):
         return ""
-    nodes = graph_nodes([loss(single.run())])
+    own = own_functions(loss(single.run()))
+    return f"the backward pass of {own} is wrong" if own else "an operation within a step has a wrong gradient"
+
+
+def own_functions(total: Tensor) -> str:
+    """The names of functions with a backward pass of their own in a graph."""
+    nodes = graph_nodes([total])
     names = {type(node).__name__.removesuffix("Backward") for node in nodes if isinstance(node, BackwardCFunction)}
     own = sorted(name for name in names if "::" not in name)  # others are registered operators
-    return f"the backward pass of {listed(own)} is wrong" if own else "an operation within a step has a wrong gradient"
+    return listed(own) if own else ""
 
 
 def _only_steps(single: LearningCall, loss: Loss, gradients: dict[str, Tensor]) -> bool:
@@ -89,7 +105,7 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
 
     zeros = map_state(torch.zeros_like, call.memory)
     direction = part.changed(zeros, draw)
-    length, loss = call.precision.step, call.loss()
+    length, loss = call.precision.step, call.last_loss
 
     def along(size: Any) -> Tensor:
         moved = copy(call)
@@ -105,11 +121,22 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
 
 
 def where_cut(audit: AuditContext, cut: int, steps: int) -> str:
-    """A cut before this step of a segment: at every step, every few steps, or there."""
+    """A cut before this step of a segment: at every step, every few steps, or there; and the line that makes it."""
     reach = steps - 1 - cut
-    if reach == 0:
-        if parts := attempt(cut_parts, audit):
-            return parts
+    if reach == 0 and (parts := attempt(wrong_parts, audit)):
+        return parts
+    line = attempt(_cutting_line, audit, cut, steps)
+    return _cut_in_words(audit, cut, steps) + (f" ({line})" if line else "")
+
+
+def _cutting_line(audit: AuditContext, cut: int, steps: int) -> str:
+    call = learning_call(audit, steps)
+
+    return culprit(lambda: reached_by_gradient(call, cut - 1), bool)
+
+
+def _cut_in_words(audit: AuditContext, cut: int, steps: int) -> str:
+    if cut == steps - 1:
         return "memory is detached at every step of a segment: no gradient goes through time"
     if cut == 1:
         return "the first step of a segment gets no gradient: it is cut between the first step and the second"

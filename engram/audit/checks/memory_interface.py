@@ -14,10 +14,16 @@ from engram.audit.adapters.td import renumbered, rows_by_id
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
+from engram.audit.memory_parts import listed
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 
 FAR = 300  # environment ids from which on rows are reset too
+SURVIVES = {
+    "set_memory()": ("after set_memory(get_memory()) the same observations", "leaves row 2 as it was"),
+    "reset_memory()": ("after reset_memory() outputs",),
+    "reset_env_memory()": ("still remembers",),
+}
 METHODS = ("has_memory", "get_memory", "set_memory", "reset_memory", "reset_env_memory")
 
 
@@ -34,7 +40,15 @@ def memory_interface(audit: AuditContext) -> Verdict:
         except Exception as error:
             problems.append(f"{(question.__doc__ or '').rstrip('.').lower()}: it raised {describe(error)}")
     finding = "; ".join(problems) or f"get, set, reset and saving hold in all {cases} cases"
-    return Verdict(not problems, len(problems), 0, finding, cause=problems[0] if problems else "")
+    return Verdict(not problems, len(problems), 0, finding, cause=_cause(problems))
+
+
+def _cause(problems: list[str]) -> str:
+    """The first problem, unless all that should replace memory leave some of it."""
+    kept = [name for name, signs in SURVIVES.items() if any(sign in each for sign in signs for each in problems)]
+    if len(kept) < 2:
+        return problems[0] if problems else ""
+    return f"memory, or a part or second copy of it, survives {listed(kept)}: acting still reads it"
 
 
 def _after_acting(audit: AuditContext) -> tuple[PolicyAdapter, Any]:

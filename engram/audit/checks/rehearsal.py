@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.adapters.base import PolicyAdapter, PolicyOutput, Segment
 from engram.audit.checks.gradient_health import train_briefly
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
@@ -63,9 +63,9 @@ class Outcome(NamedTuple):
 
 @torch.no_grad()
 def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
-    """Play and learn, and compare. With a `kind`, only the part that can show this kind of fault."""
-    adapter = _prepared(audit, way)
-    learner, ids = adapter.copy(), _ids(way)
+    """Play and learn, and compare. For one kind of fault alone, only what that needs."""
+    adapter = prepared(audit, way)
+    learner, ids = adapter.copy(), ids_of(way)
     sampled = _sampled_rows(way) if not audit.mode_matters else []
     references = {row: adapter.copy() for row in sampled}
     if way.memory != 1.0:
@@ -79,16 +79,16 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
         if adapter.resets_between_rollouts:
             for reference in references.values():
                 reference.reset()
-        scenario = _scenario(audit, way, rollout)
+        scenario = scenario_of(audit, way, rollout)
         first = 0
         while first < scenario.steps:
             steps = way.warmup if way.warmup and first == 0 and rollout == 0 else way.horizon
             part = scenario.part(first, first + steps)
             blank = first == 0 and way.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
             memory = None if blank else adapter.memory_of(ids)
-            played = play(adapter, part, _order(audit, way, part, rollout), ids)
+            played = play(adapter, part, order_of(audit, way, part, rollout), ids)
             bound = max(bound, tolerance(played.log_prob, played.value))
-            expected = {row: _reference(reference, part, row) for row, reference in references.items()}
+            expected = {row: reference_outputs(reference, part, row) for row, reference in references.items()}
             acting.append(_acting_error(played, expected))
             warming = way.warmup and first == 0 and rollout == 0
             learning.append(
@@ -103,26 +103,26 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
     return outcome
 
 
-def _rounding(audit: AuditContext, way: Rehearsal, prepared: PolicyAdapter) -> float:
-    """The largest difference that rounding alone may cause, measured by changing the weights by about one rounding.
+def _rounding(audit: AuditContext, way: Rehearsal, made: PolicyAdapter) -> float:
+    """How far rounding alone may take outputs: what a change of the weights by about one rounding does to them.
 
     Large weights amplify rounding, and sums over batches of different sizes are rounded differently.
     """
-    scenario, outputs = _scenario(audit, way, 0), []
+    scenario, outputs = scenario_of(audit, way, 0), []
     for jittered in (False, True):
-        adapter = prepared.copy()
+        adapter = made.copy()
         adapter.reset()
         if jittered:
             jitter_weights(adapter.policy, audit.generator(181))
-        played = play(adapter, scenario, ids=_ids(way))
+        played = play(adapter, scenario, ids=ids_of(way))
         outputs.append(torch.cat([played.value.flatten(), played.numbers.flatten()]))
     return ROUNDINGS * max_difference(*outputs)
 
 
-def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
+def prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
     adapter = audit.adapter(own_mode=True)
     if way.updates or way.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
-        play(adapter, audit.scenario(78, rows=way.rows, steps=2), ids=_ids(way))
+        play(adapter, audit.scenario(78, rows=way.rows, steps=2), ids=ids_of(way))
         adapter.reset()
     if way.updates:
         with torch.enable_grad():
@@ -135,7 +135,7 @@ def _prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
     return adapter
 
 
-def _ids(way: Rehearsal) -> list[int]:
+def ids_of(way: Rehearsal) -> list[int]:
     if not way.far_ids:
         return list(range(way.rows))
     blocks = (0, *way.far_ids)
@@ -148,7 +148,7 @@ def _sampled_rows(way: Rehearsal) -> list[int]:
     return sorted({0, way.rows - 1}) if way.rows > 2 else [way.rows - 1]
 
 
-def _scenario(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
+def scenario_of(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
     steps = way.horizon * way.segments + (way.warmup if rollout == 0 else 0)
     scenario = audit.scenario(80 + rollout, rows=way.rows, steps=steps, end_chance=way.ends)
     if way.repeated or way.zeros or way.bounds:
@@ -192,13 +192,13 @@ def _has_zeros(audit: AuditContext) -> bool:
     )
 
 
-def _order(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
+def order_of(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
     if way.slices:
         return shuffled_slices(way.rows, range(part.steps), audit.generator(rollout))
     return whole_batches(way.rows, range(part.steps))
 
 
-def _reference(adapter: PolicyAdapter, part: Scenario, row: int) -> Tensor:
+def reference_outputs(adapter: PolicyAdapter, part: Scenario, row: int) -> Tensor:
     """The outputs of a row that plays alone under id 0, and is reset where its episodes start: [S, K]."""
     outputs = []
     for step in range(part.steps):
@@ -222,29 +222,26 @@ def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, 
     """The difference of learning from acting, [B, T]."""
     segment, error = played.scenario.segment(played.actions), torch.zeros_like(played.value)
     for _ in range(way.repeats):
-        for rows in _minibatches(learner, way):
+        for rows in minibatches_of(learner, way):
             noted = error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps")
             with noted, torch.set_grad_enabled(way.gradients):
-                value, log_prob = _learn(learner, segment, memory, rows, way.rows)
+                output = learned(learner, segment, memory, rows, way.rows)
             differences = torch.maximum(
-                abs_difference(value, played.value[rows]), abs_difference(log_prob, played.log_prob[rows])
+                abs_difference(output.value.detach(), played.value[rows]),
+                abs_difference(output.log_prob.detach(), played.log_prob[rows]),
             )
             error[rows] = torch.maximum(error[rows], differences.to(error.dtype))
     return error
 
 
-def _learn(
-    learner: PolicyAdapter, segment: Segment, memory: Any, rows: list[int], all_rows: int
-) -> tuple[Tensor, Tensor]:
+def learned(learner: PolicyAdapter, segment: Segment, memory: Any, rows: list[int], all_rows: int) -> PolicyOutput:
     if rows == list(range(all_rows)):
-        output = learner.learn(segment, memory, after_acting=True)
-    else:
-        start = None if memory is None else learner.select_rows(memory, rows)
-        output = learner.learn(segment[rows], start, after_acting=True)
-    return output.value.detach(), output.log_prob.detach()
+        return learner.learn(segment, memory, after_acting=True)
+    start = None if memory is None else learner.select_rows(memory, rows)
+    return learner.learn(segment[rows], start, after_acting=True)
 
 
-def _minibatches(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
+def minibatches_of(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
     every = list(range(way.rows))
     if way.minibatches == "all" or not learner.learns_row_subsets:
         yield every

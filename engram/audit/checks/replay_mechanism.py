@@ -4,12 +4,23 @@ import torch
 from torch import Tensor
 
 from engram.audit.checks.boundary import some_memory
-from engram.audit.checks.rehearsal import Rehearsal, rehearse
-from engram.audit.checks.segment_mechanism import STEPS, ignores_steps, looks_back, simple_segment
-from engram.audit.checks.smallest_rehearsal import SHORT
+from engram.audit.checks.idle_rows import cleared_by_calls
+from engram.audit.checks.memory_scale import scaled_when_read
+from engram.audit.checks.rehearsal import Kind, Rehearsal, rehearse
+from engram.audit.checks.rehearsal_past import acting_past, learning_past
+from engram.audit.checks.segment_mechanism import (
+    STEPS,
+    ignores_steps,
+    looks_back,
+    orders_of,
+    reordered,
+    simple_segment,
+)
+from engram.audit.checks.smallest_rehearsal import SHORT, WITH_MEMORY, conditions
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed, memory_parts, noise_like
+from engram.audit.result import attempt
 from engram.audit.scenario import play
 
 SMALL_SEGMENT = 16  # rows times steps
@@ -36,6 +47,9 @@ def stored_numbers(audit: AuditContext) -> str:
     for dtype in (torch.int64, torch.bfloat16, torch.float16):
         if torch.equal(numbers.to(dtype).float(), numbers):
             return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
+    for places in (1, 2, 3):
+        if bool(((numbers * 10**places).round() / 10**places == numbers).all()):
+            return f"every stored number has {places} decimal places: memory is rounded when stored"
     if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
         return CLAMPED.format(limit)
     ids = list(range(audit.rows))
@@ -68,10 +82,12 @@ def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
         return COLLIDE.format(way.far_ids[0])
     if way.repeated or way.zeros or way.bounds:
         return f"acting treats an observation differently that {_plain(way)}"
-    if way.slices and ("row_isolation" in audit.failed or not (way.ends or way.warmup > SHORT)):
-        return "memory is kept by a row's position in the batch, not by its environment id"
+    if way.warmup > SHORT and (cause := attempt(cleared_by_calls, audit, way.warmup)):
+        return cause
+    if past := attempt(acting_past, audit, way):
+        return _with_conditions(past, way, "acting")
     if way.warmup > SHORT:
-        return _after_many_steps(audit, way.warmup)
+        return f"from {way.warmup} calls on, outputs change with the number of calls"
     if way.ends:
         return "memory is not cleared exactly where an episode starts"
     if way.rows > 2:
@@ -88,17 +104,10 @@ def _plain(way: Rehearsal) -> str:
     return " or ".join(text for needed, text in found if needed)
 
 
-@torch.no_grad()
-def _after_many_steps(audit: AuditContext, steps: int) -> str:
-    """The cause if acting changes after many steps: memory is cleared, or outputs depend on the number of calls."""
-    scenario = audit.scenario(80, rows=2, steps=steps + 4)
-    carried, bound = play(audit.adapter(), scenario).numbers, 0.0
-    for step in range(max(steps - 4, 1), steps + 4):
-        fresh = play(audit.adapter(), scenario.part(step)).numbers[:, :2]
-        bound = tolerance(fresh)
-        if max_difference(fresh, carried[:, step : step + 2]) <= bound:
-            return f"memory is cleared after {step} steps, though no episode starts"
-    return f"from {steps} calls on, outputs change with the number of calls"
+def _with_conditions(past: str, way: Rehearsal, kind: Kind) -> str:
+    """What a row does, and at which sizes."""
+    needs = ", ".join(each for each in conditions(way, kind) if each != WITH_MEMORY)
+    return f"{past} ({needs})" if needs else past
 
 
 def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
@@ -109,12 +118,20 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return f"learning or acting treats an observation differently that {_plain(way)}"
     if way.gradients and not way.updates:
         rows = f" of {way.rows} rows and {way.horizon} steps or more" if way.rows * way.horizon > SMALL_SEGMENT else ""
-        return f"learning computes something else with gradients than without, in segments{rows}"
+        text = f"learning computes something else with gradients than without, in segments{rows}"
+        past = attempt(learning_past, audit, way)
+        return f"{text}: {past}" if past else text
     before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
     if way.updates:
         return STALE
     if stored and not way.ends:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
+    if past := attempt(learning_past, audit, way):
+        if way.ends and attempt(_at_starts, audit, way) == AFTER_START:
+            return f"{AFTER_START}: {past}"
+        longer = way._replace(horizon=audit.sizes.horizon)
+        size = f", in segments of {way.horizon} steps" if way.horizon > 1 and _agrees(audit, longer) else ""
+        return _with_conditions(f"in learning{size}, {past}", way, "learning")
     if way.warmup > SHORT:
         looked = looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
         return looked or f"learning differs from acting once a row has played {way.warmup} steps"
@@ -197,7 +214,31 @@ def _segment_memory(audit: AuditContext) -> str:
         return "learning ignores the memory stored at the start of a segment, and begins from zero"
     if parts and 0 < len(ignored) < len(parts):
         return f"learning ignores {', '.join(ignored)} of the memory stored at the start of a segment"
+    if scaled := attempt(scaled_when_read, audit):
+        return scaled
+    if wrong := attempt(_rearranged_start, audit):
+        return wrong
     return "learning begins a segment from another memory than acting had there"
+
+
+@torch.no_grad()
+def _rearranged_start(audit: AuditContext) -> str:
+    """Whether learning exchanges parts of the memory at the start of a segment, or mixes those of rows."""
+    scenario, adapter, ids = audit.scenario(87, steps=5), audit.adapter(), list(range(audit.rows))
+    play(adapter, scenario.part(0, 3))
+    memory = adapter.memory_of(ids)
+    last = play(adapter.copy(), scenario.part(3))
+    segment = scenario.part(3).segment(last.actions)
+    for what, order in orders_of(memory_parts(adapter, memory), memory).items():
+        changed = reordered(memory_parts(adapter, memory), memory, order)
+        if max_difference(adapter.learn(segment, changed).value, last.value) <= tolerance(last.value):
+            return f"learning reads the memory stored at the start of a segment with {what}"
+    other = adapter.copy()
+    other.change_memory([0], noise_like(0))
+    one, changed = (adapter.learn(segment, each.memory_of(ids)).value for each in (adapter, other))
+    if max_difference(one[1:], changed[1:]) > tolerance(one):
+        return "learning begins the segment of a row from a memory that is computed from those of other rows"
+    return ""
 
 
 @torch.no_grad()

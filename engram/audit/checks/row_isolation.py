@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.row_mechanism import IDLE, LEAKS, acting_cause, idle_cause, idle_rows, learning_cause
+from engram.audit.checks.idle_rows import IDLE, idle_cause, idle_rows
+from engram.audit.checks.rehearsal import Rehearsal
+from engram.audit.checks.rehearsal_past import learning_past
+from engram.audit.checks.row_mechanism import LEAKS, acting_cause, learning_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
@@ -166,7 +169,31 @@ def causality(audit: AuditContext) -> Verdict:
     finding = f"observations from a step on change the outputs before it by {measured:.2g}"
     if measured > bound:
         finding += f", first with those from step {at} of {length}"
-    return Verdict(measured <= bound, measured, bound, finding)
+    cause = (attempt(_taken_twice, audit) or attempt(_how_far_ahead, audit, length)) if measured > bound else ""
+    return Verdict(measured <= bound, measured, bound, finding, cause=cause)
+
+
+@torch.no_grad()
+def _taken_twice(audit: AuditContext) -> str:
+    """Whether a segment begins from a memory of its own later steps."""
+    words = learning_past(audit, Rehearsal(rows=4, horizon=audit.steps))
+    return f"in learning, {words}" if "steps: they are taken twice" in words or "memory of now" in words else ""
+
+
+@torch.no_grad()
+def _how_far_ahead(audit: AuditContext, steps: int) -> str:
+    """How many steps ahead an output sees, from one observation in the middle of a segment."""
+    segment, adapter, middle = audit.segment(40, steps=steps), audit.adapter(), steps - 2
+    observations = segment.observations.clone()
+    observations[:, middle] = random_observations(audit.spec, segment.shape, audit.generator(42))[:, middle]
+    base, changed = (adapter.learn(each).numbers() for each in (segment, replace(segment, observations=observations)))
+    sees = (abs_difference(changed, base).amax((0, 2)) > tolerance(base))[:middle].nonzero().flatten().tolist()
+    if not sees:
+        return ""
+    far = middle - sees[0]
+    what = f"up to {far} steps later: a mask or shift is off" if far < middle else "at any later step"
+    what = "one step later: a mask or shift is off by one" if far == 1 else what
+    return f"the future leaks: in learning, outputs of a step depend on the observation {what}"
 
 
 def _seen_early(audit: AuditContext, steps: int) -> tuple[Tensor, float]:

@@ -1,24 +1,34 @@
 """Causes of mixed rows: experiments that name the mechanism."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from engram.audit.adapters.row_state import leaves
+from engram.audit.checks.start_mechanism import start_cause
+from engram.audit.checks.which_past import rows_read
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import listed
 from engram.audit.result import attempt
-from engram.audit.scenario import Scenario, play, random_observations
+from engram.audit.retained import changed_by
+from engram.audit.root_cause import ONLY_AT_STARTS
+from engram.audit.scenario import Scenario, play, random_observations, shuffled_slices
 
 FAR = 900  # ids of environments that are not in the scenario
-IDLE, OTHERS = 60, 4  # calls without the idle rows, and the other rows in each
-LEAKS = 4  # steps in which one row's observations could reach another
+LEAKS = 4  # steps in which what one row sees could reach another
 ELSEWHERE = (
     "a row's memory is stored as that of other rows: a view or reshape in place of a transpose of rows and layers"
 )
-STARTS = "an episode start in one row changes the outputs of other rows"
-CALLS = "outputs depend on the number of calls: something is counted by calls, not by the steps of a row"
+OVERWRITTEN = (
+    "a call for other rows overwrites the memory of a row: it is kept in a buffer that calls share, not in a copy"
+)
+ORDER = "a row goes on with another memory where batches are cut or ordered differently"
+CALLS = "outputs depend on the number of calls, or on what a call keeps besides the memory of its rows"
+LOST = "rows lose their memory when rows with larger ids act: a store that grows drops what it held"
 ALONE = "a batch of one row acts differently from larger ones: its memory is not kept, or a squeeze() drops the row"
 NEW_ROWS = "a row that is seen for the first time begins with what other rows remember"
 BY_BATCH = "memory is kept by a row's position in the batch, not by its environment id"
@@ -29,20 +39,30 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAKS).with_starts())
     own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
     if 0 < int(own.sum()) < audit.rows:
+        read = (leaks > bound) & others & ~own
+        if bool(read.any()):
+            return _pattern(audit, read, others)
         lost = (~own).nonzero().flatten().tolist()
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
     if not bool((leaks > bound)[others].any()):
         if attempt(_stored_elsewhere, audit):
             return ELSEWHERE
+        if cause := attempt(start_cause, audit) or attempt(_past_in_sizes, audit):
+            return cause
         causes = (
-            (STARTS, _starts_leak),
             (BY_BATCH, _goes_on_in_other_rows),
             (CALLS, _counts_calls),
             (ALONE, _differs_alone),
             (NEW_ROWS, _new_rows_leak),
+            (LOST, _lost_to_larger_ids),
+            (OVERWRITTEN, _overwritten),
+            (BY_BATCH, _kept_by_slice),
         )
-        return next((cause for cause, holds in causes if holds(audit)), BY_BATCH)
+        cause = next((cause for cause, holds in causes if holds(audit)), "")
+        if cause == CALLS:
+            return CALLS + _what_calls_change(audit)
+        return cause or attempt(_past_in_slices, audit, scenario)
     return _pattern(audit, (leaks > bound) & others, others)
 
 
@@ -53,15 +73,6 @@ def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Te
         other = scenario.with_other_past(row, scenario.steps - 1, audit.generator(16 + row), audit.spec)
         leaks[row] = abs_difference(play(audit.adapter(), other).numbers[:, -1], base).amax(1)
     return leaks, tolerance(base)
-
-
-def _starts_leak(audit: AuditContext) -> bool:
-    """Whether an episode start in one row changes the outputs of others, in whole batches."""
-    scenario = audit.scenario(19, steps=3)
-    flags = torch.zeros_like(scenario.dones)
-    flags[0, 1] = True
-    one, other = (play(audit.adapter(), each).numbers[1:] for each in (scenario, scenario.with_starts(dones=flags)))
-    return max_difference(one, other) > tolerance(one)
 
 
 @torch.no_grad()
@@ -95,43 +106,6 @@ def _counts_calls(audit: AuditContext) -> bool:
     return max_difference(alone, one) > bound and max_difference(one, other) <= bound
 
 
-def idle_rows(audit: AuditContext) -> float:
-    """The difference between rows that paused while many others acted, and rows that did not pause."""
-    scenario, after = audit.scenario(22, rows=2, steps=3), audit.scenario(23, rows=2, steps=2)
-    adapter = audit.adapter()
-    play(adapter, scenario)
-    expected = play(adapter.copy(), after).numbers
-    others = audit.scenario(24, rows=OTHERS, steps=1)
-    try:
-        for call in range(IDLE):
-            first = 2 + call * OTHERS
-            play(adapter, others, ids=range(first, first + OTHERS))
-    except Exception:  # a table may refuse so many ids
-        return 0.0
-    return max_difference(play(adapter, after).numbers, expected)
-
-
-@torch.no_grad()
-def idle_cause(audit: AuditContext) -> str:
-    """The cause if a row that pauses loses its memory: number of calls, colliding ids, or a store that drops rows."""
-    scenario = audit.scenario(22, rows=2, steps=3)
-    fresh = play(audit.adapter(), audit.fresh_start(scenario)).numbers
-    called = audit.adapter()
-    play(called, audit.scenario(24, rows=2, steps=IDLE))
-    if max_difference(play(called, audit.fresh_start(scenario)).numbers, fresh) > tolerance(fresh):
-        return f"after {IDLE} calls, memory is kept no longer, or differs: outputs depend on the number of calls"
-    after, others = audit.scenario(23, rows=2, steps=2), audit.scenario(24, rows=1, steps=1)
-    adapter = audit.adapter()
-    play(adapter, scenario)
-    expected = play(adapter.copy(), after).numbers
-    for other in range(2, 2 + IDLE * OTHERS):
-        trial = adapter.copy()
-        play(trial, others, ids=[other])
-        if max_difference(play(trial, after).numbers, expected) > tolerance(expected):
-            return f"environment ids collide: rows with ids of {other} and more share the memory of others"
-    return "a row loses its memory while many others act: what is kept is dropped for them"
-
-
 def _differs_alone(audit: AuditContext) -> bool:
     """Whether batches of one row differ from whole ones, and those of two rows do not."""
     scenario = audit.scenario(19, steps=3)
@@ -156,6 +130,90 @@ def _goes_on_in_other_rows(audit: AuditContext) -> bool:
         play(adapter, between, ids=ids)
         seen.append(play(adapter, last).numbers)
     return max_difference(*seen) <= tolerance(seen[0])
+
+
+def _overwritten(audit: AuditContext) -> bool:
+    """Whether rows that have acted go on with other outputs once other rows have acted in between."""
+    undisturbed, after_others = _with_others_between(audit, (0, 1), (2, 3))
+    return max_difference(undisturbed, after_others) > tolerance(undisturbed)
+
+
+def _lost_to_larger_ids(audit: AuditContext) -> bool:
+    """Whether rows remember nothing once rows with larger ids have acted, but not after those with smaller ones."""
+    undisturbed, after_larger = _with_others_between(audit, (0, 1), (FAR, FAR + 1))
+    fresh = play(audit.adapter(), audit.scenario(21, rows=2, steps=2)).numbers
+    smaller = _with_others_between(audit, (2, 3), (0, 1))
+    bound = tolerance(undisturbed)
+    lost = max_difference(undisturbed, after_larger) > bound and max_difference(after_larger, fresh) <= bound
+    return lost and max_difference(*smaller) <= bound
+
+
+def _with_others_between(audit: AuditContext, ids: Sequence[int], others: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """What two rows give after they have acted: at once, and after two others."""
+    first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
+    seen = []
+    for disturbed in (False, True):
+        adapter = audit.adapter()
+        play(adapter, first, ids=ids)
+        if disturbed:
+            play(adapter, between, ids=others)
+        seen.append(play(adapter, last, ids=ids).numbers)
+    return seen[0], seen[1]
+
+
+def _what_calls_change(audit: AuditContext) -> str:
+    """Names of what calls change besides the memory of their rows."""
+    adapter, scenario = audit.adapter(), audit.scenario(19, steps=2)
+    batches = iter([scenario.batch(slice(0, audit.rows), step) for step in range(2)])
+    with torch.no_grad():
+        names = changed_by(adapter.policy, lambda: adapter.act(next(batches)))
+    return f" ({listed(names)})" if names else ""
+
+
+def _kept_by_slice(audit: AuditContext) -> bool:
+    """Whether rows in slices that are always the same are right, and wrong once slices are cut differently."""
+    scenario = audit.scenario(19, steps=3)
+    whole = play(audit.adapter(), scenario).numbers
+    same = [[0, 2, audit.rows]] * 3
+    off = {}
+    for name, each in {"same": same, "other": [[0, audit.rows], [0, 2, audit.rows], [0, 3, audit.rows]]}.items():
+        order = [(slice(a, b), step) for step, edges in enumerate(each) for a, b in pairwise(edges)]
+        off[name] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
+    return off["other"] and not off["same"]
+
+
+def _past_in_slices(audit: AuditContext, scenario: Scenario) -> str:
+    """Which memory rows go on with, in slices out of order and without episode starts."""
+    plain = scenario.with_starts()
+    order = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
+    seen, alone = play(audit.adapter(), plain, order).numbers, _alone(audit, plain)
+    bound, off = tolerance(alone), abs_difference(seen, alone).amax(-1)
+    if not bool((off > bound).any()):
+        return ONLY_AT_STARTS
+    return rows_read(audit.adapter(), plain, seen, off > bound, bound) or ORDER
+
+
+def _past_in_sizes(audit: AuditContext) -> str:
+    """What rows do in batches of some sizes, if those of others are right."""
+    scenario = audit.scenario(19, steps=3)
+    alone, wrong = _alone(audit, scenario), {}
+    bound = tolerance(alone)
+    for size in range(2, audit.rows + 1):
+        part = scenario.rows_of(range(size))
+        seen = play(audit.adapter(), part).numbers
+        off = abs_difference(seen, alone[:size]).amax(-1) > bound
+        if bool(off.any()):
+            wrong[size] = rows_read(audit.adapter(), part, seen, off, bound)
+    if not wrong or len(wrong) == audit.rows - 1:
+        return ""
+    words = next(iter(wrong.values()))
+    return f"in batches of {', '.join(map(str, wrong))} rows, {words}" if words else ""
+
+
+def _alone(audit: AuditContext, scenario: Scenario) -> Tensor:
+    """[B, S, K]: what each row gives if it plays alone."""
+    rows = range(scenario.rows)
+    return torch.stack([play(audit.adapter(), scenario.rows_of([row])).numbers[0] for row in rows])
 
 
 def _new_rows_leak(audit: AuditContext) -> bool:

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyOutput, Segment
+from engram.audit.checks.first_difference import first_difference
+from engram.audit.checks.memory_scale import scaled_when_stored
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import MemoryPart, memory_parts
+from engram.audit.result import attempt
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
@@ -21,6 +24,7 @@ OTHER_DISTRIBUTION = "the distribution over actions differs between acting and l
 ONE_MEMORY = (
     "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
 )
+FIRST_STEP = "outputs differ between acting and learning even without memory: inputs, features or heads differ"
 READ = "learning reads the same memory differently than acting: positions, masks or scales of what is remembered differ"
 STORED = "acting stores something else than the memory that learning carries from step to step"
 
@@ -49,10 +53,10 @@ def simple_segment(audit: AuditContext) -> str:
     if cause := _reads_its_action(audit) or _steps_twice(audit):
         return cause
     if bool((value | log_prob)[:, 0].any()):
-        return "outputs differ between acting and learning even without memory: inputs, features or heads differ"
+        return attempt(first_difference, audit) or FIRST_STEP
     if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit) or _reads_otherwise(audit):
         return cause
-    return f"{STORED}: one of the two skips, scales, clamps or resets it"
+    return attempt(scaled_when_stored, audit) or f"{STORED}: one of the two skips, scales, clamps or resets it"
 
 
 def _reads_its_action(audit: AuditContext) -> str:
@@ -147,19 +151,23 @@ def _swapped(audit: AuditContext) -> str:
     actions = played.actions.repeat_interleave(2, 1)
     segment = scenario.segment(actions)
     expected = adapter.learn(segment).numbers()[:, 1:]
+    for what, order in orders_of(parts, memory).items():
+        restored = reordered(parts, memory, order)
+        if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
+            return f"{what.replace(' swapped', ' are swapped')} when acting stores its memory"
+    return ""
+
+
+def orders_of(parts: list[MemoryPart], memory: Any) -> dict[str, list[int]]:
+    """Orders in which the parts of a memory may be exchanged, if their shapes allow it, in words."""
     count = len(parts)
     if not parts or count % 2 or any(part.tensors > 1 for part in parts):
-        return ""
+        return {}
     pair = "h and c" if parts[0].name.startswith("h") else f"{parts[0].name} and {parts[1].name}"
-    orders = {f"{pair} are swapped": [i ^ 1 for i in range(count)]}
+    orders = {f"{pair} swapped": [i ^ 1 for i in range(count)]}
     if count > 2:
-        orders["layers are swapped"] = [count - 2 - 2 * (i // 2) + i % 2 for i in range(count)]
-    for what, order in orders.items():
-        if _same_shapes(parts, memory, order):
-            restored = _reordered(parts, memory, order)
-            if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
-                return f"{what} when acting stores its memory"
-    return ""
+        orders["layers swapped"] = [count - 2 - 2 * (i // 2) + i % 2 for i in range(count)]
+    return {what: order for what, order in orders.items() if _same_shapes(parts, memory, order)}
 
 
 def _reads_otherwise(audit: AuditContext) -> str:
@@ -182,8 +190,8 @@ def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool
     return all(shapes[i] == shapes[other] for i, other in enumerate(order))
 
 
-def _reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
-    """The memory with its parts in this order."""
+def reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
+    """Memory in which each part has the numbers of another."""
     values, changed = [part.value(memory) for part in parts], memory
     for part, other in zip(parts, order, strict=True):
         changed = part.changed(changed, partial(_instead, values[other]))

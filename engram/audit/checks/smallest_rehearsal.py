@@ -6,6 +6,7 @@ from typing import Any
 from engram.audit.checks.rehearsal import Kind, Rehearsal
 
 CONDITIONS = ("segments", "rollouts", "warmup", "ends", "both_flags", "slices", "minibatches", "repeats")
+WITH_MEMORY = "where a segment begins with memory from before it"
 SHORT = 3  # steps before a segment that only fill the memory it begins with
 
 
@@ -79,6 +80,9 @@ def _small(way: Rehearsal) -> Iterator[Rehearsal]:
 
 def _bisected(way: Rehearsal, field: str, low: int, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
     high = getattr(way, field)
+    while high // 2 > low and fails(way._replace(**{field: high // 2})):  # even sizes alone may fail
+        high //= 2
+    low = max(low, high // 2)
     while low < high:
         middle = (low + high) // 2
         if fails(way._replace(**{field: middle})):
@@ -94,7 +98,7 @@ def conditions(way: Rehearsal, kind: Kind) -> list[str]:
     if way.warmup > SHORT:
         found.append(f"after {way.warmup} acting steps")
     elif kind == "learning" and (way.warmup or way.segments > 1 or way.rollouts > 1):
-        found.append("where a segment begins with memory from before it")
+        found.append(WITH_MEMORY)
     if way.weights != 1.0:
         found.append(f"with weights {way.weights:g} times as large")
     if way.updates:

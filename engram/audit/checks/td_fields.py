@@ -25,7 +25,7 @@ def td_fields(audit: AuditContext) -> Verdict:
     finding = (
         "; ".join(problems) or "both calls write every field in its shape and dtype, and change nothing they were given"
     )
-    return Verdict(not problems, len(problems), 0, finding)
+    return Verdict(not problems, len(problems), 0, finding, cause=problems[0] if problems else "")
 
 
 def _acting(audit: AuditContext, adapter: TdAdapter) -> Iterator[str]:

@@ -1,0 +1,174 @@
+"""Which past explains what a row does now: its own from another step on, that of another row, or none at all."""
+
+# B rows, S steps, K numbers
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.audit.adapters.base import PolicyAdapter
+from engram.audit.difference import max_difference
+from engram.audit.scenario import Scenario, play
+
+MOST_STEPS = 6000  # played to find a past: after that it stays unknown
+MOST_ROWS = 24  # whose memory another row may have
+AHEAD = 5  # steps by which a memory may be late or early
+NO_START = "though no episode starts there"
+NAMED_ROWS = 8  # rows whose past is looked for
+
+
+class Past(NamedTuple):
+    """A past that a row may have: steps of rows of a scenario, the last of which is the step of now."""
+
+    steps: tuple[tuple[int, int], ...]
+    does: str  # what a row with this past does: "goes on with the memory of row {}"
+    source: int | None = None  # the row whose memory it is, if it is another
+
+
+def own_steps(scenario: Scenario, row: int, step: int) -> tuple[int, int]:
+    """The step at which a row's episode began, and the one of now."""
+    starts = scenario.starts[row, : step + 1].nonzero().flatten().tolist()
+    return (starts[-1] if starts else 0), step
+
+
+def pasts(scenario: Scenario, row: int, step: int, first: int = 0) -> Iterator[Past]:
+    """Wrong pasts, the simplest first. `first`: the step at which the segment begins; what is before it was acted."""
+    began, _ = own_steps(scenario, row, step)
+
+    def own(start: int, stop: int = step + 1) -> tuple[tuple[int, int], ...]:
+        return tuple((row, at) for at in range(start, stop))
+
+    def without_flag(at: int) -> str:
+        starting = [each for each in scenario.starts[:, at].nonzero().flatten().tolist() if each != row]
+        return f"though an episode starts in row {starting[0]} there, not in this one" if starting else ""
+
+    in_segment = f"step {step - first}" + (" of the segment" if first else "")
+    if began < step and first != step:
+        yield Past(own(step), f"has no memory at {in_segment}, {without_flag(step) or NO_START}")
+    if first and began < first:
+        yield Past(own(first), ", ".join(filter(None, ["begins the segment without memory", without_flag(first)])))
+    for earlier in sorted({0, *scenario.starts[row].nonzero().flatten().tolist()}, reverse=True):
+        if earlier < began:
+            yield Past(own(earlier), f"goes on with its memory from before the episode start at step {began - first}")
+    if began < step:
+        yield Past(own(began, step - 1) + own(step), "goes on with its memory of the step before: the last is not kept")
+        yield Past(own(began, step) + own(step - 1), "takes the last observation twice")
+    if first:
+        yield from _wrong_start(scenario, row, step, first)
+    yield from _of_others(scenario, row, step, first)
+    for later in range(step - 1, began, -1):
+        if later != first:
+            yield Past(own(later), f"remembers nothing from before step {later - first}, {NO_START}")
+
+
+def _wrong_start(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
+    """Segments that go on from another memory of the same row than the one before their first step."""
+    began, _ = own_steps(scenario, row, first - 1)
+    in_segment = tuple((row, at) for at in range(first, step + 1))
+    for end, whose in (
+        (scenario.steps, "begins the segment with the memory of now, from after it"),
+        *(
+            (first + n, f"begins the segment with the memory from after its first {n} steps: they are taken twice")
+            for n in range(1, min(AHEAD, scenario.steps - first))
+        ),
+        *((first - n, f"begins the segment with the memory of {n} steps before it") for n in range(1, AHEAD)),
+    ):
+        if end > began:
+            yield Past(tuple((row, at) for at in range(began, end)) + in_segment, whose)
+    for later in range(first + 1, step + 1):
+        again = tuple((row, at) for at in (*range(began, first), *range(later, step + 1)))
+        yield Past(
+            again, f"goes back, at step {later - first} of the segment, to the memory that the segment began with"
+        )
+
+
+def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
+    """The memory of another row, at this step or about it."""
+    began, _ = own_steps(scenario, row, step)
+    own = tuple((row, at) for at in range(max(first, began), step + 1))
+    others = [each for each in (*range(MOST_ROWS), scenario.rows - 1, row - 1) if 0 <= each < scenario.rows]
+    for other in [each for each in dict.fromkeys(others) if each != row]:
+        if first and began < first:
+            start, _ = own_steps(scenario, other, first - 1)
+            before = tuple((other, at) for at in range(start, first))
+            yield Past(before + own, "begins the segment with the memory of row {}", other)
+        for last in (step - 1, step, step - 2, step + 1, step + 2, step - 3):
+            if 0 <= last < scenario.steps:
+                start, _ = own_steps(scenario, other, last)
+                before = tuple((other, at) for at in range(start, last + 1))
+                yield Past((*before, (row, step)), "goes on with the memory of row {}", other)
+
+
+@torch.no_grad()
+def past_of(
+    adapter: PolicyAdapter, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int = 0
+) -> Past | None:
+    """The wrong past with which a lone row gives these numbers: a value, and a distribution if there is one."""
+    played = 0
+    true = tuple((row, at) for at in range(own_steps(scenario, row, step)[0], step + 1))
+    if max_difference(_alone(adapter, scenario, true)[: len(seen_K)], seen_K) <= bound:
+        return None
+    for past in pasts(scenario, row, step, first):
+        played += len(past.steps)
+        if played > MOST_STEPS:
+            return None
+        if past.steps != true and max_difference(_alone(adapter, scenario, past.steps)[: len(seen_K)], seen_K) <= bound:
+            return past
+    return None
+
+
+def _alone(adapter: PolicyAdapter, scenario: Scenario, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """[K]: what a row gives at the last of these steps if it plays them alone, from an empty memory."""
+    rows, at = (torch.tensor(each) for each in zip(*steps, strict=True))
+    fields = {name: getattr(scenario, name)[rows, at].unsqueeze(0) for name in ("observations", "noise")}
+    flags = torch.zeros(1, len(steps), dtype=torch.bool)
+    flags[0, 0] = scenario.starts[steps[0]]
+    adapter.reset()
+    return play(adapter, replace(scenario, dones=flags, truncateds=torch.zeros_like(flags), **fields)).numbers[0, -1]
+
+
+def rows_read(
+    adapter: PolicyAdapter, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0
+) -> str:
+    """What the rows do that are off at the first step at which any is; nothing if it is not found.
+
+    `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
+    """
+    if not bool(off.any()):
+        return ""
+    step = int(off.any(0).nonzero()[0])
+    rows = off[:, step].nonzero().flatten().tolist()
+    found: dict[int, Past] = {}
+    for row in [*rows[: NAMED_ROWS - 1], *rows[NAMED_ROWS - 1 :][-1:]]:
+        past = past_of(adapter, scenario, row, first + step, seen[row, step], bound, first)
+        if past is None and not found:
+            return ""
+        if past is not None:
+            found[row] = past
+    return _in_words(found, len(rows), scenario.rows)
+
+
+def _in_words(found: dict[int, Past], off: int, rows: int) -> str:
+    row, past = next(iter(found.items()))
+    if past.source is None:
+        whose = "every row" if off == rows and len(found) > 1 else f"row {row}"
+        return f"{whose} {past.does}"
+    sources = {other.source for other in found.values()}
+    if len(found) > 2 and sources == {past.source}:
+        return (
+            f"every row {past.does.format(past.source)}"
+            if off >= rows - 1
+            else (f"rows from {row} on: each {past.does.format(past.source)}")
+        )
+    shifts = {other.source - each for each, other in found.items() if other.source is not None}
+    if len(found) > 1 and len(shifts) == 1:
+        last = max(found)
+        return (
+            f"row {row} {past.does.format(past.source)}, and so on to row {last} with that of row {found[last].source}"
+        )
+    more = [each for each, other in found.items() if other.source is not None and each != row][:1]
+    also = f", row {more[0]} with that of row {found[more[0]].source}" if more else ""
+    return f"row {row} {past.does.format(past.source)}{also}"
