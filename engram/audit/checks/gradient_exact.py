@@ -190,7 +190,7 @@ def _wrong(call: LearningCall, ratios: list[tuple[int, float]]) -> list[tuple[in
 
 
 def _pattern(call: LearningCall, ratios: list[tuple[int, float]]) -> str:
-    """How the gradient differs with the distance in steps."""
+    """The differences of the gradient by distance in steps."""
     wrong = _wrong(call, ratios)
     if not wrong:
         return _by_output_step(call)

@@ -8,7 +8,7 @@ from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.scenario import play
 
-IDLE, OTHERS = 60, 4  # calls, and the other rows that act in each
+IDLE, OTHERS = 60, 4  # calls without the idle rows, and the other rows in each
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def cleared_by_calls(audit: AuditContext, calls: int) -> str:
 
 
 def idle_rows(audit: AuditContext) -> float:
-    """How far rows that paused, while many others acted, are from rows that went on at once."""
+    """The difference between rows that paused while many others acted, and rows that did not pause."""
     scenario, after = audit.scenario(22, rows=2, steps=3), audit.scenario(23, rows=2, steps=2)
     adapter = audit.adapter()
     play(adapter, scenario)
@@ -48,7 +48,7 @@ def idle_rows(audit: AuditContext) -> float:
 
 @torch.no_grad()
 def idle_cause(audit: AuditContext) -> str:
-    """Why a row that pauses loses its memory: the number of calls, ids that collide, or a store that drops rows."""
+    """The cause if a row that pauses loses its memory: number of calls, colliding ids, or a store that drops rows."""
     if cause := cleared_by_calls(audit, 2 * IDLE):
         return cause
     scenario = audit.scenario(22, rows=2, steps=3)

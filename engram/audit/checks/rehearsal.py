@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
 
 @torch.no_grad()
 def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
-    """Play and learn, and compare. For one kind of fault alone, only what that needs."""
+    """Play and learn, and compare. With a `kind`, only the part that can show this kind of fault."""
     adapter = prepared(audit, way)
     learner, ids = adapter.copy(), ids_of(way)
     sampled = _sampled_rows(way) if not audit.mode_matters else []
@@ -104,7 +104,7 @@ def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
 
 
 def _rounding(audit: AuditContext, way: Rehearsal, made: PolicyAdapter) -> float:
-    """How far rounding alone may take outputs: what a change of the weights by about one rounding does to them.
+    """The largest difference that rounding alone may cause, measured by changing the weights by about one rounding.
 
     Large weights amplify rounding, and sums over batches of different sizes are rounded differently.
     """

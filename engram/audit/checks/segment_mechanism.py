@@ -191,7 +191,7 @@ def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool
 
 
 def reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
-    """Memory in which each part has the numbers of another."""
+    """The memory with its parts in this order."""
     values, changed = [part.value(memory) for part in parts], memory
     for part, other in zip(parts, order, strict=True):
         changed = part.changed(changed, partial(_instead, values[other]))
