@@ -9,6 +9,7 @@ from audit.designs import wrong_gradients as gradients
 from audit.designs import wrong_learning as learning
 from audit.designs import wrong_mechanisms as mechanisms
 from audit.designs import wrong_memory as memory
+from audit.designs import wrong_pasts as pasts
 from audit.designs import wrong_sizes as sizes
 from audit.designs import wrong_storage as storage
 from audit.test_designs import SMALL, audit
@@ -56,6 +57,29 @@ CAUSES: list[tuple[Any, str, str]] = [
     (memory.LearnedStartOnlyWhenActing, "replay", "begin an episode from different initial states"),
     (learning.AllRowsDetachedAtAStart, "gradient_exact", "a start in one row detaches the memory of all rows"),
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
+    (pasts.PairsShareAMemory, "row_isolation", "row 1 reads the memory of row 0"),
+    (pasts.ReplaysFromRowZero, "replay", "in learning, every row begins the segment with the memory of row 0"),
+    (pasts.ReplaysFromHalfTheMemory, "replay", "from 0.5 times the memory stored for it"),
+    (pasts.ReplaysFromTheMean, "replay", "from a memory that is computed from those of other rows"),
+    (pasts.GoesBackToTheStart, "replay", "goes back, at step 4 of the segment, to the memory that the segment began"),
+    (pasts.OneFlagForAllRows, "boundary_acting", "all rows are cleared by the flag of row 0"),
+    (pasts.StartedRowsFirst, "boundary_acting", "where row 2 starts an episode, row 0 has no memory at step 4"),
+    (pasts.ForgetsEveryTenthCall, "row_isolation", "the memory of all rows is cleared every 10 calls"),
+    (pasts.CellClearedLate, "boundary_acting", "c is cleared one step too late"),
+    (pasts.HookOnTheCell, "gradient_exact", "(register_hook() in "),
+    (pasts.OneRowLearns, "gradient_exact", "it is wrong in rows 1, 2 and 3 of 4"),
+    (mechanisms.HiddenDetachedBetweenSteps, "gradient_exact", "(detach() in tests/audit/designs/wrong_mechanisms.py"),
+    (pasts.ClearedThroughData, "gradient_boundary", "cleared there outside the graph, by .data in "),
+    (pasts.SeesTheNextStep, "causality", "depend on the observation one step later"),
+    (pasts.LearnsOnFromTheLastSegment, "determinism", "the memory with which the learning call before ended"),
+    (pasts.KeepsASecondCopy, "memory_interface", "survives set_memory(), reset_memory() and reset_env_memory()"),
+    (pasts.StoresLess, "replay", "memory is scaled when stored"),
+    (pasts.StoresThreeDecimals, "replay", "every stored number has 3 decimal places"),
+    (pasts.OddBatchesLoseTheirLastRow, "row_isolation", "in batches of 3, 5 rows, row 2 has no memory"),
+    (pasts.StartsFromTheOthers, "boundary_acting", "from a memory that is computed from those of other rows"),
+    (pasts.GrowthForgets, "row_isolation", "lose their memory when rows with larger ids act"),
+    (pasts.LearnsInBfloat16, "replay", "as with a lower precision in one of the two"),
+    (pasts.ForgetsWithoutGradients, "modes", "compute something else with gradients than without"),
 ]
 
 

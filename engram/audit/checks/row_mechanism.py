@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.audit.adapters.row_state import leaves
+from engram.audit.checks.idle_rows import IDLE, cleared_by_calls
 from engram.audit.checks.start_mechanism import start_cause
 from engram.audit.checks.which_past import rows_read
 from engram.audit.context import AuditContext
@@ -48,7 +49,11 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     if not bool((leaks > bound)[others].any()):
         if attempt(_stored_elsewhere, audit):
             return ELSEWHERE
-        if cause := attempt(start_cause, audit) or attempt(_past_in_sizes, audit):
+        if (
+            cause := attempt(cleared_by_calls, audit, IDLE)
+            or attempt(start_cause, audit)
+            or attempt(_past_in_sizes, audit)
+        ):
             return cause
         causes = (
             (BY_BATCH, _goes_on_in_other_rows),
