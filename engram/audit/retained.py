@@ -26,7 +26,12 @@ def retained_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def retained_size(module: nn.Module) -> int:
     """The size of the retained state: elements of tensors and arrays, and entries of containers."""
-    return sum(value.numel() if isinstance(value, Tensor) else len(value) for _, value in _walk(module))
+    return sum(retained_sizes(module).values())
+
+
+def retained_sizes(module: nn.Module) -> dict[str, int]:
+    """The elements of every tensor and array, and the entries of every container, by path."""
+    return {where: value.numel() if isinstance(value, Tensor) else len(value) for where, value in _walk(module)}
 
 
 def retained_numbers(module: nn.Module) -> dict[str, float]:

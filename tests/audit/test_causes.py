@@ -59,7 +59,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (mechanisms.SwapsSquares, "replay", "where there are as many rows as steps"),
     (pasts.PairsShareAMemory, "row_isolation", "row 1 reads the memory of row 0"),
     (pasts.ReplaysFromRowZero, "replay", "in learning, every row begins the segment with the memory of row 0"),
-    (pasts.ReplaysFromHalfTheMemory, "replay", "from 0.5 times the memory stored for it"),
+    (pasts.ReplaysFromHalfTheMemory, "replay", "learning reads 0.5 times the memory stored for a segment"),
     (pasts.ReplaysFromTheMean, "replay", "from a memory that is computed from those of other rows"),
     (pasts.GoesBackToTheStart, "replay", "goes back, at step 4 of the segment, to the memory that the segment began"),
     (pasts.OneFlagForAllRows, "boundary_acting", "all rows are cleared by the flag of row 0"),

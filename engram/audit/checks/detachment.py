@@ -16,7 +16,7 @@ from engram.audit.checks.row_isolation import state_after_call
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, max_difference
 from engram.audit.result import Check, Verdict
-from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_tensors
+from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_sizes, retained_tensors
 from engram.audit.scenario import Scenario, play
 
 WINDOW, WINDOWS = 10, 2
@@ -143,7 +143,23 @@ def graph_growth(audit: AuditContext) -> Verdict:
         f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} live tensors and "
         f"{lessons.kept:.2g} to what is kept; the process grew by {steps.process / 1024:.2g} KiB a step"
     )
-    return Verdict(measured <= 0 and not leaks, measured, 0, finding, evidence={"graph_nodes": sizes})
+    grown = _grown(audit) if acting.kept > 0 or lessons.kept > 0 else ""
+    cause = f"{grown} grows with every call" if grown else ""
+    return Verdict(measured <= 0 and not leaks, measured, 0, finding, cause=cause, evidence={"graph_nodes": sizes})
+
+
+def _grown(audit: AuditContext) -> str:
+    """The container or tensor of the policy that grows most over some calls."""
+    adapter, scenario = audit.adapter(), audit.scenario(71, steps=2)
+    before: dict[str, int] = {}
+    for number in range(3):
+        _window(adapter, scenario)
+        if not audit.learning_error:
+            _lesson(audit, adapter)()
+        before = retained_sizes(adapter.policy) if number == 0 else before
+    growth = {name: size - before.get(name, 0) for name, size in retained_sizes(adapter.policy).items()}
+    grown = {name: added for name, added in growth.items() if name in before and added > 0}
+    return max(grown, key=lambda name: grown[name], default="")
 
 
 class Growth(NamedTuple):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.audit.adapters.base import Segment
 from engram.audit.checks.boundary import some_memory
+from engram.audit.checks.gradient_source import culprit
 from engram.audit.context import AuditContext
 from engram.audit.double_precision import doubled
 from engram.audit.finite_difference import (
@@ -20,7 +21,7 @@ from engram.audit.finite_difference import (
     gradient_difference,
     learning_call,
 )
-from engram.audit.result import Verdict
+from engram.audit.result import Verdict, attempt
 from engram.audit.retained import ACCUMULATES, graph_nodes
 from engram.audit.weights import scale_weights
 
@@ -114,7 +115,8 @@ def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict
     if (error := call.error(loss)) <= bound or call.jumps(loss) or within.error(within.loss(kinds)) > bound:
         return None
     text = f"with weights {LARGE_WEIGHTS:g} times as large, the gradient is off by {error:.2g} of its size"
-    cause = "the gradient is cut or changed where memory or units are large"
+    line = attempt(culprit, lambda: call.gradients(loss), lambda found: call.error(loss, gradients=found) <= bound)
+    cause = "the gradient is cut or changed where memory or units are large" + (f" ({line})" if line else "")
     return Verdict(False, error, bound, text, cause=cause)
 
 
@@ -135,7 +137,9 @@ def _many_rows(audit: AuditContext) -> Verdict | None:
     if apart <= FLOAT32_GRADIENT:
         return None
     text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
-    cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed"
+    line = attempt(culprit, lambda: _batch_dependence(audit), lambda found: found <= FLOAT32_GRADIENT)
+    by = f" ({line})" if line else ""
+    cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed{by}"
     return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause)
 
 

@@ -48,7 +48,7 @@ def scaled_when_read(audit: AuditContext) -> str:
         return changed.learn(segment, changed.memory_of(ids)).value[:, 0]
 
     found = _solve(first_value, after.value[:, 0]) if memory is not None else None
-    return f"learning begins a segment from {1 / found:.3g} times the memory stored for it" if found else ""
+    return f"learning reads {1 / found:.3g} times the memory stored for a segment" if found else ""
 
 
 def _solve(outputs: Callable[[float], Tensor], wanted: Tensor) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -49,11 +50,8 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     if not bool((leaks > bound)[others].any()):
         if attempt(_stored_elsewhere, audit):
             return ELSEWHERE
-        if (
-            cause := attempt(cleared_by_calls, audit, IDLE)
-            or attempt(start_cause, audit)
-            or attempt(_past_in_sizes, audit)
-        ):
+        experiments = (partial(cleared_by_calls, calls=IDLE), start_cause, _past_in_sizes)
+        if cause := next((cause for each in experiments if (cause := attempt(each, audit))), ""):
             return cause
         causes = (
             (BY_BATCH, _goes_on_in_other_rows),

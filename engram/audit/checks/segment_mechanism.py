@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.checks.first_difference import first_difference
-from engram.audit.checks.memory_scale import scaled_when_stored
+from engram.audit.checks.memory_scale import scaled_when_read, scaled_when_stored
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import MemoryPart, memory_parts
@@ -182,7 +182,7 @@ def _reads_otherwise(audit: AuditContext) -> str:
     learned = adapter.learn(after.segment(played.actions), memory)
     if memory is None or max_difference(learned.value[:, 0], played.value[:, 0]) <= tolerance(played.value):
         return ""
-    return READ
+    return attempt(scaled_when_read, audit) or READ
 
 
 def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:

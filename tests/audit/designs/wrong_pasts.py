@@ -28,7 +28,10 @@ class GoesBackToTheStart(Design):
     """A long segment is learned in parts of four steps, each from the memory at the segment's start."""
 
     def run(self, xs, starts, memory, actions=None):
-        parts = [super(GoesBackToTheStart, self).run(*each, memory) for each in zip(xs.split(4), starts.split(4))]
+        parts = [
+            super(GoesBackToTheStart, self).run(*each, memory)
+            for each in zip(xs.split(4), starts.split(4), strict=True)
+        ]
         return torch.cat([outputs for outputs, _ in parts]), parts[-1][1]
 
 
