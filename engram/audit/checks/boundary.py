@@ -28,6 +28,7 @@ from engram.audit.checks.boundary_mechanism import (
     surviving_parts,
 )
 from engram.audit.checks.learning_start_mechanism import learning_start_cause
+from engram.audit.checks.rehearsal_past import past_by_learning
 from engram.audit.checks.start_mechanism import AFTER, BEFORE, start_cause
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
@@ -67,7 +68,8 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     if cause in (IGNORED, IN_PART, FADED):
         cause = attempt(depends_on_others, audit) or cause
     elif cause == RETURNS:
-        cause = attempt(mixed_with_old, audit) or cause
+        past = attempt(past_by_learning, audit)
+        cause = f"in acting, {past}" if past else attempt(mixed_with_old, audit) or cause
     return Verdict(
         off <= bound and not short,
         off,
@@ -242,7 +244,8 @@ def _start_at_the_last_step(
     steps = plain.shape[1]
     flags = torch.zeros_like(segment.dones)
     flags[:, steps - 1] = True
-    seen = adapter.learn(replace(segment, dones=flags).steps(0, steps), memory).numbers()[:, -1]
+    # Not as many steps as rows: that is another condition.
+    seen = adapter.learn(replace(segment, dones=flags).steps(1, steps), memory).numbers()[:, -1]
     off = max_difference(seen, tails[steps - 1][:, 0])
     return (
         f"memory is not cleared where an episode starts at the last step; off by {off:.2g}" if off > bound else "",

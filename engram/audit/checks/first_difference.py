@@ -16,24 +16,34 @@ Calls = dict[str, tuple[Tensor, Tensor]]
 
 @torch.no_grad()
 def first_difference(audit: AuditContext) -> str:
-    """Which layer gets other inputs, or computes something else, in a segment of one step than in acting."""
-    scenario = audit.scenario(76, steps=1)
+    """The first layer with other inputs or outputs in learning than in acting; empty if there is none.
+
+    A segment of one step is compared, and if that is right, the first of two steps.
+    """
+    return next((found for steps in (1, 2) if (found := _first_difference(audit, steps))), "")
+
+
+def _first_difference(audit: AuditContext, steps: int) -> str:
+    scenario = audit.scenario(76, steps=steps)
     acting, learning = audit.adapter(own_mode=True), audit.adapter(own_mode=True)
     acted, learned = _record(acting), _record(learning)
     played = play(acting, scenario)
     replayed = learning.learn(scenario.segment(played.actions))
-    apart = max_difference(played.value, replayed.value)
-    if max(apart, max_difference(played.log_prob, replayed.log_prob)) <= tolerance(played.value):
+    apart, apart_in_log_prob = (
+        max_difference(getattr(played, name)[:, 0], getattr(replayed, name)[:, 0]) for name in ("value", "log_prob")
+    )
+    if max(apart, apart_in_log_prob) <= tolerance(played.value):
         return ""
+    when = ", even in the first step" if steps == 1 else ", in segments of several steps"
     slightly = 0 < apart <= SMALL_PART * float(played.value.abs().max())
     how = ", slightly: as with a lower precision in one of the two" if slightly else ""
     for name in [name for name in acted if name in learned]:
         (given, out), (given_too, out_too) = acted[name], learned[name]
-        if _differ(given, given_too):
-            return f"what {name} is given differs between acting and learning{how}, even in the first step"
-        if _differ(out, out_too):
-            return f"{name} computes something else in learning than in acting{how}, even in the first step"
-    return f"what is made of the last layer's outputs differs between acting and learning{how}, even in the first step"
+        if _differ(given, given_too, audit.rows, steps):
+            return f"what {name} is given differs between acting and learning{how}{when}"
+        if _differ(out, out_too, audit.rows, steps):
+            return f"{name} computes something else in learning than in acting{how}{when}"
+    return f"what is made of the last layer's outputs differs between acting and learning{how}{when}"
 
 
 def _record(adapter: PolicyAdapter) -> Calls:
@@ -54,5 +64,9 @@ def _record(adapter: PolicyAdapter) -> Calls:
     return calls
 
 
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return one.shape != other.shape or max_difference(one, other) > tolerance(one)
+def _differ(acted: Tensor, learned: Tensor, rows: int, steps: int) -> bool:
+    """Whether neither the first step of rows, nor the rows of the first step, are what acting has."""
+    if len(learned) != steps * len(acted) or len(acted) % rows:
+        return len(learned) != len(acted) or max_difference(acted, learned) > tolerance(acted)
+    layouts = learned.view(rows, steps, -1)[:, 0], learned.view(steps, rows, -1)[0]
+    return all(max_difference(acted.view(rows, -1), each) > tolerance(acted) for each in layouts)

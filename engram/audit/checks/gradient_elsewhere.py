@@ -133,21 +133,22 @@ def _float32(audit: AuditContext, call: LearningCall, gradients: dict[str, Tenso
 
 
 def _many_rows(audit: AuditContext) -> Verdict | None:
-    apart = _batch_dependence(audit)
+    difference = _batch_dependence(audit)
+    apart = difference()
     if apart <= FLOAT32_GRADIENT:
         return None
     text = f"with {audit.sizes.rows} rows, the gradient of the same four rows differs by {apart:.2g} of its size"
-    line = attempt(culprit, lambda: _batch_dependence(audit), lambda found: found <= FLOAT32_GRADIENT)
+    line = attempt(culprit, difference, lambda found: found <= FLOAT32_GRADIENT)
     by = f" ({line})" if line else ""
     cause = f"the gradient depends on the number of rows: with {audit.sizes.rows} it is cut or changed{by}"
     return Verdict(False, apart, FLOAT32_GRADIENT, text, cause=cause)
 
 
-def _batch_dependence(audit: AuditContext) -> float:
-    """The relative change of the gradient of four rows when they are learned together with many others."""
+def _batch_dependence(audit: AuditContext) -> Callable[[], float]:
+    """A measurement: the relative change of the gradient of four rows when they are learned together with many."""
     adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
     if rows <= ROWS or not adapter.learns_row_subsets:
-        return 0.0
+        return lambda: 0.0
     chosen = [0, 1, rows - 2, rows - 1]
     segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
     weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
@@ -162,5 +163,8 @@ def _batch_dependence(audit: AuditContext) -> float:
             for (name, p), g in zip(parameters.items(), found, strict=True)
         }
 
-    alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
-    return gradient_difference(alone, gradients(segment, memory, chosen))
+    def difference() -> float:
+        alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))
+        return gradient_difference(alone, gradients(segment, memory, chosen))
+
+    return difference

@@ -17,7 +17,7 @@ from engram.audit.checks.rehearsal import (
     scenario_of,
 )
 from engram.audit.checks.smallest_rehearsal import SHORT
-from engram.audit.checks.which_past import NAMED_ROWS, rows_read
+from engram.audit.checks.which_past import NAMED_ROWS, by_acting, by_learning, rows_read
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, tolerance
 from engram.audit.scenario import Scenario, play
@@ -37,7 +37,7 @@ def acting_past(audit: AuditContext, way: Rehearsal) -> str:
     off, bound = torch.zeros(way.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
     for row, reference in references.items():
         off[row] = abs_difference(seen[row], reference_outputs(reference, scenario, row)).amax(-1) > bound
-    return rows_read(alone, scenario, seen, off, bound)
+    return rows_read(by_acting(alone), scenario, seen, off, bound)
 
 
 @torch.no_grad()
@@ -46,6 +46,18 @@ def learning_past(audit: AuditContext, way: Rehearsal) -> str:
     rows, horizon = max(way.rows, NAMED_ROWS), max(way.horizon, NAMED_ROWS)
     more = way._replace(rows=rows, horizon=horizon, warmup=way.warmup or SHORT, segments=1)
     return next((past for each in (more, way) if (past := _learning_past(audit, each))), "")
+
+
+@torch.no_grad()
+def past_by_learning(audit: AuditContext) -> str:
+    """The past that acting has in a simple segment, taking learning for right; nothing if unknown."""
+    scenario = audit.scenario(76, rows=4, steps=6)
+    played, learner = play(audit.adapter(), scenario), audit.adapter()
+    learned_numbers = learner.learn(scenario.segment(played.actions)).numbers()[..., :-1]
+    seen, bound = played.numbers[..., : learned_numbers.shape[-1]], tolerance(learned_numbers)
+    off = abs_difference(seen, learned_numbers).amax(-1) > bound
+    off[:, :2] = False  # there, the memory of the step before is none
+    return rows_read(by_learning(learner, played.actions), scenario, seen, off, bound)
 
 
 def _learning_past(audit: AuditContext, way: Rehearsal) -> str:
@@ -71,7 +83,7 @@ def _learning_past(audit: AuditContext, way: Rehearsal) -> str:
             ]
             off[rows] |= torch.maximum(*apart) > bound
         if bool(off.any()):
-            return rows_read(alone, scenario, seen, off, bound, first)
+            return rows_read(by_acting(alone), scenario, seen, off, bound, first)
     return ""
 
 

@@ -7,9 +7,10 @@ from engram.audit.checks.boundary import some_memory
 from engram.audit.checks.idle_rows import cleared_by_calls
 from engram.audit.checks.memory_scale import scaled_when_read
 from engram.audit.checks.rehearsal import Kind, Rehearsal, rehearse
-from engram.audit.checks.rehearsal_past import acting_past, learning_past
+from engram.audit.checks.rehearsal_past import acting_past, learning_past, past_by_learning
 from engram.audit.checks.segment_mechanism import (
     STEPS,
+    STORED,
     ignores_steps,
     looks_back,
     orders_of,
@@ -126,6 +127,9 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return STALE
     if stored and not way.ends:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
+    if way.rows == way.horizon > 3 and _agrees(audit, way._replace(horizon=way.horizon + 1)):
+        what = "flags of rows and steps" if way.ends else "rows and steps"
+        return f"{what} are mixed up in learning where there are as many rows as steps"
     if past := attempt(learning_past, audit, way):
         if way.ends and attempt(_at_starts, audit, way) == AFTER_START:
             return f"{AFTER_START}: {past}"
@@ -145,13 +149,14 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
         return "a learning call changes what the next one computes"
     if way.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
-    if way.rows == way.horizon > 3 and _agrees(audit, way._replace(horizon=way.horizon + 1)):
-        return "rows and steps are mixed up in learning where there are as many rows as steps"
     if way.horizon > 3:
         return _from_a_step(audit, way.horizon)
     if way.rows > 3:
         return f"learning computes something else with {way.rows} rows or more"
-    return simple_segment(audit)
+    cause = simple_segment(audit)
+    if cause.startswith(STORED) and (past := attempt(past_by_learning, audit)):
+        return f"in acting, {past}"
+    return cause
 
 
 def _agrees(audit: AuditContext, way: Rehearsal) -> bool:

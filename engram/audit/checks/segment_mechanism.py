@@ -21,6 +21,7 @@ from engram.audit.scenario import PlayedRollout, play, random_observations
 
 STEPS = 6
 OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
+OTHER_VALUE = "the value in learning is not computed as in acting; log-probabilities are"
 ONE_MEMORY = (
     "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
 )
@@ -45,11 +46,13 @@ def simple_segment(audit: AuditContext) -> str:
         cause = next(_wrong_log_prob(played, learned), "")
         if cause == OTHER_DISTRIBUTION and not bool(log_prob[:, 0].any()):
             return ONE_MEMORY.format("the action distribution", "that of the value agrees")
-        return cause
+        layer = attempt(first_difference, audit) if cause == OTHER_DISTRIBUTION else ""
+        return f"{cause}: {layer}" if layer else cause
     if not bool(log_prob.any()):
         if not bool(value[:, 0].any()):
             return ONE_MEMORY.format("the value", "that of the action distribution agrees")
-        return "the value in learning is not computed as in acting; log-probabilities are"
+        layer = attempt(first_difference, audit)
+        return OTHER_VALUE + (f": {layer}" if layer else "")
     if cause := _reads_its_action(audit) or _steps_twice(audit):
         return cause
     if bool((value | log_prob)[:, 0].any()):
@@ -113,7 +116,7 @@ def ignores_steps(audit: AuditContext) -> str:
             ignored.append(str(step))
     if not ignored or len(ignored) == STEPS:
         return ""
-    return f"learning skips steps: the observations at steps {', '.join(ignored)} of {STEPS} do not reach their outputs"
+    return f"learning skips steps: the observations at step {', '.join(ignored)} of {STEPS} do not reach their outputs"
 
 
 @torch.no_grad()
@@ -220,8 +223,9 @@ def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
             yield f"in learning, rows are permuted: row {row} gets the {what} of row {sources[row]}"
         for shift in (1, -1):
             if max_difference(replayed[:, 1:-1], acted.roll(shift, 1)[:, 1:-1]) <= bound:
-                which = "previous" if shift == 1 else "next"
-                yield f"in learning, {what} are shifted by one step: each step gets those of the {which} one"
+                late = "learning", "acting"
+                slow, other = late if shift == 1 else late[::-1]
+                yield f"{slow} is one step late: each step gets the {what} that {other} has at the step before"
 
 
 def _equal_row(numbers: Tensor, acted: Tensor, bound: float) -> int | None:

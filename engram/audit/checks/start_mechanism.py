@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.audit.checks.which_past import rows_read
+from engram.audit.checks.which_past import by_acting, rows_read
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, tolerance
 from engram.audit.memory_parts import listed
@@ -65,7 +65,7 @@ def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable
         own[row] = True
         expected = torch.where(own.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
         off = abs_difference(seen, expected).amax(-1) > bound
-        words = rows_read(audit.adapter(), flagged, seen, off, bound)
+        words = rows_read(by_acting(audit.adapter()), flagged, seen, off, bound)
     return Effect(as_fresh, changed, words)
 
 

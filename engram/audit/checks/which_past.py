@@ -2,7 +2,7 @@
 
 # B rows, S steps, K numbers
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ MOST_ROWS = 24  # whose memory another row may have
 AHEAD = 5  # steps by which a memory may be late or early
 NO_START = "though no episode starts there"
 NAMED_ROWS = 8  # rows whose past is looked for
+
+
+LoneOutputs = Callable[[Scenario], Tensor]  # of the last step, [K]
 
 
 class Past(NamedTuple):
@@ -104,35 +107,52 @@ def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[
 
 @torch.no_grad()
 def past_of(
-    adapter: PolicyAdapter, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int = 0
+    outputs: LoneOutputs, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int = 0
 ) -> Past | None:
     """The wrong past with which a lone row gives these numbers: a value, and a distribution if there is one."""
     played = 0
     true = tuple((row, at) for at in range(own_steps(scenario, row, step)[0], step + 1))
-    if max_difference(_alone(adapter, scenario, true)[: len(seen_K)], seen_K) <= bound:
+    if max_difference(outputs(_lone(scenario, true))[: len(seen_K)], seen_K) <= bound:
         return None
     for past in pasts(scenario, row, step, first):
         played += len(past.steps)
         if played > MOST_STEPS:
             return None
-        if past.steps != true and max_difference(_alone(adapter, scenario, past.steps)[: len(seen_K)], seen_K) <= bound:
+        if past.steps != true and max_difference(outputs(_lone(scenario, past.steps))[: len(seen_K)], seen_K) <= bound:
             return past
     return None
 
 
-def _alone(adapter: PolicyAdapter, scenario: Scenario, steps: Sequence[tuple[int, int]]) -> Tensor:
-    """[K]: what a row gives at the last of these steps if it plays them alone, from an empty memory."""
+def _lone(scenario: Scenario, steps: Sequence[tuple[int, int]]) -> Scenario:
+    """These steps as those of one row, of which the first may start an episode."""
     rows, at = (torch.tensor(each) for each in zip(*steps, strict=True))
     fields = {name: getattr(scenario, name)[rows, at].unsqueeze(0) for name in ("observations", "noise")}
     flags = torch.zeros(1, len(steps), dtype=torch.bool)
     flags[0, 0] = scenario.starts[steps[0]]
-    adapter.reset()
-    return play(adapter, replace(scenario, dones=flags, truncateds=torch.zeros_like(flags), **fields)).numbers[0, -1]
+    return replace(scenario, dones=flags, truncateds=torch.zeros_like(flags), **fields)
 
 
-def rows_read(
-    adapter: PolicyAdapter, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0
-) -> str:
+def by_acting(adapter: PolicyAdapter) -> LoneOutputs:
+    """What a row gives at the last step of a scenario that it plays alone, from an empty memory."""
+
+    def outputs(lone: Scenario) -> Tensor:
+        adapter.reset()
+        return play(adapter, lone).numbers[0, -1]
+
+    return outputs
+
+
+def by_learning(adapter: PolicyAdapter, actions: Tensor) -> LoneOutputs:
+    """The same when it is learned from; the actions do not matter for what is compared."""
+
+    def outputs(lone: Scenario) -> Tensor:
+        taken = actions[:1, :1].expand(1, lone.steps, *actions.shape[2:])
+        return adapter.learn(lone.segment(taken)).numbers()[0, -1, :-1]
+
+    return outputs
+
+
+def rows_read(outputs: LoneOutputs, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0) -> str:
     """What the rows do that are off at the first step at which any is; nothing if it is not found.
 
     `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
@@ -143,7 +163,7 @@ def rows_read(
     rows = off[:, step].nonzero().flatten().tolist()
     found: dict[int, Past] = {}
     for row in [*rows[: NAMED_ROWS - 1], *rows[NAMED_ROWS - 1 :][-1:]]:
-        past = past_of(adapter, scenario, row, first + step, seen[row, step], bound, first)
+        past = past_of(outputs, scenario, row, first + step, seen[row, step], bound, first)
         if past is None and not found:
             return ""
         if past is not None:
@@ -154,8 +174,9 @@ def rows_read(
 def _in_words(found: dict[int, Past], off: int, rows: int) -> str:
     row, past = next(iter(found.items()))
     if past.source is None:
-        whose = "every row" if off == rows and len(found) > 1 else f"row {row}"
-        return f"{whose} {past.does}"
+        others = f" and {off - 1} other{'s' * (off > 2)} of {rows}" if off > 1 else ""
+        whose = "every row" if off == rows and len(found) > 1 else f"row {row}{others}"
+        return f"{whose}: each {past.does}" if off > 1 and whose != "every row" else f"{whose} {past.does}"
     sources = {other.source for other in found.values()}
     if len(found) > 2 and sources == {past.source}:
         return (
