@@ -13,6 +13,7 @@ from engram.audit.adapters.row_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
+COUNTS = "counts"  # the store of event counts, which are no halves of anything
 MOST = 12  # a memory with more parts is not examined part by part
 
 
@@ -74,7 +75,8 @@ def _of_policy(policy: Policy) -> Iterator[MemoryPart]:
     """The parts of Engram's own memory, whose tensors are [rows, layers, h and c side by side]."""
     for leaf, (name, (layers, size)) in enumerate(policy.memory_shapes().items()):
         hidden = getattr(getattr(policy, "core", None), "hidden_size", size)
-        halves = {"h": slice(0, hidden), "c": slice(hidden, size)} if size == 2 * hidden else {"memory": slice(None)}
+        has_cell = size == 2 * hidden and name != COUNTS
+        halves = {"h": slice(0, hidden), "c": slice(hidden, size)} if has_cell else {"memory": slice(None)}
         store = "" if len(policy.memory_shapes()) == 1 else f" of {name}"
         for layer in range(layers):
             which = f" of layer {layer + 1}" if layers > 1 else ""

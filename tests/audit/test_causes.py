@@ -63,7 +63,11 @@ CAUSES: list[tuple[Any, str, str]] = [
     (pasts.ReplaysFromTheMean, "replay", "from a memory that is computed from those of other rows"),
     (pasts.GoesBackToTheStart, "replay", "goes back, at step 4 of the segment, to the memory that the segment began"),
     (pasts.OneFlagForAllRows, "boundary_acting", "all rows are cleared by the flag of row 0"),
-    (pasts.StartedRowsFirst, "boundary_acting", "where row 2 starts an episode, row 0 has no memory at step 4"),
+    (
+        pasts.StartedRowsFirst,
+        "boundary_acting",
+        "where row 2 starts an episode, row 0 and 2 others of 6: each has no memory",
+    ),
     (pasts.ForgetsEveryTenthCall, "row_isolation", "the memory of all rows is cleared every 10 calls"),
     (pasts.CellClearedLate, "boundary_acting", "c is cleared one step too late"),
     (pasts.HookOnTheCell, "gradient_exact", "(register_hook() in "),
