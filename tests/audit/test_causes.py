@@ -66,7 +66,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (
         pasts.StartedRowsFirst,
         "boundary_acting",
-        "where row 2 starts an episode, row 0 and 2 others of 6: each has no memory",
+        "row 0 and 2 others of 6: each has no memory at step 4",
     ),
     (pasts.ForgetsEveryTenthCall, "row_isolation", "the memory of all rows is cleared every 10 calls"),
     (pasts.CellClearedLate, "boundary_acting", "c is cleared one step too late"),
