@@ -148,8 +148,17 @@ class World:
             # Ranks stop together, but may name different epochs or rows: one report is enough.
             text = "" if isinstance(error, KeyboardInterrupt | TrainingStoppedError | EnvError) else str(error)
             key = hashlib.sha256(f"{type(error).__name__}: {text}".encode()).hexdigest()
-            return self._store.add(key, 1) == 1
+            reports = self._store.add(key, 1) == 1
+            if self.rank == 0 and isinstance(error, TrainingStoppedError | EnvError):
+                self._wait_until_all_asked(key)
+            return reports
         return not consequence
+
+    def _wait_until_all_asked(self, key: str) -> None:
+        """Keep the store, which may end with this process, for slower ranks that stop for the same reason."""
+        deadline = time.monotonic() + REPORT_GRACE
+        while self._store is not None and self._store.add(key, 0) < self.size and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _all_reduce(self, tensor: Tensor, operation: Any) -> Tensor:
         if self.size == 1:

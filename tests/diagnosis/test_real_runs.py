@@ -75,7 +75,7 @@ def test_an_action_that_is_never_allowed_is_mentioned(tmp_path):
     diagnosis, _ = diagnosis_of(tmp_path, "masked", 20, [CORRIDOR, "env.kwargs.fault=right is masked"])
     (finding,) = diagnosis.findings
     assert finding.name == "No reward ever seen"
-    assert "forbids at least 1 action in every step" in finding.advice
+    assert "forbids at least 1 action in every sampled step" in finding.advice
 
 
 def test_a_fault_is_told_once_while_the_run_trains(tmp_path):
