@@ -88,7 +88,12 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
 ONLY_AT_STARTS = "rows are mixed where episodes start"
-IN_THE_STORE = ("when stored", "environment ids collide")  # what a store does to all memory, also to one that is set
+ROUNDED = "memory is rounded when stored"  # which magnifies how rounding differs between batches
+IN_THE_STORE = (
+    "when stored",
+    "environment ids collide",
+    "have no memory",
+)  # what a store does to all memory, also to one that is set
 NOT_FINITE = "gradients are not finite"
 CLEARS_OTHERS = ("all rows are cleared", "the mask is inverted")  # mistakes at a start that show everywhere
 
@@ -166,6 +171,9 @@ def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
         explains[first] = [*EXPLAINS[first], *EXPLAINS["replay"]]
     if "row_isolation" in failed and ONLY_AT_STARTS in failed["row_isolation"].cause:
         order.insert(0, "boundary_acting")
+    if "row_isolation" in failed and ROUNDED in getattr(failed.get("replay"), "cause", ""):
+        order.insert(0, "replay")
+        explains["replay"] = [*explains["replay"], "row_isolation"]
     if "memory_interface" in failed and any(
         sign in getattr(failed.get("replay"), "cause", "") for sign in IN_THE_STORE
     ):

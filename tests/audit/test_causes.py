@@ -1,5 +1,6 @@
 """The root cause is a sentence that names the mechanism, not only the check that found it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from audit.designs import wrong_storage as storage
 from audit.test_designs import SMALL, audit
 
 from engram.audit.checks import CHECKS
-from engram.audit.root_cause import FAULTS
+from engram.audit.root_cause import FAULTS, root_causes
 
 CAUSES: list[tuple[Any, str, str]] = [
     (memory.FlagsCancelOut, "boundary_acting", "memory is not cleared where dones and truncateds are both set"),
@@ -82,6 +83,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (pasts.OddBatchesLoseTheirLastRow, "row_isolation", "in batches of 3, 5 rows, row 2 has no memory"),
     (pasts.StartsFromTheOthers, "boundary_acting", "from a memory that is computed from those of other rows"),
     (pasts.GrowthForgets, "row_isolation", "lose their memory when rows with larger ids act"),
+    (pasts.StoresOnlyTheFirst64, "replay", "rows with environment ids of 64 and more have no memory"),
     (pasts.LearnsInBfloat16, "replay", "as with a lower precision in one of the two"),
     (pasts.ForgetsWithoutGradients, "modes", "compute something else with gradients than without"),
 ]
@@ -108,3 +110,14 @@ def test_a_nan_that_leaves_a_masked_window_is_a_note() -> None:
 
 def test_every_check_has_a_sentence_for_its_fault() -> None:
     assert FAULTS.keys() == CHECKS.keys()
+
+
+def test_memory_that_is_rounded_is_the_cause_of_outputs_that_depend_on_the_batch() -> None:
+    findings = {
+        "row_isolation": "rows are mixed where episodes start",
+        "replay": "memory is rounded when stored (float16)",
+    }
+    failed = [SimpleNamespace(name=name, passed=False, finding="", cause=cause) for name, cause in findings.items()]
+    (cause,) = root_causes(failed)
+    assert cause.root.name == "replay"
+    assert [each.name for each in cause.consequences] == ["row_isolation"]

@@ -8,6 +8,8 @@ from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.scenario import play
 
+COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
+NOT_STORED = "rows with environment ids of {} and more have no memory: what they write is not stored"
 IDLE, OTHERS = 60, 4  # calls without the idle rows, and the other rows in each
 
 
@@ -65,5 +67,16 @@ def idle_cause(audit: AuditContext) -> str:
         trial = adapter.copy()
         play(trial, others, ids=[other])
         if max_difference(play(trial, after).numbers, expected) > tolerance(expected):
-            return f"environment ids collide: rows with ids of {other} and more share the memory of others"
+            return COLLIDE.format(other)
     return "a row loses its memory while many others act: what is kept is dropped for them"
+
+
+@torch.no_grad()
+def far_ids_cause(audit: AuditContext, first: int) -> str:
+    """Whether rows with ids from `first` on, which act wrongly, have no memory or share that of others."""
+    ids = range(first, first + 2)
+    past, after = (audit.scenario(seed, rows=2, steps=3).with_starts() for seed in (23, 24))
+    adapter = audit.adapter()
+    play(adapter, past, ids=ids)
+    remembered, fresh = (play(each, after, ids=ids).numbers for each in (adapter, audit.adapter()))
+    return (NOT_STORED if max_difference(remembered, fresh) <= tolerance(fresh) else COLLIDE).format(first)

@@ -99,12 +99,20 @@ def _copies(audit: AuditContext) -> Iterator[str]:
 
 
 def _memories_of_two_pasts(audit: AuditContext, steps: int, one_policy: bool = False) -> list[Any]:
-    """The results of get_memory after two different pasts, in two copies of a policy or in one."""
-    scenario, memories = audit.scenario(96, steps=steps - 1), []
+    """The results of get_memory after two different pasts, in two copies of a policy or in one.
+
+    A policy may keep what it saw at an episode's start, so in one policy every row starts an episode before its second
+    past.
+    """
+    scenario, memories = audit.scenario(96, steps=steps - 1), list[Any]()
     adapter = audit.adapter()
     for past in (scenario, scenario.with_other_past(slice(None), None, audit.generator(95), audit.spec)):
         if not one_policy:
             adapter = audit.adapter()
+        elif memories:
+            first_step = torch.zeros_like(past.dones)
+            first_step[:, 0] = True
+            past = past.with_starts(dones=first_step | past.dones, truncateds=past.truncateds & ~first_step)
         play(adapter, past)
         policy: Any = adapter.policy
         memories.append(deepcopy(policy.get_memory()))

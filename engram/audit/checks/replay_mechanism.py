@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.checks.boundary import some_memory
-from engram.audit.checks.idle_rows import cleared_by_calls
+from engram.audit.checks.idle_rows import COLLIDE, cleared_by_calls, far_ids_cause
 from engram.audit.checks.memory_scale import scaled_when_read
 from engram.audit.checks.rehearsal import Kind, Rehearsal, rehearse
 from engram.audit.checks.rehearsal_past import acting_past, learning_past, past_by_learning
@@ -29,7 +29,6 @@ LOOKED_AT = 24  # the longest segment in which every step is examined
 MANY = 50  # stored numbers that allow a conclusion; memory is clamped if one of this many is at the limit
 LARGER = 30.0  # factor on a memory, to see whether it is clamped
 CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
-COLLIDE = "environment ids collide: rows with ids of {} and more share the memory of others"
 AFTER_START = "learning agrees with acting at an episode start inside a segment, and no longer at the steps after it"
 STALE = "calls use a copy of the weights that was made before an update"
 
@@ -80,7 +79,7 @@ def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
     if "rounded" in stored and way.weights != 1.0:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
     if way.far_ids:
-        return COLLIDE.format(way.far_ids[0])
+        return attempt(far_ids_cause, audit, way.far_ids[0]) or COLLIDE.format(way.far_ids[0])
     if way.repeated or way.zeros or way.bounds:
         return f"acting treats an observation differently that {_plain(way)}"
     if way.warmup > SHORT and (cause := attempt(cleared_by_calls, audit, way.warmup)):
@@ -114,7 +113,7 @@ def _with_conditions(past: str, way: Rehearsal, kind: Kind) -> str:
 def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     """The cause if learning in this rehearsal differs from correct acting."""
     if way.far_ids:
-        return COLLIDE.format(way.far_ids[0])
+        return attempt(far_ids_cause, audit, way.far_ids[0]) or COLLIDE.format(way.far_ids[0])
     if way.repeated or way.zeros or way.bounds:
         return f"learning or acting treats an observation differently that {_plain(way)}"
     if way.gradients and not way.updates:

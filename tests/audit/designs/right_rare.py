@@ -21,6 +21,21 @@ class OnlyAClock(Design):
         return self.mix(torch.cat([x, (0.3 * time).sin(), (0.1 * time).cos()], -1)).tanh(), (time,)
 
 
+class RemembersTheFirstStep(Design):
+    """Remembers what it saw when its episode began, which later steps do not change."""
+
+    def build(self):
+        self.mix = nn.Linear(2 * self.features, self.hidden)
+
+    def blank(self, rows):
+        weight = self.critic.weight
+        return weight.new_zeros(rows, self.features), weight.new_zeros(rows, 1)
+
+    def step(self, x, memory):
+        first = torch.where(memory[1] > 0.5, memory[0], x)
+        return self.mix(torch.cat([x, first], -1)).tanh(), (first, torch.ones_like(memory[1]))
+
+
 class QuantisedStraightThrough(Design):
     """Memory is rounded, and gradients pass as if it were not."""
 
@@ -151,6 +166,7 @@ class ScaledTrunk(Design):
 
 
 RIGHT_RARE = [
+    RemembersTheFirstStep,
     OnlyAClock,
     QuantisedStraightThrough,
     PreviousActionAndReward,
