@@ -1,4 +1,4 @@
-"""Event counts: how often each combination of what was seen and done has occurred in the episode so far.
+"""Event counts: how often each combination of symbols and previous action has occurred in the episode so far.
 
 A memory that is exact without training: cells already tried, cards already seen, rewards of each arm of a bandit.
 """
@@ -21,7 +21,7 @@ from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
 MAX_EVENTS = 512
-SCALE = 4.0  # whether a rare event has occurred then weighs about as much as a normalised observation
+SCALE = 4.0  # so that the count of a rare event varies about as much as a normalised observation
 
 
 class EventCounts(nn.Module):
@@ -38,9 +38,9 @@ class EventCounts(nn.Module):
                 f"py_agent.counts: {spec.name} has no symbols outside of grids, or they and the actions have more than "
                 f"{MAX_EVENTS} combinations: only small Discrete and MultiDiscrete observations can be counted"
             )
-        self.names, self.values = [part.name for part in parts], event_values(parts)
+        self.names, self.cardinalities = [part.name for part in parts], cardinalities(parts)
         self.readers = nn.ModuleList(OneHot(part) if part.kind == "symbols" else nn.Identity() for part in parts)
-        self.size = math.prod(self.values)
+        self.size = math.prod(self.cardinalities)
         self.memory = MemoryStore(1, self.size)
 
     def forward(self, observations: Observations, td: TensorDictBase, rows: int, steps: int) -> Tensor:
@@ -50,12 +50,12 @@ class EventCounts(nn.Module):
         return SCALE * (logs_NK - logs_NK.mean(-1, keepdim=True))
 
     def events(self, observations: Observations) -> Tensor:
-        """1 for what happened in this step, [N, K]. At an episode's start no action precedes, so nothing happened."""
-        ones = []
+        """The event of each step, one-hot [N, K]. All 0 at an episode's start, where there is no previous action."""
+        one_hots = []
         for name, reader in zip(self.names, self.readers, strict=True):
             part = observations if isinstance(observations, Tensor) else observations[name]
-            ones.append(reader(part).to(self.memory.memory_NLS.dtype))
-        events, *others = torch.cat(ones, -1).split(self.values, -1)
+            one_hots.append(reader(part).to(self.memory.memory_NLS.dtype))
+        events, *others = torch.cat(one_hots, -1).split(self.cardinalities, -1)
         for other in others:
             events = (events.unsqueeze(-1) * other.unsqueeze(-2)).flatten(1)
         return events
@@ -66,10 +66,10 @@ def counted_parts(spec: EnvSpec) -> list[Part]:
     parts = [part for part in spec.all_parts if part.kind == "symbols" and len(part.shape) <= 1]
     if parts and not isinstance(spec.single_action_space, spaces.Box):
         parts += [part for part in spec.parts if part.name == PREVIOUS_ACTION]
-    return parts if math.prod(event_values(parts)) <= MAX_EVENTS else []
+    return parts if math.prod(cardinalities(parts)) <= MAX_EVENTS else []
 
 
-def event_values(parts: list[Part]) -> list[int]:
+def cardinalities(parts: list[Part]) -> list[int]:
     """The number of values of each symbol, and the number of actions."""
     return [number for part in parts for number in (part.symbols or part.shape)]
 

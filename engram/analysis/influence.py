@@ -23,7 +23,7 @@ SKIPPED, ERASED = 0, 1  # kinds of branches: one group of steps unseen, or the w
 
 HORIZON_BRANCHES = 512
 HORIZON_BUDGET = 200_000  # steps of the policy, over all branches
-MAX_ALL_LAGS = 16
+ALL_LAGS_UP_TO = 16  # longer episodes are measured at MAX_LAGS lags only
 MAX_LAGS = 32
 MIN_SAMPLES_PER_LAG = 20
 STRONG_QUANTILE = 0.9
@@ -113,8 +113,8 @@ class Horizon(NamedTuple):
 
     lags: list[int]  # k: the agent has seen only the last k observations, the current one included
     change: list[Estimate]  # the mean over steps; its interval is over episodes
-    strong: list[float]  # the 90% quantile over steps: of those that depend on memory most
-    largest: float
+    strong: list[float]  # the 90% quantile over steps: a tenth of the actions change by more
+    largest: float  # of all lags and steps
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -186,6 +186,6 @@ def _changes_by_lag(
 
 def _lags(longest: int) -> list[int]:
     """All lags if there are few, else spaced geometrically."""
-    if longest <= MAX_ALL_LAGS:
+    if longest <= ALL_LAGS_UP_TO:
         return [*range(1, longest + 1)]
     return np.unique(np.geomspace(1, longest, MAX_LAGS).round().astype(int)).tolist()

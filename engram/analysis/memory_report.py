@@ -30,9 +30,9 @@ MAX_ROWS = 256  # played at the same time
 MAX_ROW_STEPS = 100_000  # recorded; longer episodes are cut
 MAX_PROBED_STEPS = 48  # of an episode
 MIN_EPISODES = 20  # probed steps are reached by at least as many episodes
-MAX_PAST_SAMPLES = 600
-MIN_PAST_SAMPLES = 40
-MAX_PAST_FEATURES = 32
+MAX_PAST_SAMPLES = 600  # steps at which a past observation is read from memory, for each lag
+MIN_PAST_SAMPLES = 40  # with fewer, this lag and longer ones are left out
+MAX_PAST_FEATURES = 32  # of an observation: those that vary most
 PAST_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -132,7 +132,7 @@ def memory_report(
 
 
 def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], MemoryChange]]:
-    """By name, a function that makes the change of memory before each step: a new one for each recording."""
+    """A factory of each intervention, by name. Some keep a state, so each recording needs a new one."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
     swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}

@@ -34,7 +34,8 @@ def distributions(action_space: ActionSpace, td: TensorDictBase) -> Tensor:
 def total_variation(action_space: ActionSpace, first: Tensor, second: Tensor) -> Tensor:
     """Total variation distance [N] between distributions: the probability, from 0 to 1, that moves to other actions.
 
-    Several independent actions: the largest of their distances. Continuous actions: exact for equal deviations.
+    Several independent actions: the largest of their distances. Continuous actions: exact for equal standard
+    deviations.
     """
     if isinstance(action_space, GaussianActions):
         (mean, std), (other_mean, other_std) = first.chunk(2, -1), second.chunk(2, -1)

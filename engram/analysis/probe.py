@@ -19,10 +19,12 @@ FOLDS = 5
 SHUFFLES = 5
 RIDGE = 0.1  # relative to the mean square of a standardised input
 MIN_SAMPLES = 4 * FOLDS
-MIN_PER_VALUE = FOLDS
+MIN_PER_VALUE = FOLDS  # samples of each value of a binary fact
 
 
 class Fact(NamedTuple):
+    """One number for each agent-episode, which memory may hold, e.g. `first saw cue` or `ends with return`."""
+
     name: str
     values: np.ndarray  # [N], NaN where unknown
 
@@ -32,7 +34,7 @@ class Fact(NamedTuple):
 
 
 class AgentEpisodes(NamedTuple):
-    """The agent-episodes of a recording: the row of the agent, and the steps of the episode."""
+    """One entry for each agent and episode of a recording: the row of the agent, and the steps of the episode."""
 
     rows: np.ndarray  # [N]
     starts: np.ndarray  # [N] the first step

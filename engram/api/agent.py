@@ -48,7 +48,7 @@ class Agent:
     def __init__(self, agent: MettaAgent, spaces: RowSpaces, settings: RunSettings, seed: int | None) -> None:
         self.settings = settings
         self.observation_space, self.action_space = spaces.observation, spaces.action
-        self.policy = agent
+        self.policy = agent  # a MettaAgent: the network is its `policy`
         self._predicting = copy_with_own_memory(agent)  # a second memory: `predict` must not disturb `act`
         self._observations = ObservationRows(spaces, agent.env_spec)
         self._convert_actions = action_converter(spaces.action)
@@ -148,7 +148,7 @@ class Agent:
             starts = np.ones(count, bool)
             space = agent.env_spec.single_action_space
             previous_actions = np.zeros((count, *space.shape), space.dtype)
-        self._observations.show_actions(self._convert_actions(previous_actions), starts)
+        self._observations.write_previous_actions(self._convert_actions(previous_actions), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
         noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)

@@ -82,20 +82,20 @@ def _target(policy: Any, settings: Mapping[str, Any], trust: bool) -> AuditTarge
 
 
 def targets(
-    target: str, words: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
+    target: str, overrides: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None
 ) -> list[AuditTarget]:
     """The policies to audit, with settings of a command line or of Python; raises with the nearest name."""
     if target == "all":
-        return [_from_settings(load([*chosen, *words], settings=settings), name) for name, *chosen in ALL]
+        return [_from_settings(load([*chosen, *overrides], settings=settings), name) for name, *chosen in ALL]
     if not target:
-        return [_from_settings(load(words, settings=settings))]
+        return [_from_settings(load(overrides, settings=settings))]
     if target in POLICIES:
-        return [_from_settings(load([f"py_agent={target}", *words], settings=settings), target)]
+        return [_from_settings(load([f"py_agent={target}", *overrides], settings=settings), target)]
     if target in choices("agent") or target.endswith((".yaml", ".yml")):
-        return [_from_settings(load([f"agent={target}", *words], settings=settings), target)]
+        return [_from_settings(load([f"agent={target}", *overrides], settings=settings), target)]
     if ":" in target or target.endswith(".py"):
-        return [_from_code(target, words, settings)]
-    return [_from_run(target, [*words, *(settings or {})], trust)]
+        return [_from_code(target, overrides, settings)]
+    return [_from_run(target, [*overrides, *(settings or {})], trust)]
 
 
 def _from_settings(settings: RunSettings, name: str = "") -> AuditTarget:
@@ -117,9 +117,9 @@ def _of_policy(policy: PyAgent | YamlAgent, spec: EnvSpec, name: str) -> AuditTa
     return AuditTarget(name, make, spec, takes_options=True)
 
 
-def _from_code(reference: str, words: Sequence[str], given: Mapping[str, Any] | None) -> AuditTarget:
+def _from_code(reference: str, overrides: Sequence[str], given: Mapping[str, Any] | None) -> AuditTarget:
     """A user's class. A `Policy` is built as training builds it."""
-    settings = load([f"py_agent={reference}", *words], settings=given)
+    settings = load([f"py_agent={reference}", *overrides], settings=given)
     found = find_object(reference)
     assert settings.py_agent is not None
     spec = make_spec(settings.env)
@@ -130,7 +130,7 @@ def _from_code(reference: str, words: Sequence[str], given: Mapping[str, Any] | 
     return replace(target_from(found, reference, spec, options), sizes=_sizes(settings))
 
 
-def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
+def _from_run(reference: str, overrides: Sequence[str], trust: bool) -> AuditTarget:
     """A run or one of its checkpoints, with its weights."""
     path = stored_path(reference)
     if path is None:
@@ -139,8 +139,8 @@ def _from_run(reference: str, words: Sequence[str], trust: bool) -> AuditTarget:
             f"there is no policy, file or run '{reference}'{suggestion(reference, known) or '.'} "
             f"There are {', '.join(known)}; of your own: file.yaml, runs/NAME, file.py:Class"
         )
-    if words:
-        raise CannotAuditError(f"{reference} is audited as it was trained: leave out {', '.join(words)}")
+    if overrides:
+        raise CannotAuditError(f"{reference} is audited as it was trained: leave out {', '.join(overrides)}")
     run = enclosing_run(path)
     if run is None:
         raise CannotAuditError(f"{path} is not a run of Engram's: it has no {SETTINGS_FILE}")

@@ -24,7 +24,7 @@ Play = TypeVar("Play", bound=PlaySettings)
 
 class RunEvaluation(NamedTuple):
     evaluation: Evaluation
-    about: dict[str, Any]  # what was played, as plain data
+    about: dict[str, Any]  # the run, the settings and the results, as plain data
 
 
 def evaluate(

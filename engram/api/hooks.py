@@ -48,7 +48,7 @@ class LiveRun(Run):
         numbers = [
             f"{section}.{key}" for section, part in sections.items() for key, each in part.items() if _is_float(each)
         ]
-        if name not in [*numbers, "ppo.ent_coef"]:
+        if name not in [*numbers, "ppo.ent_coef"]:  # ent_coef is null by default, so it is not among the numbers
             hint = suggestion(name, numbers, otherwise=f": choose from {', '.join(numbers)}")
             raise UserError(f"hooks: trainer.{name} cannot be changed during a run{hint}")
         section, _, key = name.partition(".")

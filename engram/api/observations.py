@@ -64,7 +64,7 @@ class ObservationRows:
             if part.dtype.kind == "f" and not np.isfinite(part).all():
                 raise UserError(f"observation{f'[{name!r}]' if name else ''}: has NaN or infinity")
 
-    def show_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
+    def write_previous_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
         """Write the previous actions, in the environment's form, into the rows if they are a part of observations."""
         if not self._shows_action:
             return

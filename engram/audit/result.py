@@ -1,5 +1,6 @@
 """Results of checks, and the report of an audit."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,7 @@ class Verdict:
     cause: str = ""  # of a failure: the mechanism in one clause, where it is known
     fix: str = ""  # replaces the fix of the check, if a better one is known
     fix_without_engram: str = ""  # the same for policies that do not build on Engram
-    where: str = ""
+    where: str = ""  # the module or tensor with the fault, if known; the report adds the source location
     notes: tuple[str, ...] = ()  # observations that are no failure
     evidence: Mapping[str, Tensor] = field(default_factory=dict)  # for figures
 
@@ -144,7 +145,7 @@ class AuditReport:
 
 
 def attempt(experiment: Callable[..., str], *arguments: Any) -> str:
-    """The cause of a failure that an experiment finds; none if the policy raises an error in it."""
+    """The cause of a failure, as an experiment finds it; empty if the policy raises an error during the experiment."""
     try:
         return experiment(*arguments)
     except Exception:
@@ -165,7 +166,7 @@ class AuditError(AssertionError):
 
 def _json_number(value: float | None) -> float | str | None:
     """JSON has no infinity and no NaN."""
-    if value is None or value - value == 0:
+    if value is None or math.isfinite(value):
         return value
     return str(value)
 

@@ -21,7 +21,7 @@ class Options:
     """Options of all benchmarks; each uses some of them. Checked before torch is imported."""
 
     rounds: int = 15
-    seconds: float = 0.2  # per turn
+    seconds: float = 0.2  # per slice
     threads: list[int] = field(default_factory=lambda: [1, 2])  # torch threads; the fastest counts
     rows: list[int] = field(default_factory=lambda: [256, 1024])
     steps: int = 64
@@ -40,7 +40,7 @@ class Options:
 
 
 class Slice(NamedTuple):
-    """The work of one contestant in one turn."""
+    """The work of one contestant in one round."""
 
     work: float  # rows, steps or calls
     seconds: float
@@ -74,7 +74,7 @@ class Entry:
     ratio: float | None = None
     low: float | None = None  # quartiles of the ratio over the rounds
     high: float | None = None
-    others: float | None = None  # cores that other programs kept busy: above about 0.1, distrust two threads
+    others: float | None = None  # cores that other programs kept busy: above about 0.1, distrust results of 2 threads
     phases: dict[str, float] = field(default_factory=dict)  # fractions of the time
     failed: str | None = None  # the reason why there is no measurement
     best: bool = False  # the fastest of its name
@@ -125,9 +125,9 @@ def run_race(
             progress(f"{name}: starting {entries[number].title}")
             with _record_failure(entries[number]):
                 measures[number] = stack.enter_context(contestant.open())
-        for turn, measured in enumerate(slices):
-            for number in measures if turn % 2 == 0 else reversed(list(measures)):
-                progress(f"{name}: round {turn + 1} of {rounds}, {entries[number].title}")
+        for index, measured in enumerate(slices):
+            for number in measures if index % 2 == 0 else reversed(list(measures)):
+                progress(f"{name}: round {index + 1} of {rounds}, {entries[number].title}")
                 if entries[number].failed is None:
                     with _record_failure(entries[number]), measure_other_load() as load:
                         measured[number] = measures[number](seconds)

@@ -64,7 +64,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
     result = BenchResult("train", options.to_json())
     for task, name in TASKS.items():
         if options.includes(task):
-            contestants = [_contestant(task, threads, note) for threads in options.threads for note in WORKERS]
+            contestants = [_contestant(task, threads, workers) for threads in options.threads for workers in WORKERS]
             result.races.append(
                 run_race(name, contestants, options.rounds, options.seconds, "steps", progress=progress)
             )
@@ -109,11 +109,11 @@ def steps_per_update(task: dict[str, Any]) -> float:
     return _batch_size(task) / (task["minibatches"] * task["epochs"])
 
 
-def _contestant(task: str, threads: int, note: str) -> Contestant:
-    overrides = ["env=tmaze", f"trainer.num_workers={WORKERS[note]}"]
+def _contestant(task: str, threads: int, workers: str) -> Contestant:
+    overrides = ["env=tmaze", f"trainer.num_workers={WORKERS[workers]}"]
     if task != "tmaze":
-        overrides = overrides_of(ARENA if task == "arena" else CARTPOLE, WORKERS[note])
-    return Contestant("engram", in_own_process(command(overrides, threads), threads), threads, note)
+        overrides = overrides_of(ARENA if task == "arena" else CARTPOLE, WORKERS[workers])
+    return Contestant("engram", in_own_process(command(overrides, threads), threads), threads, workers)
 
 
 def _batch_size(task: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ from engram.stored.files import check_writable
 
 DESCRIPTION = """Writes one self-contained HTML page about runs: learning curves, losses, gradient and memory health,
 throughput, settings that differ, evaluation, episode statistics and the diagnosis. Runs that differ by their seed only
-are one curve with a band. Nothing that a run's settings name is imported."""
+are one curve with a band. Code named in a run's settings is never imported."""
 
 EXAMPLES = """examples:
   engram report run=fast_tmaze --open
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     report = read_report(directories)
     if not report.charts:
         names = ", ".join(run.name for run in report.runs)
-        raise UserError(f"report: {names}: no metrics yet: an epoch must have ended")
+        raise UserError(f"report: {names}: no metrics yet: try again after its first epoch")
     size = write_report(report, out)
     print(f"report: {out} ({size / 1e6:.1f} MB)")
     if options.png:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
     storage = sweep.storage or os.path.join(runs_dir, f"{sweep.study}.db")
     parallel = sweep.parallel or available_cores()
-    found = Sweep(sweep, runs_dir, storage, say).work(partial(train_one, False), parallel, env.kind)
+    found = Sweep(sweep, runs_dir, storage, say).work(train_one, parallel, env.kind)
     say(f"{found.complete} complete, {found.pruned} pruned, {found.failed} failed; the study is in {storage}")
     if found.best is None:
         return 1

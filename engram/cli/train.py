@@ -39,12 +39,12 @@ def main(argv: Sequence[str]) -> int:
     options, overrides = parser.parse_settings(argv)
     members = expand(overrides, options.trust)
     if members is not None:
-        return train_group(members, partial(train_one, options.trust))
+        return train_group(members, partial(train_one, trust=options.trust))
     with ExitStack() as stack:  # holds the lock of the run's directory
         return _run(overrides, stack, options.trust)
 
 
-def train_one(trust: bool, overrides: list[str]) -> int:
+def train_one(overrides: list[str], trust: bool = False) -> int:
     """One run of several, in its own process."""
     from engram.cli.main import main
 

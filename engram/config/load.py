@@ -30,7 +30,7 @@ POLICY_GROUPS = {"agent", "py_agent"}
 def load(arguments: Sequence[str], trust: bool = False, settings: Mapping[str, Any] | None = None) -> RunSettings:
     """The settings of a command line, or of Python; raises `SettingsError` with one line for each mistake.
 
-    `trust`: code that the stored settings of a run name may run, even if this user did not make the run here.
+    `trust`: allow code named in the stored settings of a run, even if this user did not make the run here.
 
     >>> load(["env=recall", "env.delay=20"]).env.delay
     20
@@ -211,14 +211,14 @@ def _check_sizes(settings: RunSettings, problems: list[str]) -> None:
     if any(problem.startswith(f"{name}:") for problem in problems for name in SIZE_NAMES):
         return  # one size is wrong already: errors that follow from it would not help
     agents = agents_of(settings.env) or 1  # unknown until it is built: sizes must at least work for one agent
-    process = rank_info()
-    suffix = " (of each process)" if process.size > 1 and settings.trainer.scale_batches_by_world_size else ""
+    rank = rank_info()
+    suffix = " (of each rank)" if rank.size > 1 and settings.trainer.scale_batches_by_world_size else ""
     try:
-        trainer = of_one_rank(settings.trainer, process.size)
+        trainer = of_one_rank(settings.trainer, rank.size)
     except SettingsError as error:
         problems.extend(error.lines)
         return
     try:
-        resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // process.local_size))
+        resolve_sizes(trainer, agents, settings.device, max(1, available_cores() // rank.local_size))
     except SettingsError as error:
         problems.extend(line + suffix for line in error.lines)

@@ -114,8 +114,8 @@ def not_writable(directory: Path, error: OSError) -> str:
     return f"{directory} cannot be written ({error.strerror or error}): give a writable one with runs_dir="
 
 
-def differences(stored: RunSettings, settings: RunSettings, other: str = "when the run began") -> list[str]:
-    """One line for each setting that differs from the stored ones and may not change."""
+def differences(stored: RunSettings, settings: RunSettings, origin: str = "when the run began") -> list[str]:
+    """One line for each setting that differs from the stored ones and may not change. `origin`: of the stored ones."""
     before, now = (flatten(each.model_dump(mode="json")) for each in (stored, settings))
     if stored.env.kind != settings.env.kind:  # one line instead of one for each setting of both environments
         before, now = (
@@ -123,7 +123,7 @@ def differences(stored: RunSettings, settings: RunSettings, other: str = "when t
             for flat, kind in ((before, stored.env.kind), (now, settings.env.kind))
         )
     changed = [name for name in {**now, **before} if before.get(name) != now.get(name) and not _may_change(name)]
-    return [f"{name}: {_shown(now.get(name))}, but {_shown(before.get(name))} {other}" for name in changed]
+    return [f"{name}: {_shown(now.get(name))}, but {_shown(before.get(name))} {origin}" for name in changed]
 
 
 def lock(directory: Path) -> TextIO:

@@ -99,9 +99,9 @@ def _check_settings(sweep: SweepSettings) -> list[str]:
     problems = []
     if not SAFE_NAME.fullmatch(trial_name(sweep, 10**6)):
         problems.append(f"study: '{sweep.study}' cannot name directories: letters, digits and . _ + -, at most 80")
-    for word in sweep.settings:
+    for override in sweep.settings:
         try:
-            name = parse_override(word).name
+            name = parse_override(override).name
             if name in sweep.search:
                 problems.append(f"settings: {name} is searched too: remove it from one of the two")
             if name == "run":

@@ -11,7 +11,7 @@ FIRST, LAST = 0.1, 0.2  # fractions of a run that count as its beginning and its
 MIN_STANDARD_ERRORS = 5.0  # between two means that differ
 MIN_EPOCHS, MIN_EPISODES = 8, 20  # fewer say nothing about learning
 MIN_GAIN = 0.05  # smaller differences do not count, as a fraction of the range of returns
-MIN_LOSS = 0.5  # of a lost policy, as a fraction of its gain
+MIN_LOST = 0.5  # a policy is lost if at least this fraction of its gain is gone
 MIN_FALL = 0.3  # below the beginning, as a fraction of the range of returns
 MAD_OF_NORMAL = 0.6745  # median absolute deviation of a normal distribution, in standard deviations
 
@@ -87,7 +87,7 @@ class Course:
         """Whether the return was clearly above the beginning, and most of that gain is gone."""
         gained, kept = self.best - self.start, self.last - self.start
         rose = self._above(self.best, self.first) or self._above(self.best, self.start, epochs=2)
-        return rose and kept < (1 - MIN_LOSS) * gained and self._above(self.best, self.last)
+        return rose and kept < (1 - MIN_LOST) * gained and self._above(self.best, self.last)
 
     @property
     def fell(self) -> bool:

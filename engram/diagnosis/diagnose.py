@@ -66,7 +66,7 @@ def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
         return Diagnosis("faults" if speed else "early", _too_early(course), speed)
     found = (broken or learning_faults(course, setup)) + speed
     if not found and setup.memory == "off" and rules.at_ceiling(course, setup):
-        return Diagnosis("healthy", f"Return {course.last:.3g}: trainer.memory is off, and more needs memory.", [])
+        return Diagnosis("healthy", f"Return {course.last:.3g}: trainer.memory is off, and higher returns need it.", [])
     if found:
         return Diagnosis("faults", found[0].line, found)
     return _without_findings(course, setup)

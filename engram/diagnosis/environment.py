@@ -70,7 +70,7 @@ def no_episode_ended(course: Course, _: Setup) -> Finding | None:
         f"none in {course.steps:,} steps",
         "Returns are unknown, and memory is never reset. Tasks without an end are rare: the environment probably does "
         "not report terminated or truncated.",
-        "terminated or truncated from step(), or env.max_steps=1000.",
+        "a step() that returns terminated=True or truncated=True when an episode ends, or env.max_steps=1000.",
     )
 
 

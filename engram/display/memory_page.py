@@ -7,7 +7,7 @@ from engram.display.formatting import percent, score
 from engram.display.page import page
 
 SMALL_CHANGE = 0.05  # of an action distribution; smaller ones do not count
-READABLE = 0.5  # how far a probe of a readable fact is from chance to certainty
+READABLE = 0.5  # a fact is readable if its probe is at least this fraction of the way from chance to certainty
 MAX_FACTS = 3  # named in the verdict
 
 Report = Mapping[str, Any]  # a MemoryReport, as `to_json` gives it
@@ -44,7 +44,7 @@ def _about_returns(returns: Mapping[str, Any]) -> list[str]:
     figures = f"{score(normal['mean'])} with memory, {score(erased['mean'])} with memory erased"
     figures += f" ({', '.join(others)})" if others else ""
     if normal["low"] is None or erased["high"] is None:
-        return [f"The return is {figures}; one episode does not tell more."]
+        return [f"The return is {figures}; one episode gives no confidence interval, so they cannot be compared."]
     if normal["low"] > erased["high"]:
         return [f"The return needs memory: {figures}."]
     return [f"The return does not measurably depend on memory: {figures}."]
@@ -69,8 +69,8 @@ def about_horizon(horizon: Mapping[str, Any] | None, bptt: int) -> list[str]:
     end = "as far as episodes reach" if last == horizon["lags"][-1] else f"bptt_horizon is {bptt}"
     return [
         sentence,
-        f"The memory horizon is about {last} steps: erased so long ago, a tenth of the actions still change by "
-        f"{percent(SMALL_CHANGE)} or more ({end}).",
+        f"The memory horizon is about {last} steps: if it was erased that long ago, a tenth of the actions still "
+        f"change by {percent(SMALL_CHANGE)} or more ({end}).",
     ]
 
 

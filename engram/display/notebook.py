@@ -12,7 +12,7 @@ from rich.text import Text
 
 from engram.display.panel import run_panel
 from engram.display.progress import Record, RunProgress
-from engram.display.summary import NextSteps, last_batch, no_next_steps, offer, summary
+from engram.display.summary import NextSteps, explain_last_batch, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
     from engram.training.run import RunPlan, RunResult
@@ -65,7 +65,7 @@ class NotebookDisplay:
     def start(self, plan: "RunPlan") -> None:
         self._building = []
         self._progress = RunProgress(plan)
-        if explanation := last_batch(plan):
+        if explanation := explain_last_batch(plan):
             self._messages.append(explanation)
         self._draw()
 

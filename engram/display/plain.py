@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from engram.display.formatting import clock, count, number, percent, plural, score
 from engram.display.progress import PHASES, Record, RunProgress
-from engram.display.summary import NextSteps, last_batch, no_next_steps, offer, summary
+from engram.display.summary import NextSteps, explain_last_batch, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
     from engram.training.run import RunPlan, RunResult
@@ -61,7 +61,7 @@ class PlainDisplay:
             f"device {plan.device}, {envs} of {agents}, {plural(sizes.num_workers, 'worker')}, "
             f"{plural(sizes.segments, 'segment')} of {plural(sizes.horizon, 'step')}, minibatch {sizes.minibatch_size}"
         )
-        if explanation := last_batch(plan):
+        if explanation := explain_last_batch(plan):
             self.message(explanation)
 
     def update(self, record: Record) -> None:

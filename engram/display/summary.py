@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 WIDTH = 100
 NextSteps = Callable[[int], Sequence[str]]  # number of steps done -> commands to offer
 
-# The mean of 200 coin tosses may exceed 1/2 by this fraction of the distance to the goal, 1.
+# By chance, the mean return of 200 episodes may exceed the ceiling by this fraction of the distance from the ceiling to
+# the goal: as for coin tosses, with a ceiling of 1/2 and a goal of 1.
 NOISE = 0.2
 
 
@@ -33,7 +34,7 @@ def _findings(result: "RunResult") -> list[str]:
     return ["", "Diagnosis:", *(f"  {line}" for line in diagnosis_lines(result.diagnosis))]
 
 
-def last_batch(plan: "RunPlan") -> str | None:
+def explain_last_batch(plan: "RunPlan") -> str | None:
     """The explanation if a run plays more steps than `total_timesteps`, else None."""
     if plan.steps_at_end <= max(plan.total_timesteps, plan.steps_done):
         return None

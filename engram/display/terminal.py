@@ -18,7 +18,7 @@ from engram.display.notebook import NotebookDisplay, in_notebook
 from engram.display.panel import WIDEST, run_panel
 from engram.display.plain import PlainDisplay
 from engram.display.progress import Ending, Record, RunProgress
-from engram.display.summary import NextSteps, last_batch, no_next_steps, offer, summary
+from engram.display.summary import NextSteps, explain_last_batch, no_next_steps, offer, summary
 
 if TYPE_CHECKING:
     from engram.training.run import RunPlan, RunResult
@@ -81,7 +81,7 @@ class LiveDisplay:
     def start(self, plan: "RunPlan") -> None:
         self._stop_building()
         self._progress = RunProgress(plan)
-        if explanation := last_batch(plan):
+        if explanation := explain_last_batch(plan):
             self._console.print(Text(explanation, "dim"))
         self._live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=REFRESHES_PER_SECOND)
         self._live.start(refresh=True)

@@ -40,22 +40,22 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name}: {attribute} is {space}, expected an instance of a gymnasium space")
     board_game, env = only_symbols(env.observation_space), with_previous_action(env)
-    shown = env.reset(seed=0)
-    if not isinstance(shown, tuple) or len(shown) != 2:
-        raise UserError(f"{name}: reset must return an observation and an info, got {str(shown)[:60]}")
+    first = env.reset(seed=0)
+    if not isinstance(first, tuple) or len(first) != 2:
+        raise UserError(f"{name}: reset must return an observation and an info, got {str(first)[:60]}")
     try:
-        check_info(shown[1])
+        check_info(first[1])
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
     parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
-    masks = settings.action_masks and mask_of(*shown) is not None
+    masks = settings.action_masks and mask_of(*first) is not None
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
     spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
 
 
 def _random_observations(env: gymnasium.Env) -> Iterator[Any]:
-    return (shown.observation for shown in random_play(env, PROBE_STEPS))
+    return (step.observation for step in random_play(env, PROBE_STEPS))
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
@@ -152,10 +152,10 @@ class GymBlock:
             raise
         self._write(observations, infos)
         try:
-            summed = as_rewards(rewards)
+            reward_array = as_rewards(rewards)
         except MisfitError as error:
             raise self._misfit(error.row, error) from None
-        return log.close_step(summed, self._scale)
+        return log.close_step(reward_array, self._scale)
 
     def state(self) -> dict[str, np.ndarray] | None:
         registered = self._envs[0].spec

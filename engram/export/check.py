@@ -108,7 +108,7 @@ class Original:
         """The most likely action, and log-probabilities or log standard deviations."""
         log_probs = td["full_log_probs"]
         action = self.agent.action_space.greedy(log_probs, td["actions"])
-        if self.continuous:  # the log-density at the mean is that of the standard deviation alone
+        if self.continuous:  # the log-density at the mean depends on the standard deviation only
             log_probs = -log_probs - 0.5 * math.log(2 * math.pi)
         return action.numpy(), log_probs.numpy()
 

@@ -115,7 +115,7 @@ def _tensor(name: str, one_row: Tensor) -> dict[str, Any]:
 
 
 def _actions(agent: MettaAgent) -> dict[str, Any]:
-    """The action space, as a checkpoint stores it, with the names of the actions and the pair of each logit."""
+    """The action space as a checkpoint stores it, the names of the actions, and the (type, parameter) of each logit."""
     content = agent.env_spec.to_json()
     actions = {**content["action"], "names": content["action_names"]}
     if content["action_max_params"] is not None:

@@ -1,4 +1,4 @@
-"""The recurrence of the LRU core and its gradient: float32 on the CPU."""
+"""The recurrence of the LRU core, `engram.agent.recurrent.lru.recurrence`, and its gradient: float32 on the CPU."""
 
 # T steps, B rows, H complex units: states hold H real parts beside H imaginary parts
 
@@ -22,7 +22,7 @@ class LRUCall(ctypes.Structure):
 
 
 def forward(drive: Tensor, first: Tensor, starts: Tensor, real: Tensor, imag: Tensor) -> Tensor:
-    """All states [T, B, 2H]."""
+    """All states [T, B, 2H]: s = (real + i imag) * s + drive. `first` is the state before the first step."""
     states = torch.empty_like(drive, memory_format=torch.contiguous_format)
     _run("forward", drive=drive, first=first, starts=starts, real=real, imag=imag, states=states)
     return states

@@ -147,6 +147,7 @@ def _run(direction: str, call: LSTMCall) -> None:
 
 
 def _contiguous(**tensors: Tensor) -> dict[str, Tensor]:
+    """Contiguous tensors, which the caller keeps alive for the kernel: it gets pointers."""
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 

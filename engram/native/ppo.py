@@ -22,7 +22,8 @@ def ppo_kernel_usable(*tensors: Tensor) -> bool:
 def fused_ppo_loss(*arguments: Any) -> tuple[Tensor, ...]:
     """Total, policy loss, value loss, entropy, KL and clip fraction.
 
-    Arguments: the tensors named in INPUTS, then value_unit, clip_coef, vf_clip_coef, vf_coef, ent_coef.
+    Arguments: the tensors named in INPUTS, then value_unit, clip_coef, vf_clip_coef (None: values are not clipped),
+    vf_coef and ent_coef. This is not the order of OPTIONS.
     """
     return _PPOLoss.apply(*arguments)
 
@@ -69,8 +70,8 @@ class LossAndGradient(NamedTuple):
 
 
 def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGradient:
-    """`inputs` and `options` in the order of INPUTS and OPTIONS; a negative `vf_clip` means no value clipping."""
-    held = [each.float().contiguous() for each in inputs]
+    """`inputs` in the order of INPUTS, `options` named as in OPTIONS; a negative `vf_clip` means no value clipping."""
+    held = [each.float().contiguous() for each in inputs]  # kept alive for the kernel, which gets pointers
     check_tensors("PPO loss", dict(zip(INPUTS, held, strict=True)), dict.fromkeys(INPUTS, held[0].shape))
     losses, gradients = held[0].new_empty(6), held[0].new_empty(len(GRADIENTS), *held[0].shape)
     step = gradients.stride(0) * FLOAT

@@ -29,7 +29,7 @@ class Member(NamedTuple):
     """One run of a group."""
 
     settings: RunSettings
-    words: list[str]  # its command line
+    overrides: list[str]  # its settings as on a command line
     values: dict[str, str]  # its values of the settings that have several
 
 
@@ -42,9 +42,9 @@ class GroupRow(NamedTuple):
     returns: Estimate | None
 
 
-def expand(words: Sequence[str], trust: bool = False) -> list[Member] | None:
+def expand(overrides: Sequence[str], trust: bool = False) -> list[Member] | None:
     """The runs of a command line, or None if no setting has several values. Raises with the mistakes of all runs."""
-    texts = {word.partition("=")[0]: word.partition("=")[2] for word in words}  # the last one counts
+    texts = {override.partition("=")[0]: override.partition("=")[2] for override in overrides}  # the last one counts
     several = {name: values for name, text in texts.items() if len(values := split_values(text)) > 1}
     if not several:
         return None
@@ -53,7 +53,7 @@ def expand(words: Sequence[str], trust: bool = False) -> list[Member] | None:
             raise UserError(f"{name}: {texts[name]} has an empty value: write {name}=A,B without spaces")
     if "run" in several:
         raise UserError("run: give a group one name: each of its runs adds its own values to it")
-    fixed = [word for word in words if word.partition("=")[0] not in several]
+    fixed = [override for override in overrides if override.partition("=")[0] not in several]
     combinations = [dict(zip(several, values, strict=True)) for values in product(*several.values())]
     return _members(fixed, combinations, trust)
 
@@ -98,10 +98,10 @@ def train_group(members: Sequence[Member], train: Train) -> int:
     return 1 if failed else 0
 
 
-def with_no_workers(words: Sequence[str]) -> list[str]:
+def with_no_workers(overrides: Sequence[str]) -> list[str]:
     """A command line without worker processes, unless it asks for them: parallel runs use the cores already."""
-    given = any(word.startswith("trainer.num_workers=") for word in words)
-    return [*words] if given else [*words, "trainer.num_workers=0"]
+    given = any(override.startswith("trainer.num_workers=") for override in overrides)
+    return [*overrides] if given else [*overrides, "trainer.num_workers=0"]
 
 
 def summarise(members: Sequence[Member]) -> list[GroupRow]:
@@ -144,7 +144,7 @@ def _train_unfinished(members: Sequence[Member], train: Train, parallel: int) ->
             while waiting and pool.free:
                 member = waiting.pop(0)
                 say(f"{member.settings.run}: started")
-                pool.start(member.settings.run, with_no_workers(member.words))
+                pool.start(member.settings.run, with_no_workers(member.overrides))
             for ended in pool.finished(timeout=1.0):
                 done += 1
                 directory = next(m.settings.directory for m in members if m.settings.run == ended.name)
@@ -162,12 +162,12 @@ def _members(fixed: list[str], combinations: list[dict[str, str]], trust: bool) 
     members, problems = [], []
     names: set[str] = set()
     for values in combinations:
-        words = [*fixed, *(f"{name}={value}" for name, value in values.items())]
+        overrides = [*fixed, *(f"{name}={value}" for name, value in values.items())]
         try:
-            run = _member_name(load(words, trust).run, values, names)
+            run = _member_name(load(overrides, trust).run, values, names)
             names.add(run)
-            words = [*(word for word in words if not word.startswith("run=")), f"run={run}"]
-            members.append(Member(load(words, trust), words, values))
+            overrides = [*(override for override in overrides if not override.startswith("run=")), f"run={run}"]
+            members.append(Member(load(overrides, trust), overrides, values))
         except UserError as error:
             problems += str(error).splitlines()
     if problems:

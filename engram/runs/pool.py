@@ -32,7 +32,7 @@ ONE_THREAD = {
 }
 GRACE_SECONDS = 30.0  # for a process that was asked to stop
 
-Train = Callable[[list[str]], int]  # a command line of `engram train` to its exit code; importable by name
+Train = Callable[[list[str]], int]  # settings as for `engram train` -> exit code; importable by name
 
 
 class Finished(NamedTuple):
@@ -61,10 +61,10 @@ class RunPool:
     def running(self) -> list[str]:
         return [*self._running]
 
-    def start(self, name: str, words: Sequence[str]) -> None:
-        """Train with this command line, in a new process."""
+    def start(self, name: str, overrides: Sequence[str]) -> None:
+        """Train with these settings, in a new process."""
         output = Path(self._folder.name) / f"{len(os.listdir(self._folder.name))}.txt"
-        process = self._context.Process(target=_run, args=(self._train, [*words], str(output)), name=name)
+        process = self._context.Process(target=_run, args=(self._train, [*overrides], str(output)), name=name)
         with _without_main(), _one_thread():  # inherited by the server that forks, which starts with the first process
             try:
                 process.start()
@@ -118,21 +118,21 @@ def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseEx
 
 
 def _wait_until_ended(pid: int | None) -> None:
-    """Wait longer than `join`, which returns at once without the fork server, while the run saves its checkpoint."""
+    """Wait until a run has saved its checkpoint and ended: `join` returns at once if the fork server is gone."""
     with suppress(psutil.NoSuchProcess):
         process, deadline = psutil.Process(pid), time.monotonic() + GRACE_SECONDS
         while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
-def _run(train: Train, words: list[str], output: str) -> None:
+def _run(train: Train, overrides: list[str], output: str) -> None:
     """The main function of a process."""
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
     os.close(file)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    code = train(words)
+    code = train(overrides)
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

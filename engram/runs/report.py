@@ -55,8 +55,8 @@ def read_report(directories: Sequence[Path]) -> RunsReport:
     for directory in directories:
         run = read_report_run(directory, points)
         groups.setdefault(_group_key(run.settings), []).append(run)
-    runs = list(groups.values())
-    return RunsReport(runs, charts([[run.columns for run in group] for group in runs]))
+    grouped = list(groups.values())
+    return RunsReport(grouped, charts([[run.columns for run in group] for group in grouped]))
 
 
 def read_report_run(directory: Path, points: int = BUCKETS) -> ReportRun:

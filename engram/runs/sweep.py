@@ -25,7 +25,7 @@ POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 60.0
 OPENING_ATTEMPTS = 10
 BEING_CREATED = ("already exists", "database is locked")  # in errors while another process creates the study too
-DEAD_SECONDS = 600.0  # without a heartbeat, then a trial of another machine is resumed here
+DEAD_SECONDS = 600.0  # without a heartbeat: after them, a trial of another machine is resumed here
 MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
 
 
@@ -56,8 +56,8 @@ class Sweep:
                 while pool.free and (trial := self._next_trial()) is not None:
                     run = trial_name(self.settings, trial.number)
                     self._trials[run] = trial
-                    words = command_line(self.settings, self._values(trial), run)
-                    pool.start(run, with_no_workers([*words, f"runs_dir={self.runs_dir}"]))
+                    overrides = command_line(self.settings, self._values(trial), run)
+                    pool.start(run, with_no_workers([*overrides, f"runs_dir={self.runs_dir}"]))
                 if not pool.running:
                     break
                 for ended in pool.finished(POLL_SECONDS):
@@ -75,7 +75,7 @@ class Sweep:
                 if self._take_over(trial):
                     run = trial_name(self.settings, trial.number)
                     self._reported[run] = max(frozen.intermediate_values, default=-1)
-                    self.say(f"{run}: taken up again")
+                    self.say(f"{run}: resumed, because its process is gone")
                     return trial
         if sum(trial.state is not TrialState.WAITING for trial in trials) >= self.settings.trials:
             return None

@@ -26,7 +26,7 @@ TASK = [
     "trainer.worker_restarts=1000",
     "device=cpu",
 ]
-LONGER = 5  # times the epochs of an exact round that a round with restarts trains for, to measure memory
+LONGER = 5  # a round with restarts has this many times the epochs of an exact one, so that growing memory shows
 MAX_PAUSE = 0.2  # before a fault, as a fraction of an exact run
 MIN_FAULTS, MAX_FAULTS = 2, {"exact": 8, "restarts": 10**6}  # per round
 END_SECONDS = 300.0  # for a program to end, or a restart to be counted: a worker may take 120 to build
@@ -69,13 +69,13 @@ class _Soak:
             self.disk.close()
         return self.report
 
-    def _words(self, kind: str) -> Sequence[str]:
+    def _overrides(self, kind: str) -> Sequence[str]:
         exact = kind == "exact"
         steps = BATCH * self.plan.epochs * (1 if exact else LONGER)
         return [*TASK, f"trainer.total_timesteps={steps}", f"trainer.num_workers={0 if exact else 2}"]
 
     def _reference(self, kind: str) -> Trial:
-        with Trial(self.plan.directory / kind, self._words(kind), self.command) as trial:
+        with Trial(self.plan.directory / kind, self._overrides(kind), self.command) as trial:
             trial.start()
             trial.wait()
         self.seconds[kind] = time.monotonic() - trial.started
@@ -90,7 +90,7 @@ class _Soak:
         self, kind: str, faults: Iterator[tuple[str, Fault]], reference: Trial, deadline: float, attempts: int = 5
     ) -> None:
         number, began = len(self.report.rounds) + 1, time.monotonic()
-        with Trial(self.disk.path / f"round_{number}", self._words(kind), self.command) as trial:
+        with Trial(self.disk.path / f"round_{number}", self._overrides(kind), self.command) as trial:
             trial.start()
             self._break_run(trial, faults, number, MAX_FAULTS[kind], deadline)
             if trial.wait(END_SECONDS + 5 * self.seconds[kind]) != 0:

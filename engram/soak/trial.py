@@ -21,17 +21,18 @@ NAME = "soak"
 ORPHAN_SECONDS = 10.0  # for workers to notice that the program is gone
 NOT_COMPARED = ("time/", "process/", "evaluate/")
 
-Command = Callable[[Sequence[str]], int]  # the command line: words -> exit code
+Command = Callable[[Sequence[str]], int]  # the command line: arguments -> exit code
 
 
 class Trial:
     """A run in `directory`. `start` trains it, or resumes it, in a new child process."""
 
-    def __init__(self, directory: Path, words: Sequence[str], command: Command) -> None:
+    def __init__(self, directory: Path, overrides: Sequence[str], command: Command) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.run, self.failure_file = directory, directory / NAME, directory / "failure"
         self._output = directory / "output.txt"
-        self._words, self._command = ["train", *words, f"runs_dir={directory}", f"run={NAME}"], command
+        self._arguments = ["train", *overrides, f"runs_dir={directory}", f"run={NAME}"]
+        self._command = command
         self._child: Any = None
         self._before: tuple[int, int] | None = None
         self.started = 0.0
@@ -119,7 +120,7 @@ class Trial:
         torch.set_num_threads(1)
         code = 1
         try:
-            code = self._command(self._words)
+            code = self._command(self._arguments)
         finally:
             os._exit(code)
 

@@ -1,4 +1,4 @@
-"""Trust: code that the settings of a stored run name is imported only if this user made the run here, or allows it.
+"""Trust: code named in the settings of a stored run is imported only if this user made the run here, or allows it.
 
 Everything that builds something from the settings of a stored run calls `require_trust` first.
 

@@ -17,8 +17,8 @@ from engram.training.settings import Trainer
 from engram.training.trace import Trace
 
 
-class Gradient(NamedTuple):
-    """Results of a minibatch; the gradient itself is in the parameters."""
+class MinibatchResult(NamedTuple):
+    """The results of a minibatch beside its gradient, which is in the parameters."""
 
     replayed: Mapping[str, Tensor]  # [B, T]: act_log_prob and value of this rank's minibatch, detached
     losses: Losses
@@ -26,7 +26,7 @@ class Gradient(NamedTuple):
 
 def compute_gradient(
     agent: MettaAgent, minibatch: Minibatch, settings: Trainer, trace: Trace, world: World = ALONE
-) -> Gradient:
+) -> MinibatchResult:
     """Leaves the gradient of the minibatch's mean loss in the parameters.
 
     The minibatches of all ranks count as one: losses and gradients are sums over all its steps, divided by their
@@ -65,5 +65,5 @@ def compute_gradient(
         losses.append(loss)
     total = world.all_reduce_gradients(agent.parameters(), sum_losses(losses))
     if len(parts) == 1:
-        return Gradient(replays[0], total)
-    return Gradient({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)
+        return MinibatchResult(replays[0], total)
+    return MinibatchResult({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)

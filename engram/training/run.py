@@ -47,7 +47,7 @@ from engram.training.metrics import Record
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
-from engram.training.state import HookResult, Training, build, make_agent, share_weights
+from engram.training.state import HookResult, Training, build, make_agent, synchronise_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
@@ -157,7 +157,7 @@ def start(
     checkpoint = world.scatter(split_by_rank(latest_checkpoint(directory), world.size) if world.main else None)
     sizes = _sizes(settings, checkpoint, spec.agents, device, world)
     agent = make_agent(settings.policy, spec, settings.trainer, checkpoint, settings.init_from).to(device)
-    share_weights(agent, settings.seed, world)
+    synchronise_weights(agent, settings.seed, world)
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
     timeout = settings.trainer.worker_timeout
     restarts = Restarts(settings.trainer.worker_restarts, bad_numbers=settings.trainer.on_nan == "skip")

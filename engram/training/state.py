@@ -75,7 +75,7 @@ def make_agent(
     return agent
 
 
-def share_weights(agent: MettaAgent, seed: int, world: World) -> None:
+def synchronise_weights(agent: MettaAgent, seed: int, world: World) -> None:
     """Give all ranks the weights of rank 0, and each rank its own random numbers."""
     world.broadcast_weights(agent)
     if not world.main:

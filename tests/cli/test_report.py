@@ -87,7 +87,7 @@ def test_mistakes_are_one_message(runs, capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines() == [
         "report: name a run: engram report run=NAME (engram runs lists them)",
         f"run: no run 'recal_seed-1' in {runs}; did you mean recall_seed-1?",
-        "report: empty: no metrics yet: an epoch must have ended",
+        "report: empty: no metrics yet: try again after its first epoch",
         "report: episodes=3: no such option; write engram report RUN … [runs_dir=DIRECTORY]",
         "report: the charts need plotly, which is not installed: pip install 'engram-rl[report]'",
     ]

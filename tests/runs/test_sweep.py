@@ -59,7 +59,7 @@ def test_a_trial_whose_process_is_gone_is_taken_up_with_its_values(make):
     trial = abandoned(work, gone())
     result = work.work(train, 1, "recall")
     assert (result.complete, result.best.number) == (1, trial.number)
-    assert "s_trial-0: taken up again" in said
+    assert "s_trial-0: resumed, because its process is gone" in said
     assert [*work.study.trials[0].intermediate_values] == [100, 200, 300]
 
 

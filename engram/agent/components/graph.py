@@ -106,7 +106,7 @@ def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
         return None
     if name.startswith("_") and name not in ROLES:
         unused = [role for role in ROLES if role not in given]
-        hint = "" if problems.many else suggestion(name, unused, otherwise=": rename it")
+        hint = "" if problems.too_many_for_hints else suggestion(name, unused, otherwise=": rename it")
         problems.add(name, f"only {', '.join(ROLES)} may start with an underscore{hint}")
         return nearest(name, unused) or name
     return name
@@ -116,7 +116,7 @@ def _check_sources(graph: Graph) -> None:
     """Report unknown sources, and replace each by the nearest existing one."""
     existing = dict.fromkeys([OBSERVATION, *graph.nodes])
     for name, node in graph.nodes.items():
-        if graph.problems.many:
+        if graph.problems.too_many_for_hints:
             known = tuple(source for source in node.sources if source.name in existing)
             graph.nodes[name] = replace(node, sources=known, sources_valid=len(known) == len(node.sources))
             continue
@@ -146,7 +146,7 @@ def _sort(graph: Graph) -> None:
     pending, ordered = graph.nodes, dict[str, Node]()
     while pending:
         ready = next((n for n, node in pending.items() if not any(s.name in pending for s in node.sources)), None)
-        if ready is None and graph.problems.many:
+        if ready is None and graph.problems.too_many_for_hints:
             ordered |= pending
             break
         if ready is None:

@@ -22,7 +22,7 @@ Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts"
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d{1,9})?:(-?\d{1,9})?\])?")
 MAX_SOURCES = 100
-MAX_HINTS = 15  # finding the nearest names takes time, so later problems get no hint
+MAX_HINTS = 15  # later problems get none
 MAX_PROBLEMS = 100  # later ones are not recorded
 
 
@@ -33,8 +33,8 @@ class Problems:
         self.lines: list[str] = []
 
     @property
-    def many(self) -> bool:
-        """Whether further problems get no hint."""
+    def too_many_for_hints(self) -> bool:
+        """Whether further problems get no hint: finding the nearest names takes time."""
         return len(self.lines) >= MAX_HINTS
 
     def add(self, name: str, problem: str) -> None:
@@ -100,7 +100,7 @@ def _read_sources(name: str, given: object, problems: Problems) -> tuple[tuple[N
         if match is None:
             fix = "write NAME, or 'NAME[START:STOP]' for a slice"
             problems.add(f"{name}.sources", f"{text!r} is not the name of a component: {fix}")
-            match, valid = SOURCE.match(str(text)), False
+            match, valid = SOURCE.match(str(text)), False  # the name that it begins with, if any
         if match is not None:
             sources.append(NodeInput(match[1], *(None if end is None else int(end) for end in match.groups()[1:])))
     return tuple(sources), valid
@@ -122,7 +122,7 @@ def _read_kind(name: str, given: object, problems: Problems) -> str | None:
         return None
     if given in COMPONENTS:
         return given
-    if problems.many:
+    if problems.too_many_for_hints:
         problems.add(f"{name}.kind", f"no kind '{given}'")
         return None
     hint = suggestion(given, COMPONENTS, otherwise=f": give one of {', '.join(COMPONENTS)}")
@@ -133,7 +133,7 @@ def _read_kind(name: str, given: object, problems: Problems) -> str | None:
 def _read_options(name: str, kind: str, options: dict[str, Any], problems: Problems) -> Component | None:
     known = COMPONENTS[kind].model_fields
     unknown = [option for option in options if option not in known]
-    if unknown and problems.many:
+    if unknown and problems.too_many_for_hints:
         problems.add(name, f"{kind} has no option {', '.join(unknown)}")
         return None
     for option in unknown:

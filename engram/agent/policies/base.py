@@ -111,11 +111,11 @@ class Policy(nn.Module):
     # Normalisation.
 
     def value_layer(self) -> nn.Linear | None:
-        """The critic's last layer, if it is linear: rescaled when the value normaliser changes, so values do not."""
+        """The critic's last layer if it is linear, for `value_output`."""
         return None
 
     def value_output(self) -> nn.Linear | None:
-        """The layer that outputs values, if it is linear; an asymmetric critic has its own."""
+        """`value_layer`, or an asymmetric critic's: rescaled with the value normaliser, so that values stay."""
         return self.value_layer()
 
     def observation_normalizers(self) -> list[ObservationNormalizer]:

@@ -116,7 +116,7 @@ def run_with_memory(
     rows: int,
     steps: int,
 ) -> Tensor:
-    """Features [N, I] through a core, or another function with its call, and the memory of the td's rows: [N, H]."""
+    """Run a core, or a function with its call, on features [N, I] with the memory of the td's rows. Returns [N, H]."""
     inputs_TBI = features_NI.view(rows, steps, -1).transpose(0, 1)
     starts_TB = episode_starts(td, rows, steps)
     memory_BLS, ids = read_memory(store, name, td, rows, steps)
@@ -130,8 +130,8 @@ def run_with_memory(
 def read_memory(store: MemoryStore, name: str, td: TensorDictBase, rows: int, steps: int) -> tuple[Tensor, Rows | None]:
     """Memory [B, L, S] before the first step, and the ids to store the new memory under; None: do not store it.
 
-    Memory that comes with the td (at the start of a segment, or for a look ahead) takes precedence and is not stored.
-    Otherwise it is read from the store, and only acting, one step at a time, updates that.
+    Memory that comes with the td (at the start of a segment, or to bootstrap from) takes precedence and is not stored.
+    Otherwise it is read from the store, which only acting, one step at a time, updates.
     """
     memories = td.get("memory", None)
     given = None if memories is None else memories.get(name, None)

@@ -100,7 +100,7 @@ class PolicyAdapter(ABC):
 
     @abstractmethod
     def learn(self, segment: Segment, memory: Any = None, after_acting: bool = False) -> PolicyOutput:
-        """A segment with a graph, from this memory, or from empty memory.
+        """The outputs for a segment, with gradients, that begins with this memory, or with empty memory.
 
         The memory of acting should not matter here. It is cleared first, unless `after_acting`.
         """

@@ -46,7 +46,7 @@ class TdAdapter(PolicyAdapter):
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
         self.only_starts = False  # episode starts are given as `starts`, and neither as dones nor as truncateds
-        self._blank: nn.Module = copy_policy(policy, policy)  # shared by all copies: it does not change
+        self._blank: nn.Module = copy_policy(policy, policy)  # `reset` restores it; never called, so copies share it
 
     def constants(self) -> tuple[Any, ...]:
         return (*super().constants(), self._blank)
@@ -82,7 +82,7 @@ class TdAdapter(PolicyAdapter):
         td = self._call(self.acting_td(batch))
         actions = field(td, "actions", (rows, *self.spec.single_action_space.shape))
         full = distribution(td, rows)
-        if self.continuous:  # with given noise the actions describe the distribution; its densities do not
+        if self.continuous:  # `full_log_probs` is a density; with fixed noise, actions describe the distribution
             full = actions.reshape(rows, -1) if self.memory_in_td else None
         return PolicyOutput(field(td, "values", (rows,)), field(td, "act_log_prob", (rows,)), actions, full, td=td)
 
@@ -133,10 +133,10 @@ class TdAdapter(PolicyAdapter):
             return None
         by_row = [part for part in rows_by_id(self.policy.get_memory()) if set(part) >= set(range(rows))]  # type: ignore[operator]
         if not by_row:
-            return self._memory_of_one_slice(rows)
+            return self._memory_of_states(rows)
         return torch.stack([torch.cat([part[row].detach().flatten() for part in by_row]) for row in range(rows)])
 
-    def _memory_of_one_slice(self, rows: int) -> Tensor | None:
+    def _memory_of_states(self, rows: int) -> Tensor | None:
         """The memory as numbers if it is not stored by row but as states [layers, rows, size]."""
         parts = [part for part in leaves(self.policy.get_memory()) if part.dim() == 3 and part.shape[1] == rows]  # type: ignore[operator]
         return torch.cat([part.detach().transpose(0, 1).flatten(1) for part in parts], 1) if parts else None
@@ -148,7 +148,7 @@ class TdAdapter(PolicyAdapter):
 
     def empty_memory(self, rows: int) -> dict[str, Tensor]:
         assert isinstance(self.policy, Policy)
-        one = self.policy.memory_of(torch.arange(1))  # a store of its own may not expect to be read without rows
+        one = self.policy.memory_of(torch.arange(1))  # not 0 rows: a policy's own store may not support that
         return {name: value.new_zeros(rows, *value.shape[1:]) for name, value in one.items()}
 
     def _with_previous(self, td: TensorDictBase) -> TensorDictBase:

@@ -33,7 +33,7 @@ def gradient_health(audit: AuditContext) -> Verdict:
 
     def measure(_: int) -> None:
         for name, own in parts.items():
-            norms[name].append(float(torch.stack([_size(p) for p in own]).norm()))
+            norms[name].append(float(torch.stack([_gradient_norm(p) for p in own]).norm()))
 
     train_briefly(audit, adapter, UPDATES, 3e-4, measure)
     if broken := _first_not_finite(norms):
@@ -42,7 +42,7 @@ def gradient_health(audit: AuditContext) -> Verdict:
     dead = [name for name, values in norms.items() if max(values) == 0]
     modules = dict(adapter.policy.named_modules())
     recurrent = [name for name in dead if isinstance(modules.get(name), RECURRENT)]
-    tolerated = [name for name in recurrent if _replaced(audit, name)]  # memory is elsewhere
+    tolerated = [name for name in recurrent if _replaced(audit, name)]  # the policy keeps its memory elsewhere
     if not audit.original.uses_td:
         tolerated += [name for name in dead if name not in recurrent]
     notes = [f"no gradient ever reaches {name}: no output depends on it" for name in tolerated]
@@ -80,7 +80,7 @@ def _replaced(audit: AuditContext, name: str) -> bool:
     return all(torch.equal(a, b) for a, b in zip(outputs[:2], outputs[2:], strict=True))
 
 
-def _size(parameter: Tensor) -> Tensor:
+def _gradient_norm(parameter: Tensor) -> Tensor:
     return torch.zeros(()) if parameter.grad is None else parameter.grad.norm().float()
 
 
@@ -106,10 +106,10 @@ def train_briefly(
 CHECKS = (
     Check(
         "gradient_health",
-        "In a short training run, does every part of the network get a gradient, and none too large a one?",
+        "In a short training run, does every part of the network get a gradient, and is none too large?",
         "A part without a gradient keeps its random weights for ever; one that explodes ruins all others.",
-        "A part without one is unused, or cut off by detach(), no_grad() or .data. For one that explodes, look at what "
-        "comes in (observations that are not scaled to about 1) and at its initialisation.",
+        "A part without a gradient is unused, or cut off by detach(), no_grad() or .data. If gradients explode, check "
+        "the part's inputs (scale observations to about 1) and its initialisation.",
         ("encode_observations", "decode_actions", "forward"),
         gradient_health,
     ),

@@ -27,9 +27,9 @@ COLUMNS = (
     "goal",
     "published",
     "reached",
-    "steps to it",
-    "s to it",
-    "s",
+    "steps to goal",
+    "s to goal",
+    "s in all",
 )
 
 
@@ -127,7 +127,7 @@ def show(rows: Sequence[Row], failures: dict[str, str]) -> None:
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     columns = [name for name in COLUMNS if name != "variant" or any(row.variant for row in rows)]
-    table = Table(caption="mean ± standard deviation over seeds; steps and seconds: medians, without evaluations")
+    table = Table(caption="mean ± standard deviation over seeds; to goal: medians; seconds: without evaluations")
     for name in columns:
         text = name in ("task", "variant", "published")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
@@ -162,7 +162,7 @@ def _row(jobs: Sequence[Job]) -> Row:
 
 def _read_run(job: Job, goal: float | None) -> FinishedRun:
     records = read_metrics(job.directory)
-    evaluating = accumulate(record.get("time/evaluation_seconds", 0.0) for record in records)
+    evaluation_seconds = accumulate(record.get("time/evaluation_seconds", 0.0) for record in records)
     curve = [
         Point(
             record["steps"],
@@ -170,7 +170,7 @@ def _read_run(job: Job, goal: float | None) -> FinishedRun:
             record["evaluate/greedy_return"],
             record["evaluate/return"],
         )
-        for record, spent in zip(records, evaluating, strict=True)
+        for record, spent in zip(records, evaluation_seconds, strict=True)
         if "evaluate/return" in record
     ]
     spent = sum(record.get("time/evaluation_seconds", 0.0) for record in records)

@@ -33,7 +33,7 @@ class Call:
 class HangWatch:
     """A thread that reports calls which take too long. It counts ticks, because a pause (Ctrl-Z) is not a hang.
 
-    Environments that hang in C code without releasing Python's lock stop this thread too; only workers notice those.
+    Environments that hang in C code without releasing the GIL stop this thread too; only workers notice those.
     """
 
     def __init__(self, step_timeout: float, start_timeout: float, report: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ log = logging.getLogger("engram")
 
 
 class Interrupted(Enum):
-    """The result of a share whose environments were restarted: the outcome of the last actions is unknown."""
+    """The result of a worker's share of a batch whose environments were restarted: the last actions have no outcome."""
 
     INTERRUPTED = True
 
