@@ -34,6 +34,7 @@ class Precision(NamedTuple):
 DOUBLE = Precision(1e-6, 3e-4, 1e-7)
 KINK = 0.01  # part of the step with which a difference is repeated
 LONGER, JUMP = (1e2, 1e3), 0.1  # factors of the step; relative difference beyond which a function is not smooth
+NUDGE = 1e-3  # relative to the size of weights
 EXACT_STEP = 2.0**-17  # with eighths as directions, observations stay exact where a policy turns them into float32
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 
@@ -44,6 +45,9 @@ class LearningCall:
     def __init__(self, audit: AuditContext, steps: int, precision: Precision = DOUBLE, salt: int = 160) -> None:
         self.audit, self.precision = audit, precision
         self.adapter = audit.adapter()
+        with torch.no_grad():  # where biases are 0, empty inputs are exactly at the kink of a ReLU
+            for parameter, noise in zip(self.parameters().values(), self.direction(163).values(), strict=True):
+                parameter.add_(NUDGE * noise)
         segment = audit.segment(salt, rows=ROWS, steps=steps)
         dones = segment.dones.clone()
         for row in range(2, ROWS):

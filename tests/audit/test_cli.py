@@ -192,6 +192,11 @@ def test_yaml_by_name_and_by_file(folder: Path, capsys) -> None:
     assert capsys.readouterr().out.count("ComponentPolicy on recall") == 3
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_empty_inputs_at_the_kink_of_a_relu_are_no_wrong_gradient(seed: int) -> None:
+    assert audit("agent=reference", "env=tmaze", "--quick", "--only", "gradient_exact", "--seed", str(seed)) == 0
+
+
 def test_a_run_and_a_checkpoint_are_audited_with_their_weights(folder: Path, capsys) -> None:
     sizes = {"num_envs": 6, "bptt_horizon": 8, "batch_size": 96, "minibatch_size": 96, "num_workers": 0}
     settings = [f"trainer.{name}={size}" for name, size in {**sizes, "total_timesteps": 192}.items()]
