@@ -76,7 +76,7 @@ CAUSES: list[tuple[Any, str, str]] = [
     (mechanisms.HiddenDetachedBetweenSteps, "gradient_exact", "(detach() in tests/audit/designs/wrong_mechanisms.py"),
     (pasts.ClearedThroughData, "gradient_boundary", "cleared there outside the graph, by .data in "),
     (pasts.SeesTheNextStep, "causality", "depend on the observation one step later"),
-    (pasts.LearnsOnFromTheLastSegment, "determinism", "the memory with which the learning call before ended"),
+    (pasts.LearnsOnFromTheLastSegment, "determinism", "the memory that the previous learning call ended with"),
     (pasts.KeepsASecondCopy, "memory_interface", "survives set_memory(), reset_memory() and reset_env_memory()"),
     (pasts.StoresLess, "replay", "memory is scaled when stored"),
     (pasts.StoresThreeDecimals, "replay", "every stored number has 3 decimal places"),

@@ -24,9 +24,7 @@ from engram.audit.weights import scale_outputs, scale_weights
 
 SHARED = "memory is shared by all copies of the policy: it is kept in the class, a global or a closure"
 CACHED = "outputs are taken from a cache: a call gets those of an earlier one with other observations"
-CARRIED = (
-    "learning goes on from the memory with which the learning call before ended, not from the one that it is given"
-)
+CARRIED = "learning continues from the memory that the previous learning call ended with, not from the one it is given"
 DEPENDS = "outputs of a learning call depend on the observations of the one before"
 KEPT = (
     "the policy keeps its inputs without a copy, or looks them up by their address: where the caller reuses its "

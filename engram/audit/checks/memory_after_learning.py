@@ -37,7 +37,7 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
 CHECKS = (
     Check(
         "memory_after_learning",
-        "Does a learning call leave alone the memory that acting goes on from?",
+        "Does a learning call leave alone the memory that acting continues from?",
         "After every update agents go on with the memory of some training segment, not with their own.",
         "Store memory only when acting: self._store_lstm_state does nothing when env_id is None, as it is when "
         "learning.",

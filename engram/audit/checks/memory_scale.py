@@ -19,7 +19,7 @@ NEAR = 10  # times the tolerance: what is left after solving for a factor
 
 @torch.no_grad()
 def scaled_when_stored(audit: AuditContext) -> str:
-    """Whether acting goes on from a multiple of the memory that learning carries from step to step."""
+    """Whether acting continues from a multiple of the memory that learning carries from step to step."""
     scenario, adapter, ids = audit.scenario(76, steps=2), audit.adapter(), list(range(audit.rows))
     first = play(adapter, scenario.part(0, 1))
     learned = audit.adapter().learn(scenario.segment(first.actions.repeat_interleave(2, 1))).value[:, 1]
@@ -32,7 +32,7 @@ def scaled_when_stored(audit: AuditContext) -> str:
     name, factor = _scaled_part(adapter, ids, next_value, learned)
     if name and abs(factor) < NOTHING:
         return f"learning does not carry {name} from one step to the next, as acting does"
-    return f"{name} is scaled when stored: acting goes on from a multiple of it" if name else ""
+    return f"{name} is scaled when stored: acting continues from a multiple of it" if name else ""
 
 
 @torch.no_grad()
