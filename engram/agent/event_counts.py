@@ -1,9 +1,10 @@
 """Event counts: how often each combination of symbols and previous action has occurred in the episode so far.
 
-A memory that is exact without training: cells already tried, cards already seen, rewards of each arm of a bandit.
+Also how often the current symbols have. A memory that is exact without training: cells already tried, cards already
+seen, rewards of each arm of a bandit.
 """
 
-# B rows, T steps, N = B * T, K events
+# B rows, T steps, N = B * T, E combinations, S values of all symbols, K = E + S events, P pairs of symbols
 
 import math
 
@@ -21,13 +22,17 @@ from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
 MAX_EVENTS = 512
+MAX_PAIRS = 16
+MAX_COUNT = 31  # of a current symbol; higher counts are not told apart
 SCALE = 4.0  # so that the count of a rare event varies about as much as a normalised observation
 
 
 class EventCounts(nn.Module):
-    """Counts events: "a miss in this cell", "a reward from this arm".
+    """Counts events: "a miss in this cell", "a reward from this arm", "this card".
 
-    An event is a combination of the values of all symbols and of the previous action.
+    A combination of the values of all symbols and of the previous action is an event, if there are at most 512. So is
+    each value of a symbol, and the current value of one is looked up in the counts of all symbols with as many values:
+    how often was the card dealt that is asked for?
     """
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -35,30 +40,50 @@ class EventCounts(nn.Module):
         parts = counted_parts(spec)
         if not parts:
             raise UserError(
-                f"py_agent.counts: {spec.name} has no symbols outside of grids, or they and the actions have more than "
-                f"{MAX_EVENTS} combinations: only small Discrete and MultiDiscrete observations can be counted"
+                f"py_agent.counts: {spec.name} has no symbols outside of grids, or they have too many values: only a "
+                "few symbols of Discrete and MultiDiscrete observations can be counted"
             )
         self.names, self.cardinalities = [part.name for part in parts], cardinalities(parts)
         self.readers = nn.ModuleList(OneHot(part) if part.kind == "symbols" else nn.Identity() for part in parts)
-        self.size = math.prod(self.cardinalities)
-        self.memory = MemoryStore(1, self.size)
+        self.combinations = number_of_combinations(parts)
+        self.pairs = comparable_pairs(parts)
+        self.symbols = cardinalities([part for part in parts if part.kind == "symbols"]) if self.pairs else []
+        self.size = self.combinations + len(self.pairs) * (MAX_COUNT + 1)
+        self.memory = MemoryStore(1, self.combinations + sum(self.symbols))
 
     def forward(self, observations: Observations, td: TensorDictBase, rows: int, steps: int) -> Tensor:
-        """The logarithm of 1 + the count of each event, less the mean over events, scaled: [N, K]."""
-        events_NK = self.events(observations)
-        logs_NK = run_with_memory(count_core, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0).log1p()
-        return SCALE * (logs_NK - logs_NK.mean(-1, keepdim=True))
+        """[N, size]: the logarithm of 1 + the count of each combination, less their mean; counts of current symbols."""
+        one_hots = self.one_hots(observations)
+        symbols = one_hots[: len(self.symbols)]
+        events_NK = torch.cat([self.combine(one_hots), *symbols], -1)
+        counts_NK = run_with_memory(count_core, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0)
+        combinations_NE, *counts = counts_NK.split([self.combinations, *self.symbols], -1)
+        logs_NE = combinations_NE.log1p()
+        current = [one_hot_count((symbols[i] * counts[j]).sum(-1)) for i, j in self.pairs]
+        return SCALE * torch.cat([logs_NE - logs_NE.mean(-1, keepdim=True), *current], -1)
 
-    def events(self, observations: Observations) -> Tensor:
-        """The event of each step, one-hot [N, K]. All 0 at an episode's start, where there is no previous action."""
+    def one_hots(self, observations: Observations) -> list[Tensor]:
+        """Each symbol's value, and the previous action, which is all 0 at an episode's start."""
         one_hots = []
         for name, reader in zip(self.names, self.readers, strict=True):
             part = observations if isinstance(observations, Tensor) else observations[name]
             one_hots.append(reader(part).to(self.memory.memory_NLS.dtype))
-        events, *others = torch.cat(one_hots, -1).split(self.cardinalities, -1)
+        return list(torch.cat(one_hots, -1).split(self.cardinalities, -1))
+
+    def combine(self, one_hots: list[Tensor]) -> Tensor:
+        """The combination of each step, one-hot [N, E]. All 0 at an episode's start."""
+        if not self.combinations:
+            return one_hots[0][:, :0]
+        combined, *others = one_hots
         for other in others:
-            events = (events.unsqueeze(-1) * other.unsqueeze(-2)).flatten(1)
-        return events
+            combined = (combined.unsqueeze(-1) * other.unsqueeze(-2)).flatten(1)
+        return combined
+
+
+def one_hot_count(count_N: Tensor) -> Tensor:
+    """[N, 32]."""
+    numbers = torch.arange(MAX_COUNT + 1, device=count_N.device)
+    return (count_N.round().clamp(max=MAX_COUNT).unsqueeze(-1) == numbers).to(count_N.dtype)
 
 
 def counted_parts(spec: EnvSpec) -> list[Part]:
@@ -66,7 +91,20 @@ def counted_parts(spec: EnvSpec) -> list[Part]:
     parts = [part for part in spec.all_parts if part.kind == "symbols" and len(part.shape) <= 1]
     if parts and not isinstance(spec.single_action_space, spaces.Box):
         parts += [part for part in spec.parts if part.name == PREVIOUS_ACTION]
-    return parts if math.prod(cardinalities(parts)) <= MAX_EVENTS else []
+    return parts if number_of_combinations(parts) or comparable_pairs(parts) else []
+
+
+def number_of_combinations(parts: list[Part]) -> int:
+    """Of the values of all symbols and the previous action; 0 if there are too many to count."""
+    number = math.prod(cardinalities(parts))
+    return number if parts and number <= MAX_EVENTS else 0
+
+
+def comparable_pairs(parts: list[Part]) -> list[tuple[int, int]]:
+    """Pairs of symbols with as many values, and each with itself. None if there are too many, or values, to count."""
+    symbols = cardinalities([part for part in parts if part.kind == "symbols"])
+    pairs = [(i, j) for i, n in enumerate(symbols) for j, m in enumerate(symbols) if n == m]
+    return pairs if len(pairs) <= MAX_PAIRS and sum(symbols) <= MAX_EVENTS else []
 
 
 def cardinalities(parts: list[Part]) -> list[int]:

@@ -70,9 +70,40 @@ def test_nothing_before_an_episode_start_reaches_counts_or_gradients():
 
 
 def test_a_combination_of_what_was_found_and_done_is_an_event():
-    events = EventCounts(board()).events(step([1, 0, 1], [4, 4, None]))
+    counts = EventCounts(board())
+    events = counts.combine(counts.one_hots(step([1, 0, 1], [4, 4, None])))
     assert events.shape == (3, 2 * 6)
     assert events.nonzero().tolist() == [[0, 6 + 4], [1, 4]]  # at an episode's start there is none
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("values", [(3, 3), (3, 2, 3), (40,)])
+def test_the_value_of_a_symbol_is_looked_up_in_the_counts_of_symbols_with_as_many_values(values):
+    torch.manual_seed(0)
+    rows, steps, spec = 2, 50, board(cells=500, values=values)  # too many combinations
+    counts = EventCounts(spec)
+    assert counts.combinations == 0
+    pairs = [(i, j) for i, n in enumerate(values) for j, m in enumerate(values) if n == m]
+    seen = [[[] for _ in values] for _ in range(rows)]
+    for t in range(steps):
+        starts = torch.rand(rows) < (1 if t == 0 else 0.03)
+        symbols = torch.stack([torch.randint(n, (rows,), dtype=torch.int32) for n in values], -1)
+        if len(values) == 1:
+            symbols.fill_(5)  # until there are more than are told apart
+        observations = TensorDict({OBSERVED: symbols, PREVIOUS_ACTION: torch.zeros(rows, 500)}, rows)
+        td = TensorDict(
+            {"env_obs": observations, "starts": starts, "training_env_id_start": torch.zeros(rows).long()}, rows
+        )
+        features = counts(observations, td, rows, 1).view(rows, len(pairs), 32)
+        for row in range(rows):
+            for history, value in zip(seen[row], symbols[row].tolist(), strict=True):
+                if starts[row]:
+                    history.clear()
+                history.append(value)
+            expected = [min(seen[row][j].count(symbols[row, i].item()), 31) for i, j in pairs]
+            assert features[row].argmax(-1).tolist() == expected
+            assert features[row].gt(0).sum(-1).tolist() == [1] * len(pairs)
+    assert max(len(history) for history in seen[0]) > 2
 
 
 def test_bundled_policies_count_where_observations_are_only_symbols():
@@ -82,16 +113,15 @@ def test_bundled_policies_count_where_observations_are_only_symbols():
     numbers = EnvSpec.of_parts(
         "numbers", [Part("speed", "vector", box((3,), np.dtype(np.float32)))], spaces.Discrete(2)
     )
-    assert policy(board()).event_counts.size == 12
-    assert policy(board(), name="example").output_size == 16 + 12
+    assert policy(board()).event_counts.size == 12 + 32
+    assert policy(board(), name="example").output_size == 16 + 12 + 32
     assert policy(board(), counts=False).event_counts is None
     assert policy(numbers).event_counts is None
-    too_many = board(cells=257)
+    assert policy(board(cells=257)).event_counts.size == 32  # too many combinations, but two values
+    too_many = board(cells=257, values=(2, 2, 2, 2, 2))
     assert counted_parts(too_many) == []
     assert policy(too_many).event_counts is None
-    with pytest.raises(
-        UserError, match=r"py_agent.counts: numbers has no symbols outside of grids, or .* more than 512"
-    ):
+    with pytest.raises(UserError, match=r"py_agent.counts: numbers has no symbols outside of grids, or they have too"):
         policy(numbers, counts=True)
 
 
@@ -99,7 +129,7 @@ def test_bundled_policies_count_where_observations_are_only_symbols():
 def test_counts_do_not_change_an_untrained_policy_but_a_trained_one():
     policy = Fast(board(), input_size=8, hidden_size=16, num_layers=1, counts=True)
     hidden = torch.randn(3, policy.output_size)
-    other = torch.cat([hidden[:, :16], torch.randn(3, 12)], 1)
+    other = torch.cat([hidden[:, :16], torch.randn(3, 12 + 32)], 1)
     assert all(
         torch.equal(a, b) for a, b in zip(policy.decode_actions(hidden), policy.decode_actions(other), strict=True)
     )
@@ -155,11 +185,11 @@ def test_memory_with_counts_is_saved_and_restored(core, layers):
     td = TensorDict({"env_obs": step([1, 0], [2, 3]), "training_env_id_start": torch.full((2,), 3)}, 2)
     policy(td)
     before = policy.memory_of(torch.tensor([3, 4]))
-    assert before["counts"].sum() == 2
+    assert before["counts"].sum((1, 2)).tolist() == [2, 2]  # a combination and a value each
     saved = policy.get_memory()
     policy(td)
     policy.set_memory(saved)
     after = policy.memory_of(torch.tensor([3, 4]))
     assert all(torch.equal(before[name], after[name]) for name in before)
     policy.reset_env_memory(3)
-    assert policy.memory_of(torch.tensor([3, 4]))["counts"].sum((1, 2)).tolist() == [0, 1]
+    assert policy.memory_of(torch.tensor([3, 4]))["counts"].sum((1, 2)).tolist() == [0, 2]
