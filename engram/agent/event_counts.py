@@ -46,52 +46,72 @@ class EventCounts(nn.Module):
         self.names, self.cardinalities = [part.name for part in parts], cardinalities(parts)
         self.readers = nn.ModuleList(OneHot(part) if part.kind == "symbols" else nn.Identity() for part in parts)
         self.combinations = number_of_combinations(parts)
-        self.pairs = comparable_pairs(parts)
-        self.symbols = cardinalities([part for part in parts if part.kind == "symbols"]) if self.pairs else []
-        self.size = self.combinations + len(self.pairs) * (MAX_COUNT + 1)
-        self.memory = MemoryStore(1, self.combinations + sum(self.symbols))
+        self.current = CurrentCounts(cardinalities([part for part in parts if part.kind == "symbols"]))
+        self.size = self.combinations + self.current.size
+        self.memory = MemoryStore(1, self.combinations + self.current.values)
 
     def forward(self, observations: Observations, td: TensorDictBase, rows: int, steps: int) -> Tensor:
         """[N, size]: the logarithm of 1 + the count of each combination, less their mean; counts of current symbols."""
         one_hots = self.one_hots(observations)
-        symbols = one_hots[: len(self.symbols)]
-        events_NK = torch.cat([self.combine(one_hots), *symbols], -1)
+        values_NS = one_hots[:, : self.current.values]
+        events_NK = torch.cat([self.combine(one_hots), values_NS], -1)
         counts_NK = run_with_memory(count_core, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0)
-        combinations_NE, *counts = counts_NK.split([self.combinations, *self.symbols], -1)
-        logs_NE = combinations_NE.log1p()
-        current = [one_hot_count((symbols[i] * counts[j]).sum(-1)) for i, j in self.pairs]
-        return SCALE * torch.cat([logs_NE - logs_NE.mean(-1, keepdim=True), *current], -1)
+        logs_NE = counts_NK[:, : self.combinations].log1p()
+        current = self.current(values_NS, counts_NK[:, self.combinations :])
+        return SCALE * torch.cat([logs_NE - logs_NE.mean(-1, keepdim=True), current], -1)
 
-    def one_hots(self, observations: Observations) -> list[Tensor]:
-        """Each symbol's value, and the previous action, which is all 0 at an episode's start."""
+    def one_hots(self, observations: Observations) -> Tensor:
+        """The value of each symbol, then the previous action, which is all 0 at an episode's start."""
         one_hots = []
         for name, reader in zip(self.names, self.readers, strict=True):
             part = observations if isinstance(observations, Tensor) else observations[name]
             one_hots.append(reader(part).to(self.memory.memory_NLS.dtype))
-        return list(torch.cat(one_hots, -1).split(self.cardinalities, -1))
+        return torch.cat(one_hots, -1)
 
-    def combine(self, one_hots: list[Tensor]) -> Tensor:
+    def combine(self, one_hots: Tensor) -> Tensor:
         """The combination of each step, one-hot [N, E]. All 0 at an episode's start."""
         if not self.combinations:
-            return one_hots[0][:, :0]
-        combined, *others = one_hots
+            return one_hots[:, :0]
+        combined, *others = one_hots.split(self.cardinalities, -1)
         for other in others:
             combined = (combined.unsqueeze(-1) * other.unsqueeze(-2)).flatten(1)
         return combined
 
 
-def one_hot_count(count_N: Tensor) -> Tensor:
-    """[N, 32]."""
-    numbers = torch.arange(MAX_COUNT + 1, device=count_N.device)
-    return (count_N.round().clamp(max=MAX_COUNT).unsqueeze(-1) == numbers).to(count_N.dtype)
+class CurrentCounts(nn.Module):
+    """How often the current value of each symbol has occurred, in it and in each other with as many values."""
+
+    first_V: Tensor  # for each pair of symbols and each of their values: its place among the values of all symbols
+    second_V: Tensor
+    pair_VP: Tensor  # 1 for the pair that an entry belongs to
+    numbers: Tensor
+
+    def __init__(self, symbols: list[int]) -> None:
+        super().__init__()
+        pairs = comparable_pairs(symbols)
+        self.values, self.size = sum(symbols) if pairs else 0, len(pairs) * (MAX_COUNT + 1)
+        places = [sum(symbols[:i]) for i in range(len(symbols))]
+        entries = [(places[i] + v, places[j] + v, pair) for pair, (i, j) in enumerate(pairs) for v in range(symbols[i])]
+        first, second, pair = torch.tensor(entries, dtype=torch.long).view(-1, 3).unbind(1)
+        pair_VP = (pair.unsqueeze(1) == torch.arange(len(pairs))).float()
+        buffers = {"first_V": first, "second_V": second, "pair_VP": pair_VP, "numbers": torch.arange(MAX_COUNT + 1)}
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer, persistent=False)
+
+    def forward(self, values_NS: Tensor, counts_NS: Tensor) -> Tensor:
+        """One-hots [N, P * 32] from the current values, one-hot, and the counts of all."""
+        found_NV = values_NS.index_select(1, self.first_V) * counts_NS.index_select(1, self.second_V)
+        counts_NP = (found_NV @ self.pair_VP).round().clamp(max=MAX_COUNT)
+        return (counts_NP.unsqueeze(-1) == self.numbers).flatten(1).to(counts_NS.dtype)
 
 
 def counted_parts(spec: EnvSpec) -> list[Part]:
     """Symbols outside of grids, and the previous action if it is discrete. Empty if they cannot be counted."""
-    parts = [part for part in spec.all_parts if part.kind == "symbols" and len(part.shape) <= 1]
-    if parts and not isinstance(spec.single_action_space, spaces.Box):
+    symbols = [part for part in spec.all_parts if part.kind == "symbols" and len(part.shape) <= 1]
+    parts = list(symbols)
+    if symbols and not isinstance(spec.single_action_space, spaces.Box):
         parts += [part for part in spec.parts if part.name == PREVIOUS_ACTION]
-    return parts if number_of_combinations(parts) or comparable_pairs(parts) else []
+    return parts if number_of_combinations(parts) or comparable_pairs(cardinalities(symbols)) else []
 
 
 def number_of_combinations(parts: list[Part]) -> int:
@@ -100,9 +120,8 @@ def number_of_combinations(parts: list[Part]) -> int:
     return number if parts and number <= MAX_EVENTS else 0
 
 
-def comparable_pairs(parts: list[Part]) -> list[tuple[int, int]]:
+def comparable_pairs(symbols: list[int]) -> list[tuple[int, int]]:
     """Pairs of symbols with as many values, and each with itself. None if there are too many, or values, to count."""
-    symbols = cardinalities([part for part in parts if part.kind == "symbols"])
     pairs = [(i, j) for i, n in enumerate(symbols) for j, m in enumerate(symbols) if n == m]
     return pairs if len(pairs) <= MAX_PAIRS and sum(symbols) <= MAX_EVENTS else []
 
