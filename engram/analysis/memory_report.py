@@ -23,8 +23,8 @@ from engram.analysis.probe import (
 )
 from engram.analysis.recording import MemoryChange, Recording, record
 from engram.env.settings import EnvSettings
-from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
+from engram.training.statistics import Estimate, estimate
 
 MAX_ROWS = 256  # played at the same time
 MAX_ROW_STEPS = 100_000  # recorded; longer episodes are cut

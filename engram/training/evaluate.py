@@ -24,8 +24,8 @@ from engram.env.splitmix import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
 from engram.training.device import Threads
-from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
+from engram.training.statistics import Estimate, estimate
 
 MAX_STEPS_WITHOUT_END = 100_000  # then no episode is expected to end at all
 
