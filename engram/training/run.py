@@ -25,7 +25,6 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, StoredPlan, stored_plan, write_plan
-from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import latest_checkpoint
@@ -51,6 +50,7 @@ from engram.training.state import HookResult, Training, build, make_agent, synch
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
+from engram.training.watchdog import NumberGuard
 
 log = logging.getLogger("engram")
 

@@ -15,7 +15,6 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages
-from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.origin import begin_from, load_agent
 from engram.training.device import Threads, derive_seed, generator
@@ -40,7 +39,7 @@ from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
 from engram.training.trace import Trace
-from engram.training.watchdog import ExplosionGuard
+from engram.training.watchdog import ExplosionGuard, NumberGuard
 
 
 @dataclass
