@@ -12,12 +12,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.actions import action_converter, action_names, policy_action_space, random_play
-from engram.env.block import Buffers, Ended
+from engram.env.block import Buffers, Ended, picture
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
-from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space, check_info
