@@ -153,26 +153,26 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def _random_states(training: Training) -> dict[str, Tensor]:
     states = {
-        "actions": training.rollout.generator.get_state(),
+        "actions": training.rollout.noise.generator.get_state(),
         "segments": training.generator.get_state(),
         "torch": torch.get_rng_state(),
     }
-    last_noise = training.rollout.last_noise
+    last_noise = training.rollout.noise.last
     return states if last_noise is None else states | {"action_noise": last_noise.cpu()}
 
 
 def _load_random(training: Training, states: Mapping[str, Tensor]) -> None:
-    training.rollout.generator.set_state(states["actions"])
+    training.rollout.noise.generator.set_state(states["actions"])
     training.generator.set_state(states["segments"])
     torch.set_rng_state(states["torch"])
     if "action_noise" in states:
-        training.rollout.last_noise = states["action_noise"].to(training.rollout.device)
+        training.rollout.noise.last = states["action_noise"].to(training.rollout.device)
 
 
 def _start_new(training: Training) -> None:
     """Reset environments and memory, with random numbers that were not used before."""
     seed, epoch, rank = training.env.seed, training.progress.epoch, training.world.rank
-    training.rollout.generator.manual_seed(derive_seed(seed, "actions", epoch))
+    training.rollout.noise.generator.manual_seed(derive_seed(seed, "actions", epoch))
     training.generator.manual_seed(derive_seed(seed, "segments", rank, epoch))
     torch.manual_seed(derive_seed(seed, "policy", rank, epoch))
     training.env.reset()
