@@ -1,6 +1,5 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -46,15 +45,11 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         check_info(first[1])
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
-    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(random_play, env, PROBE_STEPS))
     masks = settings.action_masks and mask_of(*first) is not None
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
     spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
-
-
-def _random_observations(env: gymnasium.Env) -> Iterator[Any]:
-    return (step.observation for step in random_play(env, PROBE_STEPS))
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":
