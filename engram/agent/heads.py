@@ -45,7 +45,7 @@ class BilinearScores(nn.Module):
     W is applied to the features before the embeddings, so once per row, whatever the number of actions.
     """
 
-    def __init__(self, input_size: int = 512, embedding_size: int = 16) -> None:
+    def __init__(self, input_size: int, embedding_size: int) -> None:
         super().__init__()
         self.query = initialise(nn.Linear(input_size, embedding_size, bias=False), "tanh")
         self.bias = nn.Parameter(torch.zeros(1))

@@ -37,9 +37,7 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
 class ActionNoise:
     """The uniform noise that samples the actions of all ranks' rows, correlated in time or independent."""
 
-    def __init__(
-        self, generator: torch.Generator, rows: int, size: int, continuous: bool, correlation: float = 0.0
-    ) -> None:
+    def __init__(self, generator: torch.Generator, rows: int, size: int, continuous: bool, correlation: float) -> None:
         """`size` numbers sample one action."""
         self.generator, self.rows, self.size, self.continuous = generator, rows, size, continuous
         self.last: Tensor | None = None  # [R, D] normal: where correlated noise continues

@@ -11,7 +11,7 @@ from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.device import Threads, autocast
-from engram.training.distributed import ALONE, World
+from engram.training.distributed import World
 from engram.training.experience import Experience
 from engram.training.exploration import ActionNoise
 from engram.training.kickstart import Teacher
@@ -32,8 +32,8 @@ class Rollout:
         generator: torch.Generator,
         threads: Threads,
         trace: Trace,
-        teacher: Teacher | None = None,
-        world: World = ALONE,
+        teacher: Teacher | None,
+        world: World,
     ) -> None:
         """`generator` draws the action noise of all ranks' rows, so it must be in the same state on every rank."""
         self.agent, self.env, self.experience = agent, env, experience

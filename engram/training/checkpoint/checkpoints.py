@@ -41,9 +41,7 @@ class Score(NamedTuple):
 class Checkpoints:
     """Every rank has one and takes part in saving; rank 0 gathers all states and writes."""
 
-    def __init__(
-        self, directory: Path, keep: int, sizes: Sizes, storage: Storage, last: Checkpoint | None = None
-    ) -> None:
+    def __init__(self, directory: Path, keep: int, sizes: Sizes, storage: Storage, last: Checkpoint | None) -> None:
         """`last`: the checkpoint that the run resumes from."""
         self.directory, self.sizes, self._storage = directory, sizes, storage
         self._retention = Retention(directory, keep)
