@@ -114,7 +114,7 @@ class VectorEnv:
         del self._sent[index]
         self._held[index] = None
         batch = self._batches[index]
-        if any(results) or batch.interrupted[0] or batch.interrupted.any():
+        if any(results) or batch.interrupted.any():
             self._finished += self._finished_in(index, results)
             batch.interrupted[:] = False
             self._mark_interrupted(index, [share for share, result in enumerate(results) if result is INTERRUPTED])
