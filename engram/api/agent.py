@@ -25,7 +25,7 @@ from engram.env.registry import make_spec
 from engram.env.single import RowSpaces, row_spaces
 from engram.nearest import suggestion
 from engram.settings import UserError
-from engram.training.checkpoint.origin import checkpoint_of, load_agent
+from engram.training.checkpoint.loading import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 

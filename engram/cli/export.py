@@ -39,7 +39,7 @@ def _export(request: RunRequest[PolicyOfRun], format_name: str | None, out: Path
     from engram.env.registry import make_spec
     from engram.export.formats import FORMATS, require_packages
     from engram.export.write import choose_format, export_agent
-    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+    from engram.training.checkpoint.loading import checkpoint_of, load_agent
 
     directory, settings, run = request
     name = choose_format(out, format_name)

@@ -17,7 +17,7 @@ from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, read_yaml
 from engram.stored.trust import require_trust
-from engram.training.checkpoint.origin import find_checkpoint, load_agent
+from engram.training.checkpoint.loading import find_checkpoint, load_agent
 from engram.training.experience import POLICY_FIELDS, Minibatch
 from engram.training.ppo import Losses
 from engram.training.schedule import Ramp

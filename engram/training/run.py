@@ -27,7 +27,7 @@ from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, StoredPlan, stored_plan, write_plan
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import latest_checkpoint
+from engram.training.checkpoint.loading import latest_checkpoint
 from engram.training.checkpoint.ranks import split_by_rank
 from engram.training.checkpoint.resume import resume, sizes_of_run
 from engram.training.device import choose_device, keep_freed_memory, require_precision

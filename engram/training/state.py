@@ -16,7 +16,7 @@ from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import begin_from, load_agent
+from engram.training.checkpoint.loading import begin_from, load_agent
 from engram.training.device import Threads, derive_seed, generator
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience

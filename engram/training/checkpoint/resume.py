@@ -13,7 +13,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups
-from engram.training.checkpoint.origin import mismatches
+from engram.training.checkpoint.loading import mismatches
 from engram.training.checkpoint.ranks import RankState, number_of_ranks
 from engram.training.device import derive_seed
 from engram.training.metrics import MetricsFile

@@ -7,7 +7,7 @@ from support import running
 from engram.settings import UserError
 from engram.training.checkpoint import resume
 from engram.training.checkpoint.files import Checkpoint, load_latest, save_checkpoint
-from engram.training.checkpoint.origin import mismatches
+from engram.training.checkpoint.loading import mismatches
 from engram.training.checkpoint.resume import sizes_of_run
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
