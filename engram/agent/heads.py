@@ -135,9 +135,9 @@ class Shortcut(nn.Linear):
 
 
 @torch.no_grad()
-def ignore_at_first(layer: nn.Linear, first: int) -> None:
-    """Inputs from number `first` on do not matter before training: they disturb nothing until they prove useful."""
-    layer.weight[:, first:] = 0
+def ignore_at_first(layer: nn.Linear, first_ignored: int) -> None:
+    """Weights of 0 for the inputs from this one on: they disturb nothing until training finds them useful."""
+    layer.weight[:, first_ignored:] = 0
 
 
 class GaussianOutput(nn.Module):
