@@ -46,7 +46,7 @@ from engram.training.metrics import Record
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
 from engram.training.sizes import Sizes, of_all_ranks, steps_played
-from engram.training.state import HookResult, Training, build, make_agent, synchronise_weights
+from engram.training.state import HookResult, Training, make_agent, new_training, synchronise_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
@@ -164,7 +164,7 @@ def start(
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust, numbers)
+        training = new_training(agent, env, sizes, trainer, device, settings.seed, trace, world, trust, numbers)
         resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory, overdue(interrupted))
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)

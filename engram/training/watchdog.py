@@ -99,7 +99,7 @@ class BadNumber(NamedTuple):
 class NumberGuard:
     """Checks every minibatch once, before the optimiser step. Stops the run, or skips the minibatch."""
 
-    def __init__(self, directory: Path | None = None, on_nan: Literal["stop", "skip"] = "stop") -> None:
+    def __init__(self, directory: Path | None, on_nan: Literal["stop", "skip"]) -> None:
         self.directory, self.on_nan = directory, on_nan
         self.skipped = 0
         self._skipped_in_a_row = 0
