@@ -28,8 +28,7 @@ from engram.stored.plan import PLAN_FILE, StoredPlan, stored_plan, write_plan
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
 from engram.training.checkpoint.loading import latest_checkpoint
-from engram.training.checkpoint.ranks import split_by_rank
-from engram.training.checkpoint.resume import resume, sizes_of_run
+from engram.training.checkpoint.resume import resume, split_by_rank
 from engram.training.device import choose_device, keep_freed_memory, require_precision
 from engram.training.distributed import ALONE, PeerEnvError, World
 from engram.training.environment import (
@@ -45,7 +44,7 @@ from engram.training.loop import train
 from engram.training.metrics import Record
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
-from engram.training.sizes import Sizes, of_all_ranks, steps_played
+from engram.training.sizes import Sizes, of_all_ranks, sizes_of_run, steps_played
 from engram.training.state import HookResult, Training, make_agent, new_training, synchronise_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to

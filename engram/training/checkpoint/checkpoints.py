@@ -17,8 +17,7 @@ from engram.training.checkpoint.files import (
     save_best,
     save_checkpoint,
 )
-from engram.training.checkpoint.ranks import join_ranks
-from engram.training.checkpoint.resume import snapshot
+from engram.training.checkpoint.resume import join_ranks, snapshot
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
 from engram.training.state import Training
