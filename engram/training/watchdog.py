@@ -69,13 +69,13 @@ class ExplosionGuard:
         norm = record.get("gradient/norm")
         if norm is None or settings.gradient_bound is None:
             return
-        typical = median(self.norms) if len(self.norms) >= MIN_HISTORY else math.inf
-        self.above = self.above + 1 if norm > settings.gradient_bound * typical else 0
+        median_norm = median(self.norms) if len(self.norms) >= MIN_HISTORY else math.inf
+        self.above = self.above + 1 if norm > settings.gradient_bound * median_norm else 0
         self.norms.append(norm)
         if self.above >= PATIENCE:
             raise TrainingStoppedError(
                 f"epoch {record['epoch']}: the gradient norm is {norm:.3g}; for {PATIENCE} epochs it was more than "
-                f"trainer.gradient_bound ({settings.gradient_bound:g}) times the median of {typical:.3g}. "
+                f"trainer.gradient_bound ({settings.gradient_bound:g}) times the median of {median_norm:.3g}. "
                 f"{_largest_gradient(agent)} A lower trainer.optimizer.learning_rate may help; "
                 "trainer.gradient_bound=null disables this check."
             )
@@ -89,7 +89,7 @@ class ExplosionGuard:
 
 
 class BadNumber(NamedTuple):
-    """The first bad number of a minibatch."""
+    """The first number of a minibatch that is NaN or infinite."""
 
     field: str
     value: float
@@ -97,7 +97,7 @@ class BadNumber(NamedTuple):
 
 
 class NumberGuard:
-    """Checks every minibatch once, before the optimiser step. Stops the run, or skips the minibatch."""
+    """Checks every minibatch for NaN and infinity before the optimiser step. Stops the run, or skips the minibatch."""
 
     def __init__(self, directory: Path | None, on_nan: Literal["stop", "skip"]) -> None:
         self.directory, self.on_nan = directory, on_nan
