@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from engram.agent.components.policy import ComponentPolicy
     from engram.agent.metta_agent import MettaAgent
     from engram.agent.policies.example import Example
-    from engram.agent.policies.fast import Fast
-    from engram.agent.policies.latent_attn import LatentAttnMed, LatentAttnSmall, LatentAttnTiny
+    from engram.agent.policies.fast import Fast, LatentAttnMed, LatentAttnSmall, LatentAttnTiny
     from engram.agent.policies.lstm_wrapper import LSTMWrapper
     from engram.api.agent import Agent, load
     from engram.api.audit import audit
@@ -71,9 +70,9 @@ _MODULES = {
     # Ready policies
     "Example": "engram.agent.policies.example",
     "Fast": "engram.agent.policies.fast",
-    "LatentAttnTiny": "engram.agent.policies.latent_attn",
-    "LatentAttnSmall": "engram.agent.policies.latent_attn",
-    "LatentAttnMed": "engram.agent.policies.latent_attn",
+    "LatentAttnTiny": "engram.agent.policies.fast",
+    "LatentAttnSmall": "engram.agent.policies.fast",
+    "LatentAttnMed": "engram.agent.policies.fast",
     # Environments
     "EnvSpec": "engram.env.spec",
     "VectorEnv": "engram.env.vector",

@@ -2,7 +2,7 @@
 
 # B rows, T steps, N = B * T, H hidden size
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -48,8 +48,4 @@ def actor_spec(spec: EnvSpec, critic_only: Sequence[str]) -> EnvSpec:
             raise UserError(f"py_agent.critic_only: {spec.name} has no part {name!r}{hint}")
     if critic_only and not set(names) - {*critic_only}:
         raise UserError(f"py_agent.critic_only: nothing is left for the actor; {spec.name} has only {', '.join(names)}")
-    return without_parts(spec, critic_only)
-
-
-def without_parts(spec: EnvSpec, names: Collection[str]) -> EnvSpec:
-    return spec.with_parts([part.name for part in spec.parts if part.name not in names]) if names else spec
+    return spec.without_parts(critic_only)

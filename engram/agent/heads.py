@@ -45,7 +45,7 @@ class BilinearScores(nn.Module):
     W is applied to the features before the embeddings, so once per row, whatever the number of actions.
     """
 
-    def __init__(self, input_size: int = 512, embedding_size: int = 16) -> None:
+    def __init__(self, input_size: int, embedding_size: int) -> None:
         super().__init__()
         self.query = initialise(nn.Linear(input_size, embedding_size, bias=False), "tanh")
         self.bias = nn.Parameter(torch.zeros(1))
@@ -135,9 +135,9 @@ class Shortcut(nn.Linear):
 
 
 @torch.no_grad()
-def ignore_at_first(layer: nn.Linear, first: int) -> None:
-    """Inputs from number `first` on do not matter before training: they disturb nothing until they prove useful."""
-    layer.weight[:, first:] = 0
+def ignore_at_first(layer: nn.Linear, first_ignored: int) -> None:
+    """Weights of 0 for the inputs from this one on: they disturb nothing until training finds them useful."""
+    layer.weight[:, first_ignored:] = 0
 
 
 class GaussianOutput(nn.Module):

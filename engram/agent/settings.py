@@ -8,9 +8,9 @@ from engram.settings import Settings
 
 POLICIES = {  # name -> module:class
     "fast": "engram.agent.policies.fast:Fast",
-    "latent_attn_tiny": "engram.agent.policies.latent_attn:LatentAttnTiny",
-    "latent_attn_small": "engram.agent.policies.latent_attn:LatentAttnSmall",
-    "latent_attn_med": "engram.agent.policies.latent_attn:LatentAttnMed",
+    "latent_attn_tiny": "engram.agent.policies.fast:LatentAttnTiny",
+    "latent_attn_small": "engram.agent.policies.fast:LatentAttnSmall",
+    "latent_attn_med": "engram.agent.policies.fast:LatentAttnMed",
     "example": "engram.agent.policies.example:Example",
 }
 Previous = list[Literal["action", "reward"]] | None  # of the previous step, 0 where an episode starts

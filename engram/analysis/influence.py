@@ -16,7 +16,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.analysis.memory_step import MemoryStep, total_variation
 from engram.analysis.recording import Recording
-from engram.training.estimate import Estimate, estimate
+from engram.training.statistics import Estimate, estimate
 
 SKIPPING_BUDGET = 800_000  # steps of the policy, over all branches
 SKIPPED, ERASED = 0, 1  # kinds of branches: one group of steps unseen, or the whole episode up to its end

@@ -23,8 +23,8 @@ from engram.analysis.probe import (
 )
 from engram.analysis.recording import MemoryChange, Recording, record
 from engram.env.settings import EnvSettings
-from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
+from engram.training.statistics import Estimate, estimate
 
 MAX_ROWS = 256  # played at the same time
 MAX_ROW_STEPS = 100_000  # recorded; longer episodes are cut
@@ -134,7 +134,7 @@ def memory_report(
 def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], MemoryChange]]:
     """A factory of each intervention, by name. Some keep a state, so each recording needs a new one."""
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
-    swapped = partial(Swapped, torch.from_numpy(bank), swap_step, seed=0)
+    swapped = partial(Swapped, torch.from_numpy(bank), swap_step)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
 
 
@@ -160,9 +160,9 @@ class Frozen:
 class Swapped:
     """At one step of each episode, memory is replaced by that of another episode at the same step."""
 
-    def __init__(self, bank: Tensor, step: int, seed: int) -> None:
+    def __init__(self, bank: Tensor, step: int) -> None:
         self._bank, self._step = bank, step
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(0)
 
     def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
         others = self._bank[torch.randint(len(self._bank), (len(memory),), generator=self._generator)]

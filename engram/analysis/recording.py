@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engram.agent.metta_agent import MettaAgent
 from engram.analysis.memory_step import MemoryStep, StepInputs, entropy, read_units, write_units
-from engram.env.block import Episodes
-from engram.env.scene import Scene, with_rendering
+from engram.env.block import Episodes, Scene
+from engram.env.registry import with_rendering
 from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import Batch, VectorEnv

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 from engram.agent.metta_agent import MettaAgent
 from engram.api.arguments import Env, PolicyChoice, env_choice, policy_choice
+from engram.api.make_env import RowSpaces, row_spaces
 from engram.api.observations import ObservationRows
 from engram.api.run import Run, checked_path, directory_of
 from engram.config.evaluation import with_env
@@ -22,10 +23,9 @@ from engram.config.overrides import from_python
 from engram.config.run import RunSettings
 from engram.env.actions import action_converter
 from engram.env.registry import make_spec
-from engram.env.single import RowSpaces, row_spaces
 from engram.nearest import suggestion
 from engram.settings import UserError
-from engram.training.checkpoint.origin import checkpoint_of, load_agent
+from engram.training.checkpoint.loading import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import copy_with_own_memory
 

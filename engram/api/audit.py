@@ -25,7 +25,7 @@ from engram.env.registry import make_spec
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion
 from engram.settings import UserError
-from engram.training.checkpoint.origin import find_checkpoint, load_agent
+from engram.training.checkpoint.loading import find_checkpoint, load_agent
 
 LARGEST = 128  # rows and steps: larger runs are rehearsed at this size
 ALL = (

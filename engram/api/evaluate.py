@@ -14,7 +14,7 @@ from engram.api.run import Run, directory_of
 from engram.config.evaluation import EvalSettings, PlaySettings, RunRequest, load_request
 from engram.env.registry import make_spec
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import checkpoint_of, load_agent
+from engram.training.checkpoint.loading import checkpoint_of, load_agent
 from engram.training.device import choose_device
 from engram.training.evaluate import Evaluation
 from engram.training.evaluate import evaluate as play_episodes

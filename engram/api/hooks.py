@@ -46,7 +46,10 @@ class LiveRun(Run):
         trainer = self.settings.trainer
         sections = {section: dict(getattr(trainer, section)) for section in SCHEDULABLE}
         numbers = [
-            f"{section}.{key}" for section, part in sections.items() for key, each in part.items() if _is_float(each)
+            f"{section}.{key}"
+            for section, part in sections.items()
+            for key, each in part.items()
+            if isinstance(each, float)
         ]
         if name not in [*numbers, "ppo.ent_coef"]:  # ent_coef is null by default, so it is not among the numbers
             hint = suggestion(name, numbers, otherwise=f": choose from {', '.join(numbers)}")
@@ -112,7 +115,3 @@ def _environment(settings: RunSettings, hook: Hook, returned: Any) -> EnvSetting
 
 def _name(hook: Any) -> str:
     return getattr(hook, "__name__", type(hook).__name__)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, float)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from engram.api.make_env import RowSpaces
 from engram.env.actions import encode_action
 from engram.env.block import Buffers
 from engram.env.parts import ACTION_MASK, OBSERVED, PREVIOUS_ACTION, holds_text
 from engram.env.row_writer import MisfitError, RowWriter
-from engram.env.single import RowSpaces
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 

@@ -80,10 +80,10 @@ def train(
 def train_run(
     settings: RunSettings,
     display: "Display",
-    world: "World | None" = None,
-    trust: bool = False,
-    restore_directory: Callable[[], None] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    world: "World | None",
+    trust: bool,
+    restore_directory: Callable[[], None] | None,
+    interrupted: Callable[[], bool],
     end_hung: Callable[[], None] = lambda: None,
 ) -> None:
     """Train in a prepared directory, with the audit and the hook of the settings."""

@@ -17,7 +17,7 @@ from engram.config.load import load_run
 from engram.settings import UserError
 from engram.stored.files import file_in_run
 from engram.training.checkpoint.files import verify_checkpoint
-from engram.training.checkpoint.origin import find_checkpoint
+from engram.training.checkpoint.loading import find_checkpoint
 
 if TYPE_CHECKING:
     from engram.audit.result import AuditReport, Check

@@ -71,8 +71,8 @@ def _requests(arguments: Sequence[str], trust: bool) -> dict[str, RunRequest[Eva
 def _play(requests: dict[str, RunRequest[EvalSettings]]) -> dict[str, Any]:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.api.evaluate import load_requested_agent
-    from engram.runs.compare import compare_pairs
     from engram.training.evaluate import evaluate
+    from engram.training.statistics import compare_pairs
 
     evaluations = {}
     for name, request in requests.items():

@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> int:
 def _export(request: RunRequest[PolicyOfRun], format_name: str | None, out: Path | None) -> None:
     # Imported here: torch takes seconds, and a mistyped option should be reported at once.
     from engram.env.registry import make_spec
-    from engram.export.formats import FORMATS, require_packages
+    from engram.export.program import FORMATS, require_packages
     from engram.export.write import choose_format, export_agent
-    from engram.training.checkpoint.origin import checkpoint_of, load_agent
+    from engram.training.checkpoint.loading import checkpoint_of, load_agent
 
     directory, settings, run = request
     name = choose_format(out, format_name)

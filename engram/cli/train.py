@@ -22,7 +22,7 @@ from engram.runs.group import expand, train_group
 from engram.settings import SettingsError, UserError
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import verify_checkpoint
-from engram.training.checkpoint.origin import find_checkpoint, latest_checkpoint
+from engram.training.checkpoint.loading import find_checkpoint, latest_checkpoint
 from engram.training.launch import RankInfo, rank_info
 from engram.training.stop_signals import Stopped, request_stop
 

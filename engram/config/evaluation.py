@@ -19,7 +19,7 @@ from engram.config.validation_errors import describe_errors
 from engram.nearest import suggestion
 from engram.settings import Settings, SettingsError, UserError
 from engram.training.checkpoint.files import verify_checkpoint
-from engram.training.checkpoint.origin import checkpoint_of
+from engram.training.checkpoint.loading import checkpoint_of
 from engram.training.settings import EVALUATION_SEED, Positive, Size, Workers
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.display.page import page
-from engram.env.scene import GridScene
+from engram.env.block import GridScene
 from engram.env.spec import EnvSpec
 
 if TYPE_CHECKING:

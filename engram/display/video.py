@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from engram.env.scene import GridObject, GridScene, Scene
+from engram.env.block import GridObject, GridScene, Scene
 from engram.settings import UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -108,37 +108,23 @@ def _convert_box(space: spaces.Box, actions: np.ndarray) -> list[Any]:
     return list(np.clip(values, space.low, space.high).astype(space.dtype))
 
 
-class EnvStep(NamedTuple):
-    """The results of an environment's `reset` at step 0 of an episode, else of its `step`."""
-
-    seed: int
-    step: int
-    observation: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    info: Any
-
-
-def random_play(env: gymnasium.Env, steps: int, seed: int = 0, masks: bool = True) -> Iterator[EnvStep]:
-    """Plays whole episodes with seeds from `seed` on, for `steps` observations. Respects action masks."""
-    rng = np.random.default_rng(seed)
+def random_play(env: gymnasium.Env, steps: int) -> Iterator[Any]:
+    """The first `steps` observations of episodes that are played with random actions, which respect action masks."""
+    rng = np.random.default_rng(0)
     actions, convert = policy_action_space(env.action_space, "random play"), action_converter(env.action_space)
-    episode, step, ended = seed, 0, True
+    episode, ended = 0, True
     for _ in range(steps):
         if ended:
             observation, info = env.reset(seed=episode)
-            episode, step, ended = episode + 1, 0, False
-            yield (last := EnvStep(episode - 1, 0, observation, 0.0, False, False, info))
+            episode, ended = episode + 1, False
         else:
-            mask = mask_of(last.observation, last.info) if masks else None
-            action = convert(random_action(actions, mask, rng)[None])[0]
-            step += 1
+            action = convert(random_action(actions, mask_of(observation, info), rng)[None])[0]
             returned = env.step(action)
             if not isinstance(returned, tuple) or len(returned) != 5:
                 raise UserError(f"{type(env.unwrapped).__name__}: {WRONG_STEP}, got {str(returned)[:60]}")
-            yield (last := EnvStep(episode - 1, step, *returned))
-            ended = bool(last.terminated or last.truncated)
+            observation, _, terminated, truncated, info = returned
+            ended = bool(terminated or truncated)
+        yield observation
 
 
 def random_action(space: gymnasium.Space, mask: Any, rng: np.random.Generator) -> np.ndarray:

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from engram.env.parts import OBSERVATION
 from engram.env.spec import EnvSpec
-
-if TYPE_CHECKING:
-    from engram.env.scene import Scene
 
 Column = np.ndarray | list[Any]
 
@@ -130,6 +127,32 @@ def _concatenate(columns: Sequence[Column], dtype: type) -> np.ndarray:
     return np.array([*chain.from_iterable(columns)], dtype)
 
 
+class GridObject(NamedTuple):
+    """An object on the grid of a scene."""
+
+    kind: str
+    row: int
+    column: int
+    agent: int | None  # the index of the agent, if it is one
+    inventory: dict[str, int]
+
+
+class GridScene(NamedTuple):
+    height: int
+    width: int
+    objects: list[GridObject]
+
+
+Scene = GridScene | np.ndarray  # what an environment looks like to a person; a picture is uint8 [height, width, 3]
+
+
+def picture(rendered: object) -> np.ndarray | None:
+    """A copy of the result of an environment's `render` if it is a picture, else None."""
+    if not isinstance(rendered, np.ndarray) or rendered.dtype != np.uint8 or rendered.shape[2:] != (3,):
+        return None
+    return rendered.copy()  # some environments draw into the same array again
+
+
 class Block(Protocol):
     """Some environments in one process. Environment i of the block owns rows `[i * agents, (i + 1) * agents)`.
 
@@ -157,7 +180,7 @@ class Block(Protocol):
     def restore(self, state: dict[str, np.ndarray]) -> bool:
         """Returns to a state and writes at least `observations` and `alive`; False if a replay differs from it."""
 
-    def scene(self) -> "Scene | None":
+    def scene(self) -> Scene | None:
         """The scene of the block's first environment; None if it cannot be rendered."""
 
     def where(self) -> str | None:

@@ -1,6 +1,5 @@
 """Gymnasium environments: any registered id, one environment a row."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -12,12 +11,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from engram.env.actions import action_converter, action_names, policy_action_space, random_play
-from engram.env.block import Buffers, Ended
+from engram.env.block import Buffers, Ended, picture
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
-from engram.env.scene import picture
 from engram.env.settings import Gym, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.env.step_checks import as_rewards, check_flag, check_in_space, check_info
@@ -47,15 +45,11 @@ def spec_of(env: gymnasium.Env, name: str, settings: Gym | PythonEnv) -> EnvSpec
         check_info(first[1])
     except MisfitError as error:
         raise UserError(f"{name}: reset: {error}") from None
-    parts = describe_parts(env.observation_space, name, settings.symbols, partial(_random_observations, env))
+    parts = describe_parts(env.observation_space, name, settings.symbols, partial(random_play, env, PROBE_STEPS))
     masks = settings.action_masks and mask_of(*first) is not None
     action = policy_action_space(env.action_space, name, joint=board_game and not masks)
     spec = EnvSpec.of_parts(name, parts, action, action_names=action_names(env, action))
     return spec.with_action_mask() if masks else spec
-
-
-def _random_observations(env: gymnasium.Env) -> Iterator[Any]:
-    return (step.observation for step in random_play(env, PROBE_STEPS))
 
 
 def block(settings: Gym, env_ids: range, seed: int, buffers: Buffers) -> "GymBlock":

@@ -13,12 +13,11 @@ from pettingzoo import ParallelEnv
 
 from engram.env import step_checks
 from engram.env.actions import action_converter, action_names, policy_action_space
-from engram.env.block import Buffers, Ended
+from engram.env.block import Buffers, Ended, picture
 from engram.env.episode_log import EpisodeLog
 from engram.env.errors import close_all, concerns_arguments, explained
 from engram.env.parts import describe_parts
 from engram.env.row_writer import MisfitError, RowWriter, mask_of
-from engram.env.scene import picture
 from engram.env.settings import PettingZoo, PythonEnv
 from engram.env.spec import EnvSpec
 from engram.nearest import suggestion

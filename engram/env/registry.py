@@ -1,9 +1,11 @@
-"""The adapter module of each kind of environment."""
+"""The adapter module of each kind of environment, and specs and blocks made by it."""
 
+import warnings
 from importlib import import_module
 from typing import Any, cast
 
 from engram.env.block import Adapter, Block, Buffers
+from engram.env.settings import EnvSettings, Gym, PettingZoo
 from engram.env.spec import EnvSpec
 from engram.settings import UserError
 
@@ -27,6 +29,25 @@ def make_spec(settings: Any) -> EnvSpec:
 
 def make_block(settings: Any, env_ids: range, seed: int, buffers: Buffers) -> Block:
     return load_adapter(adapter_path(settings.kind)).block(settings, env_ids, seed, buffers)
+
+
+def with_rendering(settings: EnvSettings) -> EnvSettings:
+    """The settings with rendering turned on, if the environment supports it."""
+    if not isinstance(settings, Gym | PettingZoo):
+        return settings
+    rendering = settings.model_copy(update={"kwargs": {**settings.kwargs, "render_mode": "rgb_array"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            spec = make_spec(rendering)
+            block = make_block(rendering, range(1), 0, Buffers.allocate(spec, spec.agents))
+            try:
+                block.reset()
+                return settings if block.scene() is None else rendering
+            finally:
+                block.close()
+        except Exception:  # many environments refuse the mode or lack a package for it, each with its own error
+            return settings
 
 
 def adapter_path(kind: str) -> str:

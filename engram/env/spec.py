@@ -152,9 +152,7 @@ class EnvSpec:
             return self
         if self.observation_kind != "parts":
             return replace(self, action_mask=True)
-        return replace(
-            self.with_parts([part.name for part in self.parts if part.name != ACTION_MASK]), action_mask=True
-        )
+        return replace(self.without_parts([ACTION_MASK]), action_mask=True)
 
     def with_parts(self, names: Collection[str]) -> "EnvSpec":
         """The spec with these parts only."""
@@ -162,6 +160,9 @@ class EnvSpec:
         return replace(
             self, single_observation_space=spaces.Dict({part.name: part.space for part in parts}), parts=parts
         )
+
+    def without_parts(self, names: Collection[str]) -> "EnvSpec":
+        return self.with_parts([part.name for part in self.parts if part.name not in names]) if names else self
 
     def with_features(self, features: tuple[Feature, ...]) -> "EnvSpec":
         return replace(self, features=features)

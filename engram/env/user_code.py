@@ -52,7 +52,7 @@ def find(name: str, option: str) -> Any:
     return found
 
 
-def load_module(location: str, option: str = "py_agent") -> ModuleType:
+def load_module(location: str, option: str) -> ModuleType:
     """The module at `path/to/file.py`, or named `package.module`."""
     if location.endswith(".py"):
         return _from_file(Path(location), option)

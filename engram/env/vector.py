@@ -3,21 +3,18 @@
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from engram.env import snapshot
-from engram.env.block import Buffers, Ended, Episodes
+from engram.env.block import Buffers, Ended, Episodes, Scene
 from engram.env.registry import make_spec
 from engram.env.workers.local_pool import HangWatch
 from engram.env.workers.pool import open_local, open_workers, split
 from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command
 from engram.settings import UserError
-
-if TYPE_CHECKING:
-    from engram.env.scene import Scene
 
 _Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the row that the episodes' rows count from, episodes
 
@@ -117,7 +114,7 @@ class VectorEnv:
         del self._sent[index]
         self._held[index] = None
         batch = self._batches[index]
-        if any(results) or batch.interrupted[0] or batch.interrupted.any():
+        if any(results) or batch.interrupted.any():
             self._finished += self._finished_in(index, results)
             batch.interrupted[:] = False
             self._mark_interrupted(index, [share for share, result in enumerate(results) if result is INTERRUPTED])
@@ -186,7 +183,7 @@ class VectorEnv:
             self._ready[index] = []
         return True
 
-    def scene(self) -> "Scene | None":
+    def scene(self) -> Scene | None:
         """The first environment's scene; its batch must have been received. None if it cannot be rendered."""
         self._check_open()
         if 0 not in self._held:

@@ -1,3 +1,3 @@
 """Exports trained policies as ONNX or PyTorch programs that run without Engram."""
 
-from engram.export.step import PolicyStep as PolicyStep
+from engram.export.program import PolicyStep as PolicyStep

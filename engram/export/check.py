@@ -12,8 +12,7 @@ from tensordict import TensorDict
 from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
-from engram.export.formats import ExportedStep
-from engram.export.step import PolicyStep
+from engram.export.program import ExportedStep, PolicyStep
 from engram.settings import UserError
 from engram.training.evaluate import copy_with_own_memory
 from engram.training.settings import EVALUATION_SEED

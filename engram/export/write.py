@@ -12,8 +12,7 @@ from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.normalization import ObservationNormalizer
 from engram.export.check import Agreement, compare
-from engram.export.formats import FORMATS, INPUTS, require_packages, trace
-from engram.export.step import PolicyStep
+from engram.export.program import FORMATS, INPUTS, PolicyStep, require_packages, trace
 from engram.settings import UserError
 from engram.stored.files import check_writable
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engram.native.build import HERE, compile_library, fingerprint
-from engram.tracing import is_exported
+from engram.native.operator import is_exported
 
 SETTING = "ENGRAM_NATIVE"
 OFF = ("0", "off", "no", "false")

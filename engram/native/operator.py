@@ -1,4 +1,4 @@
-"""Custom operators with a backward pass, which `torch.compile` keeps as one node."""
+"""PyTorch's graphs: whether one is being recorded, and custom operators, which `torch.compile` keeps as one node."""
 
 import hashlib
 from collections.abc import Callable
@@ -7,6 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def is_traced() -> bool:
+    """Whether a graph is being recorded, by `torch.compile` or for export: shapes and branches become part of it."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def is_exported() -> bool:
+    """Whether a graph is being recorded for export, by `torch.export`, `torch.onnx` or `torch.jit.trace`.
+
+    It must hold PyTorch's own operators only. What a kernel computes would be a constant in it.
+    """
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
 
 
 class Operator:

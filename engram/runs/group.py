@@ -17,8 +17,8 @@ from engram.env.registry import adapter_path, make_spec
 from engram.runs.pool import RunPool, Train
 from engram.runs.state import is_finished, read_run
 from engram.settings import SettingsError, UserError
-from engram.training.estimate import Estimate, estimate
 from engram.training.launch import rank_info
+from engram.training.statistics import Estimate, estimate
 
 OPENING, CLOSING, QUOTES = "[{(", "]})", "'\""
 LONGEST_NAME = 100

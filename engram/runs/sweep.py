@@ -1,6 +1,8 @@
 """Searches settings with Optuna: each trial is a run, which can be resumed after anything that stops it."""
 
+import io
 import os
+import pickle
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +12,11 @@ from typing import Any, NamedTuple
 
 import optuna
 import psutil
+from optuna.samplers import CmaEsSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from engram.config.sweep import SearchRange, SweepSettings, command_line, trial_name
 from engram.env.registry import adapter_path
-from engram.runs.cma_sampler import SafeCmaEsSampler
 from engram.runs.group import with_no_workers
 from engram.runs.pool import Finished, RunPool, Train
 from engram.settings import UserError
@@ -27,6 +29,13 @@ OPENING_ATTEMPTS = 10
 BEING_CREATED = ("already exists", "database is locked")  # in errors while another process creates the study too
 DEAD_SECONDS = 600.0  # without a heartbeat: after them, a trial of another machine is resumed here
 MAX_FAILURES = 3  # failed trials that stop the sweep, if none has succeeded
+CMA_ES_CLASSES = {  # all that the stored state of CMA-ES may hold
+    ("cmaes._cma", "CMA"),
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+}
+OTHER_SAMPLER = "use a different sampler, or a study of your own"
 
 
 class SweepResult(NamedTuple):
@@ -227,3 +236,30 @@ def _pruner(settings: SweepSettings) -> optuna.pruners.BasePruner:
     if settings.pruner == "hyperband":
         return optuna.pruners.HyperbandPruner()
     return optuna.pruners.MedianPruner(settings.warmup_trials, settings.warmup_steps)
+
+
+class SafeCmaEsSampler(CmaEsSampler):
+    """CMA-ES that unpickles only arrays and the optimiser itself.
+
+    A study's database may be a stranger's, and Optuna keeps the optimiser in it as a pickle.
+    """
+
+    def _concat_optimizer_attrs(self, optimizer_attrs: dict[str, str]) -> str:
+        """The pickle that Optuna loads next, in hexadecimal digits; raises if it names anything else."""
+        text: str = super()._concat_optimizer_attrs(optimizer_attrs)
+        try:
+            _CheckedUnpickler(io.BytesIO(bytes.fromhex(text))).load()
+        except UserError:
+            raise
+        except Exception as error:  # a damaged pickle raises anything
+            raise UserError(
+                f"storage: the state of the sampler cmaes in it is damaged ({error}): {OTHER_SAMPLER}"
+            ) from error
+        return text
+
+
+class _CheckedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in CMA_ES_CLASSES:
+            raise UserError(f"storage: the state of the sampler cmaes in it would run {module}.{name}: {OTHER_SAMPLER}")
+        return super().find_class(module, name)

@@ -105,10 +105,3 @@ def normalize(advantages: Tensor, mask: Tensor, world: World = ALONE, minimum: T
     centred = (advantages - mean) * mask
     spread = (world.sum(centred.square().sum()) / (count - 1)).sqrt()
     return centred / spread.clamp(min=1e-8).clamp(min=minimum)
-
-
-def masked_moments(x: Tensor, mask: Tensor, world: World = ALONE) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and mean square over the masked leading dimensions, of all ranks."""
-    kept = x[mask].double()
-    count = world.sum(mask.sum()).clamp(min=1)
-    return count, world.sum(kept.sum(0)) / count, world.sum(kept.square().sum(0)) / count

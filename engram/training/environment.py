@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pydantic import ValidationError
@@ -58,36 +58,31 @@ def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | No
         raise UserError(f"{checkpoint.path}: its environment does not fit this version of Engram: {error}") from None
 
 
-def open_environment(
-    env: EnvSettings,
-    seed: int,
-    sizes: Sizes,
-    step_timeout: float,
-    world: World,
-    restarts: Restarts,
-    on_hang: Callable[[str], None],
-) -> VectorEnv:
-    return VectorEnv(
-        env,
-        num_envs=sizes.num_envs,
-        num_workers=sizes.num_workers,
-        seed=seed,
-        num_batches=number_of_batches(sizes.num_workers, sizes.rows),
-        step_timeout=step_timeout,
-        first_env=world.rank * sizes.num_envs,
-        restarts=restarts,
-        on_hang=on_hang,
-    )
+@dataclass(frozen=True)
+class EnvironmentOpener:
+    """Opens the environments of a run on this rank: those of its settings, and those that a hook asks for later."""
+
+    sizes: Sizes
+    step_timeout: float
+    world: World
+    restarts: Restarts  # counted over all of them
+    on_hang: Callable[[str], None]
+
+    def open(self, env: EnvSettings, seed: int) -> VectorEnv:
+        return VectorEnv(
+            env,
+            num_envs=self.sizes.num_envs,
+            num_workers=self.sizes.num_workers,
+            seed=seed,
+            num_batches=number_of_batches(self.sizes.num_workers, self.sizes.rows),
+            step_timeout=self.step_timeout,
+            first_env=self.world.rank * self.sizes.num_envs,
+            restarts=self.restarts,
+            on_hang=self.on_hang,
+        )
 
 
-def apply_hook(
-    training: Training,
-    result: HookResult,
-    seed: int,
-    sizes: Sizes,
-    step_timeout: float,
-    on_hang: Callable[[str], None],
-) -> bool:
+def apply_hook(training: Training, result: HookResult, seed: int, opener: EnvironmentOpener) -> bool:
     """Do what the hook of rank 0 asks for. Returns whether to stop: if the hook of any rank says so, all stop."""
     world = training.world
     results = world.gather(result)  # a signal may reach any rank, but all stop in the same epoch
@@ -95,26 +90,18 @@ def apply_hook(
     result = world.broadcast(results[0]._replace(stop=stop) if world.main else HookResult())
     training.schedules.fixed |= result.values
     if (env := result.env) is not None:
-        world.fail_together(lambda: change_environment(training, env, seed, sizes, step_timeout, on_hang))
+        world.fail_together(lambda: change_environment(training, env, seed, opener))
     return result.stop
 
 
-def change_environment(
-    training: Training,
-    env: EnvSettings,
-    seed: int,
-    sizes: Sizes,
-    step_timeout: float,
-    on_hang: Callable[[str], None],
-) -> None:
+def change_environment(training: Training, env: EnvSettings, seed: int, opener: EnvironmentOpener) -> None:
     """Start new episodes in all rows, in a different environment with the same spaces."""
     if env == training.env.settings:
         return
     _check_same_spaces(training.agent.env_spec, make_spec(env))
     training.env.close()
     seed = derive_seed(seed, "environment", training.progress.epoch)  # episodes that were not played before
-    restarts = training.env.restarts
-    training.env = open_environment(env, seed, sizes, step_timeout, training.world, restarts, on_hang)
+    training.env = opener.open(env, seed)
     training.env.reset()
     training.rollout.change_environment(training.env)
     log.info("epoch %s: the environment is now %r", training.progress.epoch, env)

@@ -24,8 +24,8 @@ from engram.env.splitmix import fold, uniform
 from engram.env.vector import Batch, VectorEnv
 from engram.settings import UserError
 from engram.training.device import Threads
-from engram.training.estimate import Estimate, estimate
 from engram.training.settings import EVALUATION_SEED
+from engram.training.statistics import Estimate, estimate
 
 MAX_STEPS_WITHOUT_END = 100_000  # then no episode is expected to end at all
 
@@ -64,24 +64,24 @@ def evaluate(
         Threads(num_workers, env.rows, len(env.batches)).while_acting(),
     ):
         torch.manual_seed(seed)  # for policies that draw random numbers themselves
-        player = copy_with_own_memory(agent)
-        player.bind(env.spec)
-        return _play(Player(player, device, greedy, memory == "off", seed), env, Tally(quota, env.spec.agents), stop)
+        player = Player(copy_with_own_memory(agent), device, greedy, memory == "off", seed)
+        player.agent.bind(env.spec)
+        return _play(player, env, Tally(quota, env.spec.agents), stop)
 
 
 def copy_with_own_memory(agent: MettaAgent) -> MettaAgent:
     """A copy for evaluation that shares the weights and has an empty memory."""
     shared = {id(parameter): parameter for parameter in agent.parameters()}
     try:
-        player = copy.deepcopy(agent, shared)
+        copied = copy.deepcopy(agent, shared)
     except (TypeError, RuntimeError) as error:
         raise UserError(
             f"evaluation plays with a copy of the policy, and {type(agent.policy).__name__} cannot be copied "
             f"({error}): do not keep objects that cannot be copied in its attributes"
         ) from error
-    player.eval()
-    player.reset_memory()
-    return player
+    copied.eval()
+    copied.reset_memory()
+    return copied
 
 
 class EvaluationStoppedError(Exception):
@@ -209,10 +209,10 @@ class Tally:
     def add(self, batch: Batch, episodes: Episodes) -> bool:
         """Add the episodes that ended in a step of some environments. Returns whether there were any."""
         envs = episodes.rows // self.agents
-        counts = self._ended[envs] < self.quota[envs]
-        if counts.any():
-            self._indices.append((self._first[envs] + self._ended[envs])[counts])
-            self._episodes.append(episodes.select(counts))
+        counted = self._ended[envs] < self.quota[envs]
+        if counted.any():
+            self._indices.append((self._first[envs] + self._ended[envs])[counted])
+            self._episodes.append(episodes.select(counted))
         # An episode ends when all agents start over; an agent that ends early starts over alone.
         started = batch.buffers.starts.reshape(-1, self.agents).all(axis=1)
         self._ended[batch.rows.start // self.agents : batch.rows.stop // self.agents] += started

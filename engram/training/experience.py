@@ -10,9 +10,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from engram.agent.previous_step import PREVIOUS
+
 if TYPE_CHECKING:
     from engram.training.advantage import Advantages
 
+POLICY_FIELDS = ("env_obs", "dones", "truncateds", "starts", *PREVIOUS.values())  # what a policy reads, if stored
 FLOATS = ("rewards", "act_log_prob", "values", "returns", "ratio", "final_values")
 FLAGS = ("dones", "truncateds", "starts", "alive", "masked")
 BOOTSTRAP = ("rewards", "dones", "truncateds", "values", "final_values")  # fields stored of the step after the last

@@ -34,10 +34,30 @@ def with_exploration(trainer: Trainer, spec: EnvSpec) -> Trainer:
     return trainer.model_copy(update={"ppo": ppo, "schedule": schedule})
 
 
+class ActionNoise:
+    """The uniform noise that samples the actions of all ranks' rows, correlated in time or independent."""
+
+    def __init__(self, generator: torch.Generator, rows: int, size: int, continuous: bool, correlation: float) -> None:
+        """`size` numbers sample one action."""
+        self.generator, self.rows, self.size, self.continuous = generator, rows, size, continuous
+        self.last: Tensor | None = None  # [R, D] normal: where correlated noise continues
+        self._correlations: Tensor | None = None
+        if correlation:
+            self._correlations = correlations(correlation, rows, continuous).to(generator.device)
+
+    def sample(self, steps: int) -> Tensor:
+        """The noise [T, R, D] of the next steps."""
+        noise = torch.rand((steps, self.rows, self.size), generator=self.generator, device=self.generator.device)
+        if self._correlations is None:
+            return noise
+        noise, self.last = correlate(noise, self.last, self._correlations)
+        return noise if self.continuous else rotate(noise, self.generator)
+
+
 def correlations(correlation: float, rows: int, continuous: bool) -> Tensor:
     """The correlation of each row's noise, [R, 1]."""
     correlations_R1 = torch.full((rows, 1), correlation)
-    if correlation and not continuous:
+    if not continuous:
         correlations_R1[SWINGING_ROWS] = max(correlation, SWINGING_CORRELATION)
         correlations_R1[HOLDING_ROWS] = max(correlation, HOLDING_CORRELATION)
     return correlations_R1

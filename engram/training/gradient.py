@@ -1,20 +1,32 @@
-"""The gradient of one minibatch: replay, loss, backward; in several parts if it does not fit into memory."""
+"""The gradient of one minibatch: replay, loss, backward; in several parts if it does not fit into memory.
+
+Replay: the policy sees a stored minibatch again, from the memory at each segment's start.
+"""
+
+# B segments, T steps
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
 
 from engram.agent.metta_agent import MettaAgent
 from engram.training.device import autocast
 from engram.training.distributed import ALONE, World
-from engram.training.experience import Minibatch
+from engram.training.experience import POLICY_FIELDS, Minibatch, learnable
 from engram.training.kickstart import add_imitation
 from engram.training.ppo import Losses, ppo_loss, sum_losses
-from engram.training.replay import replay
 from engram.training.settings import Trainer
 from engram.training.trace import Trace
+
+
+class ReplayError(NamedTuple):
+    """Largest difference between the rollout and its replay before any update: 0 up to rounding if memory is right."""
+
+    replay_error: Tensor  # of log-probabilities
+    replay_error_value: Tensor
 
 
 class MinibatchResult(NamedTuple):
@@ -67,3 +79,25 @@ def compute_gradient(
     if len(parts) == 1:
         return MinibatchResult(replays[0], total)
     return MinibatchResult({name: torch.cat([each[name] for each in replays]) for name in replays[0]}, total)
+
+
+def replay(agent: nn.Module, minibatch: Minibatch) -> TensorDictBase:
+    """Log-probabilities, entropies and values [B, T] of the stored actions, with a graph."""
+    data = minibatch.data
+    rows, steps = data.batch_size
+    memory = {name: value.unsqueeze(1).expand(-1, steps, *value.shape[1:]) for name, value in minibatch.memory.items()}
+    fields = {name: data[name] for name in POLICY_FIELDS if name in data.keys()}  # noqa: SIM118
+    td = TensorDict({**fields, "memory": TensorDict(memory, [rows, steps])}, batch_size=[rows, steps])
+    return agent(td, action=data["actions"])
+
+
+def replay_error(replayed: Mapping[str, Tensor], minibatch: Minibatch, world: World = ALONE) -> ReplayError:
+    """Over the steps of all ranks."""
+    data, counted = minibatch.data, learnable(minibatch.data)
+
+    def largest(new: Tensor, old: Tensor) -> Tensor:
+        return world.max(((new.detach() - old).abs() * counted).max())
+
+    return ReplayError(
+        largest(replayed["act_log_prob"], data["act_log_prob"]), largest(replayed["value"], data["values"])
+    )

@@ -17,10 +17,9 @@ from engram.env.spec import EnvSpec
 from engram.settings import UserError
 from engram.stored.files import UnreadableError, read_yaml
 from engram.stored.trust import require_trust
-from engram.training.checkpoint.origin import find_checkpoint, load_agent
-from engram.training.experience import Minibatch
+from engram.training.checkpoint.loading import find_checkpoint, load_agent
+from engram.training.experience import POLICY_FIELDS, Minibatch
 from engram.training.ppo import Losses
-from engram.training.replay import REPLAYED
 from engram.training.schedule import Ramp
 from engram.training.settings import Kickstart, Trainer
 
@@ -43,7 +42,7 @@ class Teacher:
 
     def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
-        inputs = td.select(*REPLAYED, "training_env_id_start", strict=False).copy()
+        inputs = td.select(*POLICY_FIELDS, "training_env_id_start", strict=False).copy()
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
         outputs = self.agent(inputs.set("action_noise", noise))  # fixed, because its actions are not used
         return {"teacher_log_probs": outputs["full_log_probs"], "teacher_values": outputs["values"]}

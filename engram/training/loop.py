@@ -7,7 +7,7 @@ from functools import partial
 from engram.agent.metta_agent import MettaAgent
 from engram.training.advantage import Advantages, compute_advantages
 from engram.training.experience import Experience, learnable
-from engram.training.gradient import compute_gradient
+from engram.training.gradient import compute_gradient, replay_error
 from engram.training.metrics import Averages, Record, Timers
 from engram.training.normalization import (
     begin_value_normalization,
@@ -16,7 +16,6 @@ from engram.training.normalization import (
     update_normalizers,
 )
 from engram.training.optimizer import OptimizerStep, set_options
-from engram.training.replay import replay_error
 from engram.training.settings import Trainer
 from engram.training.state import Training, epoch_record
 from engram.training.watchdog import check_health

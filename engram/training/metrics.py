@@ -186,6 +186,31 @@ def process_megabytes() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
+def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
+    """Changes of observations, the largest value that reaches the policy without normalisation, and masked actions.
+
+    Measured on a sample of this rank's segments, which is enough for a diagnosis.
+    """
+    sample = experience.buffer[:: max(1, experience.segments // SAMPLED_SEGMENTS)]
+    if "env_obs" not in sample.keys():  # noqa: SIM118 (a TensorDict)
+        return {}
+    found = {
+        "observation/changes": fraction_changed(sample["env_obs"], sample["starts"] | ~learnable(sample)),
+        "observation/largest": _largest_unnormalized(agent, sample["env_obs"], normalized),
+        "observation/masked_actions": _masked_actions(agent, sample["env_obs"]),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def fraction_changed(observations: Tensor, starts: Tensor) -> float | None:
+    """The fraction of steps [segments, T] inside episodes whose observation differs from the one before."""
+    inside = ~starts[:, 1:]
+    if not inside.any():
+        return None
+    differs = (observations[:, 1:] != observations[:, :-1]).flatten(2).any(2)
+    return differs[inside].float().mean().item()
+
+
 def _squared_deviations(x: Tensor, world: World) -> Tensor:
     """The sum of squared deviations from the mean over all ranks, which have equally many values."""
     return world.sum((x - world.sum(x.mean() / world.size)).square().sum())
@@ -198,32 +223,8 @@ def _epoch_of(line: bytes) -> float:
         return float("inf")  # an incomplete or damaged line
 
 
-def observation_record(agent: MettaAgent, experience: Experience, normalized: bool) -> dict[str, float]:
-    """Changes of observations, the largest value that reaches the policy without normalisation, and masked actions.
-
-    Measured on a sample of this rank's segments, which is enough for a diagnosis.
-    """
-    sample = experience.buffer[:: max(1, experience.segments // SAMPLED_SEGMENTS)]
-    if "env_obs" not in sample.keys():  # noqa: SIM118 (a TensorDict)
-        return {}
-    found = {
-        "observation/changes": changes(sample["env_obs"], sample["starts"] | ~learnable(sample)),
-        "observation/largest": _largest(agent, sample["env_obs"], normalized),
-        "observation/masked_actions": _masked_actions(agent, sample["env_obs"]),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def changes(observations: Tensor, starts: Tensor) -> float | None:
-    """The fraction of steps [segments, T] inside episodes whose observation differs from the one before."""
-    inside = ~starts[:, 1:]
-    if not inside.any():
-        return None
-    differs = (observations[:, 1:] != observations[:, :-1]).flatten(2).any(2)
-    return differs[inside].float().mean().item()
-
-
-def _largest(agent: MettaAgent, observations: Tensor, normalized: bool) -> float | None:
+def _largest_unnormalized(agent: MettaAgent, observations: Tensor, normalized: bool) -> float | None:
+    """The largest value of the parts that no normaliser covers; None if there are none."""
     covered = {normalizer.part for normalizer in agent.policy.observation_normalizers()} if normalized else set()
     parts = unpack(agent.env_spec, observations).items()
     sizes = [part.abs().amax().item() for name, part in parts if part.is_floating_point() and name not in covered]

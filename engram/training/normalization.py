@@ -6,7 +6,7 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.normalization import ObservationNormalizer
 from engram.agent.observations import unpack
-from engram.training.advantage import NOT_SCALED, Advantages, ReturnScale, compute_advantages, masked_moments
+from engram.training.advantage import NOT_SCALED, Advantages, ReturnScale, compute_advantages
 from engram.training.distributed import ALONE, World
 from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
@@ -39,8 +39,8 @@ def begin_value_normalization(agent: MettaAgent, experience: Experience, setting
         for fields in (experience.buffer, experience.bootstrap)
     ]
     for _ in range(FIRST_SWEEPS):
-        _, mean, mean_square = masked_moments(compute_advantages(experience, settings).returns, counted, world)
-        normalizer.begin(mean.float(), (mean_square - mean.square()).float())
+        returns = compute_advantages(experience, settings).returns
+        normalizer.begin(*mean_and_variance(returns, counted, world))
         for fields, outputs, final_outputs in stored:
             fields["values"].copy_(normalizer(outputs))
             fields["final_values"].copy_(torch.where(fields["truncateds"], normalizer(final_outputs), 0.0))
@@ -53,14 +53,21 @@ def update_normalizers(
     """Update the statistics with the observations and returns of a rollout, after learning from it."""
     counted = learnable(experience.buffer)
     if values:
-        _, mean, mean_square = masked_moments(advantages.returns, counted, world)
-        variance = (mean_square - mean.square()).float()
-        agent.policy.value_normalizer.update(mean.float(), variance, agent.policy.value_output())
+        mean, variance = mean_and_variance(advantages.returns, counted, world)
+        agent.policy.value_normalizer.update(mean, variance, agent.policy.value_output())
     normalizers = agent.policy.observation_normalizers() if observations else []
     parts = unpack(agent.env_spec, experience.buffer["env_obs"]) if normalizers else {}
     for normalizer in normalizers:
         count, mean, variance = _moments(normalizer, parts[normalizer.part][counted], world)
         normalizer.update(count.float(), mean.float(), variance.float())
+
+
+def mean_and_variance(returns: Tensor, mask: Tensor, world: World = ALONE) -> tuple[Tensor, Tensor]:
+    """Over the masked steps of all ranks."""
+    kept = returns[mask].double()
+    count = world.sum(mask.sum()).clamp(min=1)
+    mean, mean_square = world.sum(kept.sum()) / count, world.sum(kept.square().sum()) / count
+    return mean.float(), (mean_square - mean.square()).float()
 
 
 def _moments(normalizer: ObservationNormalizer, part_N: Tensor, world: World) -> tuple[Tensor, Tensor, Tensor]:

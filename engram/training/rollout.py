@@ -11,9 +11,9 @@ from engram.agent.actions import GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.device import Threads, autocast
-from engram.training.distributed import ALONE, World
+from engram.training.distributed import World
 from engram.training.experience import Experience
-from engram.training.exploration import correlate, correlations, rotate
+from engram.training.exploration import ActionNoise
 from engram.training.kickstart import Teacher
 from engram.training.metrics import Timers
 from engram.training.settings import Trainer
@@ -32,23 +32,21 @@ class Rollout:
         generator: torch.Generator,
         threads: Threads,
         trace: Trace,
-        teacher: Teacher | None = None,
-        world: World = ALONE,
+        teacher: Teacher | None,
+        world: World,
     ) -> None:
         """`generator` draws the action noise of all ranks' rows, so it must be in the same state on every rank."""
         self.agent, self.env, self.experience = agent, env, experience
         self.memory, self.precision = settings.memory, settings.precision
-        self.generator, self.threads, self.trace = generator, threads, trace
+        self.threads, self.trace = threads, trace
         self.teacher = teacher
         self.batch_size = experience.batch_size * world.size  # agent-steps of all ranks
-        self._all_rows = world.size * experience.rows
         self._own_rows = slice(world.rank * experience.rows, (world.rank + 1) * experience.rows)
         self.device = experience.device
-        self._continuous = isinstance(agent.action_space, GaussianActions)
-        correlation = correlations(settings.noise_correlation or 0.0, self._all_rows, self._continuous)
-        self.correlation = correlation.to(self.device)
-        self.correlated = bool(settings.noise_correlation)
-        self.last_noise: Tensor | None = None  # [all rows, D] normal: where correlated noise continues
+        action_space, all_rows = agent.action_space, world.size * experience.rows
+        continuous = isinstance(action_space, GaussianActions)
+        correlation = settings.noise_correlation or 0.0
+        self.noise = ActionNoise(generator, all_rows, action_space.noise, continuous, correlation)
         self._held: list[Batch] = []  # received, used for bootstrapping, and not yet acted on
         self._tds: dict[int, TensorDict] = {}  # views of the environments' buffers, by a batch's first row
 
@@ -61,12 +59,7 @@ class Rollout:
             self.agent.reset_memory()
         # Noise is sampled for all rows at once, so that an action depends neither on the order in which batches arrive
         # nor on the rank that has the row.
-        shape = (experience.steps_per_row, self._all_rows, self.agent.action_space.noise)
-        noise = torch.rand(shape, generator=self.generator, device=self.device)
-        if self.correlated:
-            noise, self.last_noise = correlate(noise, self.last_noise, self.correlation)
-            noise = noise if self._continuous else rotate(noise, self.generator)
-        noise = noise[:, self._own_rows]
+        noise = self.noise.sample(experience.steps_per_row)[:, self._own_rows]
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
                 with timers("environment"):

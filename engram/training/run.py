@@ -25,20 +25,18 @@ from engram.settings import UserError
 from engram.stored.files import UnreadableError
 from engram.stored.metrics import Columns, read_columns
 from engram.stored.plan import PLAN_FILE, StoredPlan, stored_plan, write_plan
-from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.checkpoints import Checkpoints
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import latest_checkpoint
-from engram.training.checkpoint.ranks import split_by_rank
-from engram.training.checkpoint.resume import resume, sizes_of_run
+from engram.training.checkpoint.loading import latest_checkpoint
+from engram.training.checkpoint.resume import resume, split_by_rank
 from engram.training.device import choose_device, keep_freed_memory, require_precision
 from engram.training.distributed import ALONE, PeerEnvError, World
 from engram.training.environment import (
+    EnvironmentOpener,
     apply_hook,
     check_before_run,
     current_environment,
     evaluate_run,
-    open_environment,
     save_finished_epochs,
 )
 from engram.training.exploration import with_exploration
@@ -46,11 +44,12 @@ from engram.training.loop import train
 from engram.training.metrics import Record
 from engram.training.settings import Trainer, Wandb
 from engram.training.sinks import make_sinks
-from engram.training.sizes import Sizes, of_all_ranks, steps_played
-from engram.training.state import HookResult, Training, build, make_agent, synchronise_weights
+from engram.training.sizes import Sizes, of_all_ranks, sizes_of_run, steps_played
+from engram.training.state import HookResult, Training, make_agent, new_training, synchronise_weights
 from engram.training.stop_signals import overdue, stop_message
 from engram.training.storage import Storage, log_to
 from engram.training.trace import Trace
+from engram.training.watchdog import NumberGuard
 
 log = logging.getLogger("engram")
 
@@ -126,7 +125,6 @@ class _Hooks(NamedTuple):
 
     audit: Callable[[MettaAgent], None] | None
     on_epoch: Callable[[Record], HookResult] | None
-    on_hang: Callable[[str], None]
     interrupted: Callable[[], bool]
 
 
@@ -159,13 +157,13 @@ def start(
     agent = make_agent(settings.policy, spec, settings.trainer, checkpoint, settings.init_from).to(device)
     synchronise_weights(agent, settings.seed, world)
     env_settings, env_seed = current_environment(settings.env, settings.seed, checkpoint)
-    timeout = settings.trainer.worker_timeout
     restarts = Restarts(settings.trainer.worker_restarts, bad_numbers=settings.trainer.on_nan == "skip")
-    with open_environment(env_settings, env_seed, sizes, timeout, world, restarts, on_hang) as env:
+    opener = EnvironmentOpener(sizes, settings.trainer.worker_timeout, world, restarts, on_hang)
+    with opener.open(env_settings, env_seed) as env:
         trainer = with_exploration(settings.trainer, spec).model_copy(update={"update_epochs": sizes.update_epochs})
         trace = Trace(directory / "trace.jsonl", trainer.trace if world.main else 0)
         numbers = NumberGuard(directory if world.main else None, trainer.on_nan)
-        training = build(agent, env, sizes, trainer, device, settings.seed, trace, world, trust, numbers)
+        training = new_training(agent, env, sizes, trainer, device, settings.seed, trace, world, trust, numbers)
         resume(training, directory, checkpoint)
         storage = Storage(directory, trainer.disk_timeout, restore_directory, overdue(interrupted))
         checkpoints = Checkpoints(directory / "checkpoints", trainer.checkpoint.keep, sizes, storage, checkpoint)
@@ -177,8 +175,8 @@ def start(
             storage.keep(directory / PLAN_FILE, partial(write_plan, directory, stored))
             diagnosis = _diagnosis(stored, trainer, settings)
         display.start(plan)
-        hooks = _Hooks(audit, on_epoch, on_hang, interrupted)
-        _train(training, trainer, settings, checkpoints, storage, display, hooks, diagnosis)
+        hooks = _Hooks(audit, on_epoch, interrupted)
+        _train(training, trainer, settings, opener, checkpoints, storage, display, hooks, diagnosis)
     result = _result(settings, spec, training, checkpoints, diagnosis)
     log.info("done: %s steps, mean return %s", result.steps, result.mean_return)
     display.finish(result)
@@ -213,6 +211,7 @@ def _train(
     training: Training,
     trainer: Trainer,
     settings: TrainingSettings,
+    opener: EnvironmentOpener,
     checkpoints: Checkpoints,
     storage: Storage,
     display: Display,
@@ -231,13 +230,10 @@ def _train(
             log.warning("%s. Try %s", finding.line, finding.advice)
 
     def stop_after(record: Record) -> bool:
-        if hooks.on_epoch is None:
-            return False
-        result, sizes = hooks.on_epoch(record), checkpoints.sizes
-        return apply_hook(training, result, settings.seed, sizes, trainer.worker_timeout, hooks.on_hang)
+        return hooks.on_epoch is not None and apply_hook(training, hooks.on_epoch(record), settings.seed, opener)
 
     save = partial(checkpoints.save, training)
-    evaluate_now = partial(evaluate_run, training, trainer, settings.env, hooks.on_hang, hooks.interrupted)
+    evaluate_now = partial(evaluate_run, training, trainer, settings.env, opener.on_hang, hooks.interrupted)
     try:
         train(training, trainer, report, save, evaluate_now, hooks.audit, stop_after)
     except KeyboardInterrupt as stop:

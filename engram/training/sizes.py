@@ -1,15 +1,19 @@
-"""Sizes of a run, chosen to fit the machine and to divide each other. Does not import torch.
+"""Sizes of a run, chosen to fit the machine and to divide each other, and kept on resume. Does not import torch.
 
 A row is one agent of one environment, a segment is `bptt_horizon` steps of a row. An epoch's batch holds the same
 number of segments of every row, and splits into minibatches of whole segments.
 """
 
-from collections.abc import Iterable
-from math import lcm, log
-from typing import NamedTuple
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from engram.settings import SettingsError
+from engram.settings import SettingsError, UserError
 from engram.training.settings import Trainer
+
+if TYPE_CHECKING:
+    from engram.training.checkpoint.files import Checkpoint
 
 SIZE_NAMES = (
     "trainer.num_envs",
@@ -20,9 +24,13 @@ SIZE_NAMES = (
     "env.agents",
 )
 
+AUTOMATIC = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # chosen for the machine if not set
+KEPT = (*AUTOMATIC, "rows", "horizon", "segments")  # must not change on resume
 SHORT_RUN = 150_000  # agent-steps: shorter runs need small batches
 MAX_WORKERS = 32  # unless the settings ask for more
 SCALED = ("num_envs", "batch_size", "minibatch_size")  # divided by the ranks with scale_batches_by_world_size
+
+log = logging.getLogger("engram")
 
 
 class Sizes(NamedTuple):
@@ -54,6 +62,32 @@ def resolve_sizes(trainer: Trainer, agents: int, device: str, cores: int) -> Siz
         num_workers=default_workers(cores, num_envs, device) if trainer.num_workers is None else trainer.num_workers,
         update_epochs=trainer.update_epochs or default_epochs(segments * trainer.bptt_horizon),
     )
+
+
+def sizes_of_run(
+    trainer: Trainer, checkpoint: "Checkpoint | None", agents: int, device: str, cores: int, ranks: int = 1
+) -> Sizes:
+    """The sizes a run started with, even on another machine; for a new run, sizes that suit this machine.
+
+    If the number of ranks changed, the sizes may change too.
+    """
+    trainer = of_one_rank(trainer, ranks)
+    defaults = resolve_sizes(trainer, agents, device, cores)
+    if checkpoint is None or len(checkpoint.state["ranks"]) != ranks:
+        return defaults
+    stored: Mapping[str, int] = checkpoint.state["sizes"]
+    if missing := [name for name in KEPT if name not in stored]:
+        raise UserError(
+            f"{checkpoint.path} lacks the sizes {', '.join(missing)}: remove it to resume from the previous one, or "
+            "start a new run"
+        )
+    given = {name: stored[name] for name in AUTOMATIC if getattr(trainer, name) is None}
+    sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
+    if changed := _differences(sizes, stored, KEPT):
+        raise UserError(f"{checkpoint.path} is of a run with different sizes ({', '.join(changed)}): start a new run")
+    if changed := _differences(defaults, stored, AUTOMATIC):
+        log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
+    return sizes
 
 
 def of_one_rank(trainer: Trainer, ranks: int) -> Trainer:
@@ -109,6 +143,11 @@ def default_epochs(batch_size: int) -> int:
     return 1 if batch_size >= 65536 else 4
 
 
+def _differences(sizes: Sizes, stored: Mapping[str, int], names: tuple[str, ...]) -> list[str]:
+    now = sizes._asdict()
+    return [f"{name} {stored[name]}, not {now[name]}" for name in names if stored[name] != now[name]]
+
+
 def _environments_and_segments(
     trainer: Trainer, agents: int, rows: int, batch_size: int, cores: int
 ) -> tuple[int, int]:
@@ -121,13 +160,17 @@ def _environments_and_segments(
         """Segments per batch: a multiple of the rows and of the segments per minibatch."""
         if trainer.batch_size:
             return trainer.batch_size // horizon
-        step = lcm(num_envs * agents, minibatch)
+        step = math.lcm(num_envs * agents, minibatch)
         return step * max(1, round(batch_size / horizon / step))
 
     def distance(num_envs: int) -> float:
         size = segments_for(num_envs) * horizon
         excess = steps_played(trainer.total_timesteps, size) / trainer.total_timesteps - 1
-        return abs(log(num_envs * agents / rows)) + abs(log(size / batch_size)) + (10 * excess if very_short else 0)
+        return (
+            abs(math.log(num_envs * agents / rows))
+            + abs(math.log(size / batch_size))
+            + (10 * excess if very_short else 0)
+        )
 
     if trainer.num_envs:
         possible = [trainer.num_envs]
@@ -137,7 +180,7 @@ def _environments_and_segments(
         # Multiples of the cores, not of the given workers: the number of workers must not change what is learned.
         step = 1 if very_short else min(cores, MAX_WORKERS)
         maximum = max(2 * rows // agents, workers)
-        possible = [*range(step, maximum + 2 * step, step), lcm(agents * step, minibatch) // agents]
+        possible = [*range(step, maximum + 2 * step, step), math.lcm(agents * step, minibatch) // agents]
     num_envs = min((number for number in possible if number >= workers), key=distance)
     return num_envs, segments_for(num_envs)
 
@@ -145,7 +188,7 @@ def _environments_and_segments(
 def _minibatch(segments: int, horizon: int, device: str) -> int:
     """The divisor closest to an eighth of the batch on CPUs, and to 16384 steps on accelerators."""
     wanted = segments / 8 if device in ("cpu", "auto") else 16384 / horizon
-    return horizon * min(_divisors(segments), key=lambda size: abs(log(size / wanted)))
+    return horizon * min(_divisors(segments), key=lambda size: abs(math.log(size / wanted)))
 
 
 def _problems(trainer: Trainer, agents: int) -> list[str]:
@@ -169,7 +212,7 @@ def _problems(trainer: Trainer, agents: int) -> list[str]:
 
 def _batch_problem(batch: int, trainer: Trainer, agents: int, unit: int) -> str:
     minibatch = trainer.minibatch_size or 1
-    step = unit if minibatch % trainer.bptt_horizon else lcm(unit, minibatch)
+    step = unit if minibatch % trainer.bptt_horizon else math.lcm(unit, minibatch)
     minimum = unit if trainer.num_envs else unit * (trainer.num_workers or 1)  # every worker needs an environment
     factors = [f"trainer.num_envs {trainer.num_envs}"] if trainer.num_envs else []
     factors += [f"{agents} agents"] if agents > 1 else []

@@ -1,7 +1,7 @@
 """The state of training: everything that changes, how it is built, and the metrics of an epoch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,11 +15,10 @@ from engram.env.settings import EnvSettings
 from engram.env.spec import EnvSpec
 from engram.env.vector import VectorEnv
 from engram.training.advantage import Advantages
-from engram.training.bad_numbers import NumberGuard
 from engram.training.checkpoint.files import Checkpoint
-from engram.training.checkpoint.origin import begin_from, load_agent
+from engram.training.checkpoint.loading import begin_from, load_agent
 from engram.training.device import Threads, derive_seed, generator
-from engram.training.distributed import ALONE, World
+from engram.training.distributed import World
 from engram.training.experience import Experience
 from engram.training.kickstart import annealing, load_teacher
 from engram.training.metrics import (
@@ -40,7 +39,7 @@ from engram.training.schedule import Schedules
 from engram.training.settings import Trainer
 from engram.training.sizes import Sizes
 from engram.training.trace import Trace
-from engram.training.watchdog import ExplosionGuard
+from engram.training.watchdog import ExplosionGuard, NumberGuard
 
 
 @dataclass
@@ -57,8 +56,8 @@ class Training:
     schedules: Schedules
     explosion: ExplosionGuard
     trace: Trace
-    world: World = ALONE
-    numbers: NumberGuard = field(default_factory=NumberGuard)
+    world: World
+    numbers: NumberGuard
 
 
 def make_agent(
@@ -82,7 +81,7 @@ def synchronise_weights(agent: MettaAgent, seed: int, world: World) -> None:
         torch.manual_seed(derive_seed(seed, "policy", world.rank))  # for policies that draw random numbers
 
 
-def build(
+def new_training(
     agent: MettaAgent,
     env: VectorEnv,
     sizes: Sizes,
@@ -90,9 +89,9 @@ def build(
     device: torch.device,
     seed: int,
     trace: Trace,
-    world: World = ALONE,
-    trust: bool = False,
-    numbers: NumberGuard | None = None,
+    world: World,
+    trust: bool,
+    numbers: NumberGuard,
 ) -> Training:
     """The training of a new run, in its initial state."""
     agent.reserve_memory(sizes.rows)
@@ -128,7 +127,7 @@ def build(
         explosion=ExplosionGuard(),
         trace=trace,
         world=world,
-        numbers=numbers or NumberGuard(),
+        numbers=numbers,
     )
 
 

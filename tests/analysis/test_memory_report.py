@@ -78,7 +78,7 @@ def test_frozen_memory_is_that_of_the_first_observation():
 
 def test_swapped_memory_is_that_of_another_episode_at_one_step():
     bank, memory = torch.full((5, 3), 7.0), torch.rand(2, 3)
-    found = Swapped(bank, step=4, seed=0)(memory, torch.tensor([3, 4]))
+    found = Swapped(bank, step=4)(memory, torch.tensor([3, 4]))
     assert torch.equal(found, torch.stack([memory[0], bank[0]]))
 
 

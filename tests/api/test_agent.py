@@ -6,10 +6,10 @@ import pytest
 from api.echo import Echo
 
 import engram
+from engram.api.make_env import row_spaces
 from engram.api.observations import ObservationRows
 from engram.env.registry import make_spec
 from engram.env.settings import Gym
-from engram.env.single import row_spaces
 
 
 def observations(rows: int, seed: int = 0):

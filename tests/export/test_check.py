@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engram.export import check
-from engram.export.step import PolicyStep
+from engram.export.program import PolicyStep
 from engram.settings import UserError
 
 CORES = ("lstm", "gru", "mingru", "lru", "attention")

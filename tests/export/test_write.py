@@ -11,9 +11,8 @@ import onnx
 import pytest
 import torch
 
-from engram.export import check, formats, write
-from engram.export.formats import FORMATS, INPUTS, trace
-from engram.export.step import PolicyStep
+from engram.export import check, program, write
+from engram.export.program import FORMATS, INPUTS, PolicyStep, trace
 from engram.export.write import describe, output_names
 from engram.settings import UserError
 
@@ -55,7 +54,7 @@ def exported(make, tmp_path_factory) -> write.Export:
     return write.export_agent(agent, path, "onnx", settings.env, origin={"run": "x", "steps": 7}, steps=60)
 
 
-def remembering(exported: formats.ExportedStep, chosen: list[np.ndarray]) -> formats.ExportedStep:
+def remembering(exported: program.ExportedStep, chosen: list[np.ndarray]) -> program.ExportedStep:
     """The exported step, which appends the actions that it takes."""
 
     def step(*inputs):
@@ -71,11 +70,11 @@ def remembering(exported: formats.ExportedStep, chosen: list[np.ndarray]) -> for
 def test_every_policy_acts_the_same_in_both_formats(make, tmp_path, name):
     agent, settings = make(*POLICIES[name])
     step = PolicyStep(agent)
-    program, about = trace(step), describe(agent, step, {})
+    graph, about = trace(step), describe(agent, step, {})
     steps = CORE_STEPS if name in CORES else STEPS
     for form in FORMATS.values():
         path = tmp_path / f"policy{form.suffix}"
-        form.write(program, [*step.fields, *INPUTS], output_names(agent), about, path)
+        form.write(graph, [*step.fields, *INPUTS], output_names(agent), about, path)
         chosen: list[np.ndarray] = []
         found = check.compare(agent, step, remembering(form.load(path), chosen), settings.env, steps=steps)
         assert found.steps == steps
@@ -115,7 +114,7 @@ def test_the_documented_loader_runs_where_engram_cannot_be_imported(exported):
     loader = re.search(r"```python\n(.*?)```", DOCUMENTATION.read_text(encoding="utf-8"), re.DOTALL)
     assert loader is not None
     assert len([line for line in loader[1].splitlines() if line.strip()]) <= 10
-    program = "\n".join(
+    script = "\n".join(
         [
             "import sys",
             "sys.modules['engram'] = sys.modules['torch'] = None",  # importing either fails from here on
@@ -127,14 +126,14 @@ def test_the_documented_loader_runs_where_engram_cannot_be_imported(exported):
             "print(first)",
         ]
     )
-    result = subprocess.run([sys.executable, "-c", program], cwd=exported.path.parent, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", script], cwd=exported.path.parent, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert all(action in range(4) for action in json.loads(result.stdout))
 
 
 def test_a_file_that_does_something_else_is_not_left_behind(make, tmp_path, monkeypatch):
     agent, settings = make("env=recall", "py_agent.hidden_size=16")
-    load = formats.load_torch
+    load = program.load_torch
 
     def forgetful(path):
         step = load(path)
@@ -155,10 +154,10 @@ def test_a_policy_that_cannot_be_traced_is_one_message(make):
 
 
 def test_missing_packages_are_named(monkeypatch):
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs onnx, onnxscript, onnxruntime: pip install 'engram-rl\[export\]'"):
-        formats.require_packages("onnx")
-    formats.require_packages("torch")
+        program.require_packages("onnx")
+    program.require_packages("torch")
 
 
 def test_the_suffix_says_the_format():

@@ -11,7 +11,7 @@ from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.metrics import read_metrics
 from engram.stored.plan import read_plan
 from engram.training.checkpoint.files import problem_of
-from engram.training.checkpoint.origin import mismatches
+from engram.training.checkpoint.loading import mismatches
 
 ESCAPE = "\x1b[2K"
 

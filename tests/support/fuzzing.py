@@ -45,7 +45,7 @@ from engram.settings import SettingsError, UserError
 from engram.stored.files import UnreadableError, parse_yaml
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import BadCheckpointError, load_checkpoint, load_latest
-from engram.training.checkpoint.origin import find_checkpoint, load_agent
+from engram.training.checkpoint.loading import find_checkpoint, load_agent
 from engram.training.metrics import MetricsFile
 
 REFUSALS = (UserError, UnreadableError, BadCheckpointError)

@@ -33,7 +33,7 @@ from engram.runs.report import read_report
 from engram.stored.files import parse_yaml
 from engram.stored.trust import code_named_in
 from engram.training.checkpoint.files import load_checkpoint
-from engram.training.checkpoint.origin import load_agent
+from engram.training.checkpoint.loading import load_agent
 
 PACKAGE = Path(__file__).resolve().parents[2] / "engram"
 TOKENS = re.compile(r"[A-Za-z_]+|-?[0-9.]+(?:e-?[0-9]+)?|\s+|.", re.DOTALL)

@@ -11,10 +11,9 @@ from support.running import log, metrics, run
 
 from engram.settings import UserError
 from engram.training import loop
-from engram.training.bad_numbers import MAX_IN_A_ROW
 from engram.training.ppo import ppo_loss
 from engram.training.settings import PPO
-from engram.training.watchdog import TrainingStoppedError
+from engram.training.watchdog import MAX_SKIPPED_IN_A_ROW, TrainingStoppedError
 
 ENV = """
 import gymnasium
@@ -118,7 +117,7 @@ def test_skipped_minibatches_are_counted_and_change_no_weight(tmp_path, monkeypa
 
 def test_too_many_skipped_minibatches_in_a_row_stop_a_run(tmp_path, monkeypatch) -> None:
     spoil(monkeypatch, 10**6)
-    with pytest.raises(TrainingStoppedError, match=f"after {MAX_IN_A_ROW} skipped minibatches in a row"):
+    with pytest.raises(TrainingStoppedError, match=f"after {MAX_SKIPPED_IN_A_ROW} skipped minibatches in a row"):
         run(tmp_path, "trainer.on_nan=skip", epochs=9)
 
 

@@ -14,7 +14,7 @@ from support.two_ranks import TIMEOUT, Ended, Job, environment, run_on_two_ranks
 
 from engram.training import distributed
 from engram.training.checkpoint.files import load_latest
-from engram.training.checkpoint.ranks import RankState, join_ranks
+from engram.training.checkpoint.resume import RankState, join_ranks
 from engram.training.distributed import World
 from engram.training.launch import RankInfo
 from engram.training.watchdog import TrainingStoppedError

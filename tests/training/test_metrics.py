@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engram.training.metrics import Averages, Progress, changes
+from engram.training.metrics import Averages, Progress, fraction_changed
 
 
 class Pair(NamedTuple):
@@ -58,5 +58,5 @@ NO, YES = False, True
     ],
 )
 def test_changes_are_counted_inside_episodes(observations, starts, expected):
-    found = changes(torch.tensor(observations).unsqueeze(-1), torch.tensor(starts))
+    found = fraction_changed(torch.tensor(observations).unsqueeze(-1), torch.tensor(starts))
     assert found == (None if expected is None else pytest.approx(expected))

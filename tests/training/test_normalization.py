@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from engram.agent.normalization import ValueNormalizer
 from engram.training.experience import Experience
-from engram.training.normalization import begin_value_normalization, is_first_update, return_scale
+from engram.training.normalization import begin_value_normalization, is_first_update, mean_and_variance, return_scale
 from engram.training.settings import PPO
 
 ROWS, HORIZON = 4, 16
@@ -57,3 +57,8 @@ def test_values_and_the_floor_of_advantages_have_units_only_if_returns_are_norma
     agent.policy.value_normalizer.update(torch.tensor(0.0), torch.tensor(1.0), None)
     assert return_scale(agent, True).value_unit < return_scale(agent, True).largest_std == 3
     assert return_scale(agent, False) == (1, 1)
+
+
+def test_statistics_of_returns_are_those_of_the_masked_steps() -> None:
+    returns, mask = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
+    assert mean_and_variance(returns, mask) == (-0.5, 12.25)

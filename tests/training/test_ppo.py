@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.native.library import kernels, without_kernels
-from engram.training.advantage import masked_moments, normalize
+from engram.training.advantage import normalize
 from engram.training.ppo import ppo_loss
 from engram.training.settings import PPO
 
@@ -75,12 +75,6 @@ def test_in_units_of_the_returns_losses_do_not_depend_on_the_scale_of_rewards(si
         for k in (1.0, size)
     )  # fmt: skip
     assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
-
-
-def test_moments_are_those_of_the_masked_steps() -> None:
-    x, mask = torch.tensor([[3.0, -4.0, 1e9]]), torch.tensor([[True, True, False]])
-    count, mean, mean_square = masked_moments(x, mask)
-    assert (count.item(), mean.item(), mean_square.item()) == (2, -0.5, 12.5)
 
 
 def test_advantages_with_a_small_spread_are_not_scaled_up() -> None:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from engram.agent.asymmetric_critic import without_parts
 from engram.agent.components.component import BuildContext, Component, LayerComponent, Shape, WeightedComponent
 from engram.agent.components.graph import OBSERVATION, read_graph
 from engram.agent.components.layers import MergeComponent
@@ -62,7 +61,7 @@ class ComponentPolicy(Policy):
         self.components, self.memories = nn.ModuleDict(), nn.ModuleDict()
         previous_inputs, self._excluded_parts = split_previous(previous, self.env_spec)
         self.previous = PreviousStep(previous_inputs, self.env_spec, self.action_space) if previous_inputs else None
-        context = BuildContext(without_parts(self.env_spec, self._excluded_parts), self.action_space.logits)
+        context = BuildContext(self.env_spec.without_parts(self._excluded_parts), self.action_space.logits)
         graph = read_graph(components)
         self.plan = make_plan(graph, context)
         for name in graph.nodes:

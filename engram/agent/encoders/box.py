@@ -9,8 +9,8 @@ from engram.agent.encoders.tokens import TokenDecoder, is_last, normalization_ta
 from engram.agent.layers import Conv2d, conv_shape, initialise
 from engram.env.spec import EnvSpec
 from engram.native.library import available
+from engram.native.operator import is_traced
 from engram.native.token_conv import ConvGeometry, token_conv
-from engram.tracing import is_traced
 
 
 class TokensToBox(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.env.spec import EMPTY_LOCATION, GLOBAL_LOCATION, EnvSpec, Feature
-from engram.tracing import is_traced
+from engram.native.operator import is_traced
 
 
 class Tokens(NamedTuple):

@@ -22,9 +22,9 @@ from engram.agent.recurrent.store import MemoryStore
 from engram.agent.weights import L2Init, WeightLayer, WeightOptions, clip_weights, weight_layers, weight_metrics
 from engram.env.parts import ACTION_MASK
 from engram.env.spec import EnvSpec
+from engram.native.operator import is_traced
 from engram.nearest import suggestion
 from engram.settings import UserError
-from engram.tracing import is_traced
 
 IMPOSSIBLE = -1e9  # finite, so that a row whose mask allows nothing (an absent agent) has no NaN
 

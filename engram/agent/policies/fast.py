@@ -1,4 +1,7 @@
-"""Fast: a small convolutional network over the tokens; vectors and images have their own encoders."""
+"""Fast, a small convolutional network over tokens, and latent attention in three sizes.
+
+They differ in their encoders of tokens. Other observations have their own encoders, the same in all of them.
+"""
 
 from typing import Any
 
@@ -57,3 +60,45 @@ class Fast(LSTMWrapper):
 
     def value_layer(self) -> nn.Linear:
         return self.critic.value
+
+
+class LatentAttn(Fast):
+    """A few learned queries attend to the tokens. The base of three sizes; two layers everywhere."""
+
+    def __init__(
+        self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any
+    ) -> None:
+        super().__init__(env, input_size, hidden_size, num_layers, **kwargs)
+
+
+class LatentAttnTiny(LatentAttn):
+    """One query, two layers of cross-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnTiny(make_spec(TMaze()))
+    """
+
+    encoder_kind = "latent_attn_tiny"
+
+
+class LatentAttnSmall(LatentAttn):
+    """Ten queries, one layer of cross-attention and two of self-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnSmall(make_spec(TMaze()))
+    """
+
+    encoder_kind = "latent_attn_small"
+
+
+class LatentAttnMed(LatentAttn):
+    """Ten queries, three layers of cross-attention and three of self-attention.
+
+    >>> from engram.env.registry import make_spec
+    >>> from engram.env.settings import TMaze
+    >>> policy = LatentAttnMed(make_spec(TMaze()))
+    """
+
+    encoder_kind = "latent_attn_med"

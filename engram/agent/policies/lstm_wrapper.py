@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec, without_parts
+from engram.agent.asymmetric_critic import CRITIC_INPUTS, AsymmetricCritic, actor_spec
 from engram.agent.event_counts import EventCounts
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape, check_features, check_pair, check_shortcut, warn_of_unused
@@ -75,7 +75,7 @@ class LSTMWrapper(Policy):
         spec, self.previous_inputs, self.critic_only = self.env_spec, previous, list(critic_only)
         previous_inputs, self._excluded_parts = split_previous(previous, spec)
         self.previous = PreviousStep(previous_inputs, spec, self.action_space) if previous_inputs else None
-        self.actor_spec = without_parts(actor_spec(spec, critic_only), self._excluded_parts)
+        self.actor_spec = actor_spec(spec, critic_only).without_parts(self._excluded_parts)
         inputs = input_size + (self.previous.size if self.previous else 0)
         self._set_core(make_core(core, inputs, hidden_size, num_layers, window))
         self.event_counts = EventCounts(self.actor_spec) if counts else None
@@ -83,9 +83,8 @@ class LSTMWrapper(Policy):
         self.asymmetric_critic = None
         if critic_only:
             critic_core = make_core(core, CRITIC_INPUTS, hidden_size, 1, window) if critic_memory else None
-            self.asymmetric_critic = AsymmetricCritic(
-                without_parts(spec, self._excluded_parts), self.output_size, critic_core
-            )
+            seen = spec.without_parts(self._excluded_parts)
+            self.asymmetric_critic = AsymmetricCritic(seen, self.output_size, critic_core)
         self.unused_arguments = kwargs
         warn_of_unused(type(self), kwargs)
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from engram.native.operator import is_exported, is_traced
 from engram.settings import UserError
-from engram.tracing import is_exported, is_traced
 
 FORGET_GATE = 1  # among an LSTM's gates i, f, g, o
 

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from engram.agent.recurrent.core import Core, before_each_step, clear
 from engram.native import lstm as native
-from engram.native.operator import Operator
-from engram.tracing import is_traced
+from engram.native.operator import Operator, is_traced
 
 
 def lstm_layer(

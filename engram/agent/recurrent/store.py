@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from engram.agent.observations import first_tensor
+from engram.native.operator import is_exported, is_traced
 from engram.settings import UserError
-from engram.tracing import is_exported, is_traced
 
 Rows = Tensor | slice  # row ids [B], or a range of ids, which is faster to read and write
 

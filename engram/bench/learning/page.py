@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engram.bench.learning.result import COLUMNS, Row, cells
-from engram.training.estimate import estimate
+from engram.training.statistics import estimate
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 360, 190, 46, 8, 22

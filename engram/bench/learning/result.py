@@ -14,7 +14,7 @@ from rich.table import Table
 from engram.bench.learning.suite import Job, is_finished, read_scores
 from engram.bench.result import describe_machine
 from engram.stored.metrics import read_metrics
-from engram.training.estimate import Estimate, estimate
+from engram.training.statistics import Estimate, estimate
 
 WIDTH = 160  # if the output is not a terminal
 COLUMNS = (

@@ -16,11 +16,10 @@ from mettagrid.config.game_value import (
 from mettagrid.config.mettagrid_config import AgentConfig, MettaGridConfig
 from mettagrid.mettagrid_c import MettaGrid
 
-from engram.env.block import Buffers, Column, Ended
+from engram.env.block import Buffers, Column, Ended, GridObject, GridScene
 from engram.env.episode_log import EpisodeLog
 from engram.env.mettagrid.simulators import SimulatorFactory, overflow
 from engram.env.mettagrid.tags import TagRenamer, Tags
-from engram.env.scene import GridObject, GridScene
 
 
 class MettagridBlock:

@@ -70,11 +70,11 @@ class LocalPool:
         environment: str,
         batches: Sequence[range],
         build: Callable[[range], Block],
-        restarts: Restarts | None = None,
-        watch: HangWatch | None = None,
+        restarts: Restarts,
+        watch: HangWatch | None,
     ) -> None:
         self._environment, self._batches, self._build = environment, batches, build
-        self._restarts, self._watch = restarts or Restarts(), watch
+        self._restarts, self._watch = restarts, watch
         self._commands: dict[int, tuple[Command, Any]] = {}
         self._blocks: list[Block] = []
         self.steps = [0] * len(batches)

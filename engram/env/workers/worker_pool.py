@@ -42,13 +42,13 @@ class WorkerPool:
         memory: int,
         step_timeout: float,
         start_timeout: float,
-        restarts: Restarts | None = None,
+        restarts: Restarts,
     ) -> None:
         self._environment, self._setups = environment, setups
         # Saving is quick as well; anything else may have to build worlds or replay episodes.
         quick = (Command.STEP, Command.STATE)
         self._timeouts = [step_timeout if command in quick else start_timeout for command in Command]
-        self._restarts = restarts or Restarts()
+        self._restarts = restarts
         self._receiver = ReplyReceiver()
         self._memory = os.dup(memory)
         self._launched = 0

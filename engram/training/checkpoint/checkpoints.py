@@ -17,8 +17,7 @@ from engram.training.checkpoint.files import (
     save_best,
     save_checkpoint,
 )
-from engram.training.checkpoint.ranks import join_ranks
-from engram.training.checkpoint.resume import snapshot
+from engram.training.checkpoint.resume import join_ranks, snapshot
 from engram.training.metrics import Record
 from engram.training.sizes import Sizes
 from engram.training.state import Training
@@ -41,9 +40,7 @@ class Score(NamedTuple):
 class Checkpoints:
     """Every rank has one and takes part in saving; rank 0 gathers all states and writes."""
 
-    def __init__(
-        self, directory: Path, keep: int, sizes: Sizes, storage: Storage, last: Checkpoint | None = None
-    ) -> None:
+    def __init__(self, directory: Path, keep: int, sizes: Sizes, storage: Storage, last: Checkpoint | None) -> None:
         """`last`: the checkpoint that the run resumes from."""
         self.directory, self.sizes, self._storage = directory, sizes, storage
         self._retention = Retention(directory, keep)

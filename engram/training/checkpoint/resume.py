@@ -1,10 +1,10 @@
-"""The state of a run that a checkpoint saves, and resuming from it."""
+"""The state of a run that a checkpoint saves, joined from all ranks, and resuming from it."""
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,46 +13,25 @@ from torch import Tensor
 from engram.agent.metta_agent import MettaAgent
 from engram.settings import UserError
 from engram.training.checkpoint.files import Checkpoint, Groups
-from engram.training.checkpoint.origin import mismatches
-from engram.training.checkpoint.ranks import RankState, number_of_ranks
+from engram.training.checkpoint.loading import mismatches
 from engram.training.device import derive_seed
 from engram.training.metrics import MetricsFile
-from engram.training.settings import Trainer
-from engram.training.sizes import Sizes, of_one_rank, resolve_sizes
 from engram.training.state import Training
+from engram.training.watchdog import TrainingStoppedError
 
-AUTOMATIC = ("num_envs", "batch_size", "minibatch_size", "update_epochs")  # sizes chosen for the machine if not set
 PROGRESS = ("steps", "epoch", "seconds")
 EXACT = "resume: exact"
-KEPT = (*AUTOMATIC, "rows", "horizon", "segments")  # sizes that must not change on resume
+OWN_GROUPS = ("memory", "random", "environment", "teacher")  # one of each per rank
 
 log = logging.getLogger("engram")
 
 
-def sizes_of_run(
-    trainer: Trainer, checkpoint: Checkpoint | None, agents: int, device: str, cores: int, processes: int = 1
-) -> Sizes:
-    """The sizes a run started with, even on another machine; for a new run, sizes that suit this machine.
+class RankState(NamedTuple):
+    """The state of one rank: memory, environments, random number generators."""
 
-    If the number of ranks changed, the sizes may change too.
-    """
-    trainer = of_one_rank(trainer, processes)
-    defaults = resolve_sizes(trainer, agents, device, cores)
-    if checkpoint is None or number_of_ranks(checkpoint) != processes:
-        return defaults
-    stored: Mapping[str, int] = checkpoint.state["sizes"]
-    if missing := [name for name in KEPT if name not in stored]:
-        raise UserError(
-            f"{checkpoint.path} lacks the sizes {', '.join(missing)}: remove it to resume from the previous one, or "
-            "start a new run"
-        )
-    given = {name: stored[name] for name in AUTOMATIC if getattr(trainer, name) is None}
-    sizes = resolve_sizes(trainer.model_copy(update=given), agents, device, cores)
-    if changed := _differences(sizes, stored, KEPT):
-        raise UserError(f"{checkpoint.path} is of a run with different sizes ({', '.join(changed)}): start a new run")
-    if changed := _differences(defaults, stored, AUTOMATIC):
-        log.info("keeping the sizes the run started with, which differ from the defaults here: %s", ", ".join(changed))
-    return sizes
+    groups: Groups
+    state: dict[str, Any]
+    weights: str  # fingerprint of the weights, which all ranks must share
 
 
 def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
@@ -71,6 +50,51 @@ def snapshot(training: Training) -> tuple[Groups, dict[str, Any], RankState]:
         "policy_spec": training.agent.policy.env_spec.to_json(),
     }
     return common, state, _rank_state(training, common["weights"])
+
+
+def join_ranks(shared: Groups, ranks: Sequence[RankState]) -> tuple[Groups, list[dict[str, Any]]]:
+    """The groups of a whole checkpoint, and the states of all ranks."""
+    for rank, own in enumerate(ranks):
+        if own.weights != ranks[0].weights:
+            raise TrainingStoppedError(
+                f"rank {rank} of {len(ranks)} has different weights than rank 0: their machines do not compute the "
+                "same results, so they no longer train one policy. This epoch was not saved"
+            )
+    groups = dict(shared)
+    for rank, own in enumerate(ranks):
+        groups |= {_group_name(group, rank): tensors for group, tensors in own.groups.items()}
+    return groups, [own.state for own in ranks]
+
+
+def number_of_ranks(checkpoint: Checkpoint) -> int:
+    """The number of ranks that wrote a checkpoint."""
+    if "ranks" not in checkpoint.state:
+        raise UserError(f"{checkpoint.path} was written by an earlier version of Engram: start a new run")
+    return len(checkpoint.state["ranks"])
+
+
+def split_by_rank(checkpoint: Checkpoint | None, ranks: int) -> list[Checkpoint] | list[None]:
+    """A checkpoint for each rank: the shared state and its own; only the shared one if the number of ranks changed."""
+    if checkpoint is None:
+        return [None] * ranks
+    before = number_of_ranks(checkpoint)
+    own = [{_group_name(group, rank) for group in OWN_GROUPS} for rank in range(before)]
+    shared = {name: group for name, group in checkpoint.groups.items() if name not in set().union(*own)}
+    if before != ranks:
+        return [Checkpoint(checkpoint.path, checkpoint.state, shared)] * ranks
+    return [
+        Checkpoint(
+            checkpoint.path,
+            {**checkpoint.state, "own": checkpoint.state["ranks"][rank]},
+            shared
+            | {
+                name: checkpoint.groups[_group_name(name, rank)]
+                for name in OWN_GROUPS
+                if _group_name(name, rank) in checkpoint.groups
+            },
+        )
+        for rank in range(ranks)
+    ]
 
 
 def resume(training: Training, directory: Path, checkpoint: Checkpoint | None) -> None:
@@ -153,39 +177,39 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def _random_states(training: Training) -> dict[str, Tensor]:
     states = {
-        "actions": training.rollout.generator.get_state(),
+        "actions": training.rollout.noise.generator.get_state(),
         "segments": training.generator.get_state(),
         "torch": torch.get_rng_state(),
     }
-    last_noise = training.rollout.last_noise
+    last_noise = training.rollout.noise.last
     return states if last_noise is None else states | {"action_noise": last_noise.cpu()}
 
 
 def _load_random(training: Training, states: Mapping[str, Tensor]) -> None:
-    training.rollout.generator.set_state(states["actions"])
+    training.rollout.noise.generator.set_state(states["actions"])
     training.generator.set_state(states["segments"])
     torch.set_rng_state(states["torch"])
     if "action_noise" in states:
-        training.rollout.last_noise = states["action_noise"].to(training.rollout.device)
+        training.rollout.noise.last = states["action_noise"].to(training.rollout.device)
 
 
 def _start_new(training: Training) -> None:
     """Reset environments and memory, with random numbers that were not used before."""
     seed, epoch, rank = training.env.seed, training.progress.epoch, training.world.rank
-    training.rollout.generator.manual_seed(derive_seed(seed, "actions", epoch))
+    training.rollout.noise.generator.manual_seed(derive_seed(seed, "actions", epoch))
     training.generator.manual_seed(derive_seed(seed, "segments", rank, epoch))
     torch.manual_seed(derive_seed(seed, "policy", rank, epoch))
     training.env.reset()
     training.agent.reset_memory()
 
 
+def _group_name(group: str, rank: int) -> str:
+    """Rank 0 uses the plain name, so a single-process checkpoint has no suffixes."""
+    return group if rank == 0 else f"{group}.rank{rank}"
+
+
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
-
-
-def _differences(sizes: Sizes, stored: Mapping[str, int], names: tuple[str, ...]) -> list[str]:
-    now = sizes._asdict()
-    return [f"{name} {stored[name]}, not {now[name]}" for name in names if stored[name] != now[name]]
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from engram.config.load import load_run
 from engram.env.registry import make_spec
 from engram.settings import UserError
 from engram.training import run as runs
-from engram.training.checkpoint import origin
+from engram.training.checkpoint import loading
 from engram.training.checkpoint.files import load_checkpoint, load_latest
-from engram.training.checkpoint.origin import checkpoint_of, find_checkpoint, load_agent
+from engram.training.checkpoint.loading import checkpoint_of, find_checkpoint, load_agent
 
 WORLD = ("py_agent.num_layers=1", "env.max_steps=8", "env.agents=1", "env.window=3", "env.size=6", "env.walls=0")
 WORKSHOP = ("env=small", *WORLD, "env.mines=1")
@@ -118,7 +118,7 @@ def test_checkpoints_of_a_run_are_found_by_name_or_path(source) -> None:
 
 def test_a_damaged_checkpoint_is_skipped_unless_it_was_named(tmp_path, source, monkeypatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(origin.log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(loading.log, "warning", lambda text, *values: said.append(text % values))
     run = shutil.copytree(source / "recall", tmp_path / "run")
     newest = load_latest(run / "checkpoints")[0]
     assert newest is not None
@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_skipped_unless_it_was_named(tmp_path, source, m
 
 def test_hundreds_of_unreadable_checkpoints_take_few_lines(tmp_path, source, monkeypatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(origin.log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(loading.log, "warning", lambda text, *values: said.append(text % values))
     run = shutil.copytree(source / "recall", tmp_path / "run")
     for epoch in range(100, 1000):
         (run / "checkpoints" / f"epoch_{epoch}").mkdir()
