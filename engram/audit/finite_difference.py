@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.context import AuditContext
-from engram.audit.double_precision import double_precision, doubled
 from engram.audit.gradient_tap import OutputSlice, find_gradient_tap, perturbed, record
 from engram.audit.scenario import Scenario, play
+from engram.audit.weights import double_precision, doubled, gradients_of, trainable
 
 ROWS = 4  # the first two without episode starts
 DECLARED = re.compile(r"burn_?in|bptt|truncat|detach|backprop", re.IGNORECASE)
@@ -42,13 +42,13 @@ SINGLE = Precision(1e-2, 0.1, 1e-2)
 class LearningCall:
     """A learning call that can be repeated with changed weights or inputs."""
 
-    def __init__(self, audit: AuditContext, steps: int, precision: Precision = DOUBLE, salt: int = 160) -> None:
+    def __init__(self, audit: AuditContext, steps: int, precision: Precision = DOUBLE) -> None:
         self.audit, self.precision = audit, precision
         self.adapter = audit.adapter()
         with torch.no_grad():  # where biases are 0, empty inputs are exactly at the kink of a ReLU
             for parameter, noise in zip(self.parameters().values(), self.direction(163).values(), strict=True):
                 parameter.add_(NUDGE * noise)
-        segment = audit.segment(salt, rows=ROWS, steps=steps)
+        segment = audit.segment(160, rows=ROWS, steps=steps)
         dones = segment.dones.clone()
         for row in range(2, ROWS):
             dones[row, [(row * 5 + 3) % steps, (steps * row) // ROWS]] = steps > 2
@@ -58,7 +58,7 @@ class LearningCall:
             if precision is DOUBLE:
                 self.segment = doubled(self.segment)
             self.memory = self._memory_after(past)
-            generator = audit.generator(salt + 1)
+            generator = audit.generator(161)
             self.weights = torch.randn(3, ROWS, steps, generator=generator, dtype=torch.float64)
 
     def run(self, segment: Segment | None = None) -> PolicyOutput:
@@ -86,18 +86,10 @@ class LearningCall:
         return output.value[0, -1].double() + output.log_prob[0, -1].double()
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.adapter.policy.named_parameters() if p.requires_grad}
+        return trainable(self.adapter.policy)
 
     def gradients(self, loss: Loss) -> dict[str, Tensor]:
-        parameters = self.parameters()
-        total = loss(self.run())
-        if not total.requires_grad:
-            return {name: torch.zeros_like(p) for name, p in parameters.items()}
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(p) if g is None else g
-            for (name, p), g in zip(parameters.items(), found, strict=True)
-        }
+        return gradients_of(loss(self.run()), self.parameters())
 
     @torch.no_grad()
     def derivative(self, loss: Loss, direction: dict[str, Tensor], shorter: float = 1.0) -> Tensor:
@@ -162,11 +154,8 @@ class LearningCall:
         true, found = self.derivative(by_step, direction), []
         outputs = by_step(self.run())
         for step in range(len(true)):
-            gradients = torch.autograd.grad(
-                outputs[step], list(parameters.values()), retain_graph=True, allow_unused=True
-            )
-            parts = [g * direction[name] for name, g in zip(parameters, gradients, strict=True) if g is not None]
-            given = sum(float(part.sum()) for part in parts)
+            gradients = gradients_of(outputs[step], parameters, retain_graph=True)
+            given = sum(float((gradient * direction[name]).sum()) for name, gradient in gradients.items())
             if abs(given - float(true[step])) > 10 * self.precision.error * max(float(true.abs().max()), 1e-12):
                 found.append(step)
         return found

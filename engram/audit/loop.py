@@ -4,10 +4,20 @@ The loop must learn from exactly what it played.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from engram.audit.recording import ROWS, STEPS, EndOfAudit, RecordingEnv, RecordingPolicy
+from engram.audit.recording import (
+    ENDS,
+    NOT_CLEARED,
+    ROWS,
+    STEPS,
+    ZERO_INSIDE,
+    EndOfAudit,
+    RecordingEnv,
+    RecordingPolicy,
+)
 from engram.audit.result import AuditReport, CannotAuditError, CheckResult
 
 QUESTIONS = {
@@ -40,6 +50,7 @@ QUESTIONS = {
         "See the questions above: with the same observations, state and starts the outputs are the same.",
     ),
 }
+SHOWN = 4  # steps that are listed
 EFFECT = "What is learned from is not what was played: ratios are wrong from the first update."
 
 
@@ -74,7 +85,7 @@ def _arguments(function: Callable[..., Any], env: RecordingEnv, policy: Recordin
 
 
 def _result(policy: RecordingPolicy, name: str, question: str) -> CheckResult:
-    problems, asked = policy.found(question), policy.seen[question]
+    problems, asked = _problems(policy, question), policy.seen[question]
     finding = "; ".join(f"{text} ({count} times)" for text, count in problems.items())
     if question == "loop_replay":
         finding += f"{'; ' * bool(finding)}logits differ by at most {policy.replay_error:.2g}"
@@ -83,3 +94,25 @@ def _result(policy: RecordingPolicy, name: str, question: str) -> CheckResult:
     finding = finding or (f"right in all {asked} cases" if asked else "the loop does not do this")
     count, cause = float(sum(problems.values())), max(problems, key=lambda each: problems[each], default="")
     return CheckResult(question, text, status, count, 0, False, finding, EFFECT, name, fix, cause)  # type: ignore[arg-type]
+
+
+def _problems(policy: RecordingPolicy, question: str) -> Counter[str]:
+    """The problems of a question, with cases of the same fault merged into one text."""
+    problems = policy.problems[question].copy()
+    kinds = [text for text in problems if text.startswith(NOT_CLEARED)]
+    if len({text.rpartition(" ")[2] for text in kinds} & set(ENDS)) == len(ENDS):
+        problems[NOT_CLEARED] = sum(problems.pop(text) for text in kinds)
+    if ZERO_INSIDE in problems and (pattern := _zeroed_where(policy)):
+        problems[pattern] = problems.pop(ZERO_INSIDE)
+    return problems
+
+
+def _zeroed_where(policy: RecordingPolicy) -> str:
+    """The pattern of the steps inside episodes at which the state is zero; empty if it is zero at most of them."""
+    started = {step.number for step in policy.played if step.start}
+    if policy.zeroed <= started and len(policy.zeroed) >= len(started) / 2:
+        return "the states of all rows are zeroed where one of them starts an episode"
+    if len(policy.zeroed) < max(map(len, policy.by_row.values()), default=0) / 2:
+        steps = ", ".join(map(str, sorted(policy.zeroed)[:SHOWN])) + ", …" * (len(policy.zeroed) > SHOWN)
+        return f"the state is zeroed inside episodes at steps {steps}, as by a reset before every rollout"
+    return ""

@@ -9,7 +9,7 @@ from torch import Tensor
 from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.scenario import Scenario, play, seed_everything
-from engram.audit.weights import perturb_weights
+from engram.audit.weights import gradients_of, perturb_weights, trainable
 
 if TYPE_CHECKING:
     from engram.audit.context import AuditContext
@@ -79,6 +79,5 @@ def learned_start(audit: "AuditContext") -> str:
 
 def _used_parameters(adapter: PolicyAdapter, output: Tensor) -> set[str]:
     """Names of the parameters that an output depends on."""
-    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
-    return {name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
+    gradients = gradients_of(output.sum(), trainable(adapter.policy))
+    return {name for name, gradient in gradients.items() if bool(gradient.any())}

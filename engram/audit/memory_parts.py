@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from engram.agent.policies.base import Policy
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.adapters.row_state import leaves, map_state
+from engram.audit.adapters.external_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 

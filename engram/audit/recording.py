@@ -16,19 +16,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from engram.audit.loop_findings import (
-    ENDS,
-    MOVES_TWICE,
-    NEXT_OBSERVATION,
-    NOT_CLEARED,
-    ZERO_INSIDE,
-    in_few_words,
-    misplaced_starts,
-)
-
 ROWS, SIZE, ACTIONS, HIDDEN = 4, 6, 3, 8
 STEPS = 400  # of each row, after which the loop is stopped
 CLOSE = 1e-5
+ENDS = ("termination", "truncation")
+NOT_CLEARED = "memory is not cleared when an episode starts"
+ZERO_INSIDE = "the state is not carried from step to step: it is zero inside an episode"
+MOVES_TWICE = "memory moves on twice for one observation: the state of a second call with it is carried on"
+NEXT_OBSERVATION = "each observation is learned with the start and the state of the step before: it is stored too late"
 
 
 class EndOfAudit(Exception):  # noqa: N818
@@ -204,7 +199,7 @@ class RecordingPolicy(nn.Module):
                 )
                 continue
             used = _row(state, column) * (0.0 if flags[0, column] else 1.0)
-            shifted = misplaced_starts([bool(flag) for flag in flags[:, column]], [step.start for step in line])
+            shifted = _misplaced_starts([bool(flag) for flag in flags[:, column]], [step.start for step in line])
             if shifted.endswith("too late") and self._had(line[0].row, line[0].number - 1, used):
                 self._note("loop_order", NEXT_OBSERVATION)
                 continue
@@ -253,13 +248,6 @@ class RecordingPolicy(nn.Module):
             if at == number
         )
 
-    def found(self, question: str) -> Counter[str]:
-        """The problems of a question, in words that fit all their cases."""
-        started = {step.number for step in self.played if step.start}
-        return in_few_words(
-            self.problems[question], self.zeroed, started, max(map(len, self.by_row.values()), default=0)
-        )
-
     def _check_step(self, step: Step, flag: bool, action: Any) -> None:
         self.seen["loop_starts"] += 1
         if flag != step.start and step.number > 0:  # before the first step there is nothing to clear
@@ -291,3 +279,16 @@ def _row(state: Any, row: int) -> Tensor:
 
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(torch.allclose(one, other, atol=CLOSE))
+
+
+def _misplaced_starts(flags: list[bool], starts: list[bool]) -> str:
+    """The fault of a sequence in which all flags are shifted by one step, or inverted; otherwise empty."""
+    if flags == starts or len(flags) < 3:
+        return ""
+    if flags[1:] == [not start for start in starts[1:]]:
+        return "masks are given in place of episode starts: they are inverted, 1 - starts"
+    if flags[:-1] == starts[1:] and any(starts[1:]):
+        return "each episode start is given one step too early"
+    if flags[1:] == starts[:-1] and any(starts[:-1]):
+        return "each episode start is given one step too late"
+    return ""

@@ -1,24 +1,10 @@
 """Root causes: which failed check explains the failures of which others."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-
-class FailedCheck(Protocol):
-    """A result that names its check."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def finding(self) -> str: ...
-
-    @property
-    def cause(self) -> str: ...
-
-    @property
-    def passed(self) -> bool: ...
-
+if TYPE_CHECKING:
+    from engram.audit.result import CheckResult
 
 MEMORY = [
     "memory_used",
@@ -132,8 +118,8 @@ FAULTS: dict[str, str] = {
 
 
 class RootCause(NamedTuple):
-    root: FailedCheck
-    consequences: tuple[FailedCheck, ...]
+    root: "CheckResult"
+    consequences: "tuple[CheckResult, ...]"
 
     @property
     def sentence(self) -> str:
@@ -148,14 +134,14 @@ class RootCause(NamedTuple):
         return named + (f"; probable consequences: {after}" if after else "")
 
 
-def _learning_differs_without_starts(replay: FailedCheck | None) -> bool:
+def _learning_differs_without_starts(replay: "CheckResult | None") -> bool:
     """Whether learning differs from acting also within episodes. Episode starts are then not the cause."""
     if replay is None or LEARNING_DIFFERS not in replay.finding:
         return False
     return "where an episode starts" not in replay.finding.partition(LEARNING_DIFFERS)[2]
 
 
-def root_causes(results: Sequence[FailedCheck]) -> list[RootCause]:
+def root_causes(results: "Sequence[CheckResult]") -> list[RootCause]:
     """Every failed check either as a root or as the consequence of one, the most probable root first."""
     failed = {result.name: result for result in results if not result.passed}
     order = [*EXPLAINS, *(name for name in failed if name not in EXPLAINS)]

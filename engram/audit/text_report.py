@@ -28,7 +28,7 @@ def render(report: AuditReport) -> RenderableType:
     parts.append(_lines(report.results))
     for number, cause in enumerate(report.causes):
         parts.append(_cause(cause, number))
-        parts += [_failure(result) for result in (cause.root, *cause.consequences)]  # type: ignore[arg-type]
+        parts += [_failure(result) for result in (cause.root, *cause.consequences)]
     parts.append(Text(conclusion(report), "bold green" if report.passed else "bold red"))
     return Group(*parts)
 

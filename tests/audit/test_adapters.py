@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 
 from engram.audit import run_audit
+from engram.audit.adapters.external_state import RowStates
 from engram.audit.adapters.registry import recognise
-from engram.audit.adapters.row_state import RowStates
 from engram.audit.context import AuditContext
 from engram.env.spec import EnvSpec
 from engram.settings import UserError

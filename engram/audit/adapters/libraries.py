@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 from torch.distributions import Categorical
 
 from engram.audit.adapters.base import ActingBatch, PolicyOutput, Segment
-from engram.audit.adapters.external_state import ExternalStateAdapter, per_row
-from engram.audit.adapters.row_state import State, leaves
+from engram.audit.adapters.external_state import ExternalStateAdapter, State, leaves, per_row
+
+MAX_LISTED_ACTIONS = 64  # with more, not every action's probability is computed
 
 
 class PufferLibAdapter(ExternalStateAdapter):
@@ -59,9 +61,9 @@ class CleanRLAdapter(ExternalStateAdapter):
     def act_step(self, batch: ActingBatch, starts: Tensor, state: State) -> tuple[PolicyOutput, State]:
         rows, done = len(starts), starts.to(leaves(state)[0].dtype)
         call: Callable[..., Any] = self.policy.get_action_and_value  # type: ignore[assignment]
-        full = None
-        if self.listed_actions:
-            every = [torch.full((rows,), action) for action in range(self.listed_actions)]
+        full, space = None, self.spec.single_action_space
+        if isinstance(space, spaces.Discrete) and space.n <= MAX_LISTED_ACTIONS:
+            every = [torch.full((rows,), action) for action in range(int(space.n))]
             full = torch.stack([call(batch.observations, state, done, action)[1] for action in every], -1)
         action, log_prob, entropy, value, state = call(batch.observations, state, done)
         return PolicyOutput(per_row(value, rows), log_prob, action, full, entropy), state

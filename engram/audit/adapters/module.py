@@ -13,8 +13,17 @@ from torch import Tensor, nn
 from engram.agent.actions import make_actions
 from engram.agent.observations import unpack
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyOutput, Segment
-from engram.audit.adapters.external_state import ExternalStateAdapter, flat_logits, per_row
-from engram.audit.adapters.row_state import State, declared_initial_state, leaves, map_state, row_dims, zero_states
+from engram.audit.adapters.external_state import (
+    ExternalStateAdapter,
+    State,
+    declared_initial_state,
+    flat_logits,
+    leaves,
+    map_state,
+    per_row,
+    row_dims,
+    zero_states,
+)
 from engram.audit.retained import copy_policy
 from engram.audit.scenario import random_observations
 from engram.env.spec import EnvSpec

@@ -16,7 +16,7 @@ from engram.agent.observations import with_parts
 from engram.agent.policies.base import Policy
 from engram.agent.previous_step import PreviousStep
 from engram.audit.adapters.base import ActingBatch, CallError, PolicyAdapter, PolicyOutput, Segment
-from engram.audit.adapters.row_state import leaves, map_state
+from engram.audit.adapters.external_state import leaves, map_state
 from engram.audit.retained import copy_policy, restore_retained
 from engram.env.spec import EnvSpec
 

@@ -2,15 +2,16 @@
 
 # B rows, T steps
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.td import TdAdapter
-from engram.audit.checks.boundary_mechanism import (
+from engram.audit.checks.boundary_causes import (
     FADED,
     FLAGS,
     IGNORED,
@@ -27,9 +28,8 @@ from engram.audit.checks.boundary_mechanism import (
     mixed_with_old,
     surviving_parts,
 )
-from engram.audit.checks.learning_start_mechanism import learning_start_cause
-from engram.audit.checks.rehearsal_past import past_by_learning
-from engram.audit.checks.start_mechanism import AFTER, BEFORE, start_cause
+from engram.audit.checks.start_causes import AFTER, BEFORE, learning_start_cause, start_cause
+from engram.audit.checks.which_past import past_by_learning
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed
@@ -161,6 +161,22 @@ def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: f
     return "the first observation of an episode is forgotten: memory is cleared again after it, or not stored"
 
 
+class LearnedSegment(NamedTuple):
+    """A segment, and what learning gives: without starts, and for the rest of the segment from each step on alone."""
+
+    adapter: PolicyAdapter
+    segment: Segment
+    memory: Any
+    plain: Tensor
+    tails: list[Tensor]
+
+    def with_starts(self, rows: int | slice, steps: int | slice) -> Segment:
+        """The segment in which episodes start at these steps of these rows, and nowhere else."""
+        flags = torch.zeros_like(self.segment.dones)
+        flags[rows, steps] = True
+        return replace(self.segment, dones=flags)
+
+
 @torch.no_grad()
 def boundary_learning(audit: AuditContext) -> Verdict:
     """Row i starts an episode at step i. From there on it must give what the rest of the segment gives alone."""
@@ -169,7 +185,7 @@ def boundary_learning(audit: AuditContext) -> Verdict:
     memory = some_memory(audit, adapter, steps)
     plain = adapter.learn(segment, memory).numbers()[:, :steps]
     tails = [adapter.learn(audit.fresh_start(segment.steps(step))).numbers() for step in range(steps)]
-    bound = tolerance(plain, *tails)
+    learned, bound = LearnedSegment(adapter, segment, memory, plain, tails), tolerance(plain, *tails)
     explained: dict[str, Explanation] = {}
     off = torch.zeros(steps, steps)
     for name, (done, truncated) in FLAGS.items():
@@ -184,7 +200,7 @@ def boundary_learning(audit: AuditContext) -> Verdict:
         off = torch.maximum(off, difference)
         if difference.max() > bound:
             unflagged = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]
-            early = not _start_in_one_row(audit, adapter, segment, memory, plain, tails, bound)[0]
+            early = _start_in_one_row(learned) <= bound
             explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
     text, cause = joined(explained), cause_of(explained)
     if explained:
@@ -192,65 +208,50 @@ def boundary_learning(audit: AuditContext) -> Verdict:
     if cause == LEARNED_ON:
         cause = attempt(learning_start_cause, audit, adapter, segment, memory) or cause
     measured = float(off.max())
-    if not text:
-        for special in (_start_in_one_row, _starts_in_a_row, _start_of_one_row_alone, _start_at_the_last_step):
-            text, found = special(audit, adapter, segment, memory, plain, tails, bound)
-            measured = max(measured, found)
-            if text:
-                cause = f"in learning, {text.partition(';')[0]}"
-                break
+    for special, found in SPECIAL_STARTS.items() if not text else ():
+        measured = max(measured, apart := found(learned))
+        if apart > bound:
+            text = special.format(apart)
+            cause = f"in learning, {text.partition(';')[0]}"
+            break
     passed = not text
     text = text or f"starts at every one of {steps} steps cut exactly there, for that row alone"
     return Verdict(passed, measured, bound, text, cause=cause, fix=fix_for(explained), evidence={"difference": off})
 
 
-def _start_in_one_row(
-    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
-) -> tuple[str, float]:
-    flags = torch.zeros_like(segment.dones)
-    flags[2, 3] = True
-    seen = adapter.learn(replace(segment, dones=flags), memory).numbers()[:, : plain.shape[1]]
-    others = torch.arange(len(plain)) != 2
-    off = max_difference(seen[others], plain[others])
-    return (f"a start in one row changes other rows by {off:.2g}" if off > bound else "", off)
+def _start_in_one_row(case: LearnedSegment) -> float:
+    """The change of other rows by a start in one."""
+    seen = case.adapter.learn(case.with_starts(2, 3), case.memory).numbers()[:, : case.plain.shape[1]]
+    others = torch.arange(len(case.plain)) != 2
+    return max_difference(seen[others], case.plain[others])
 
 
-def _starts_in_a_row(
-    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
-) -> tuple[str, float]:
-    flags = torch.zeros_like(segment.dones)
-    flags[:, 2:4] = True
-    seen = adapter.learn(replace(segment, dones=flags), memory).numbers()[:, 3:]
-    off = max_difference(seen, tails[3])
-    return (f"the second of two starts in a row is ignored; off by {off:.2g}" if off > bound else "", off)
+def _starts_in_a_row(case: LearnedSegment) -> float:
+    seen = case.adapter.learn(case.with_starts(slice(None), slice(2, 4)), case.memory).numbers()[:, 3:]
+    return max_difference(seen, case.tails[3])
 
 
-def _start_of_one_row_alone(
-    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
-) -> tuple[str, float]:
-    if not adapter.learns_row_subsets:
-        return "", 0.0
-    flags = torch.zeros_like(segment.dones)
-    flags[:, 3] = True
-    alone = adapter.select_rows(memory, [1]) if memory is not None else None
-    seen = adapter.learn(replace(segment, dones=flags)[[1]], alone).numbers()[:, 3:]
-    off = max_difference(seen, tails[3][[1]])
-    return (f"starts are ignored in a minibatch of one row; off by {off:.2g}" if off > bound else "", off)
+def _start_of_one_row_alone(case: LearnedSegment) -> float:
+    if not case.adapter.learns_row_subsets:
+        return 0.0
+    alone = case.adapter.select_rows(case.memory, [1]) if case.memory is not None else None
+    seen = case.adapter.learn(case.with_starts(slice(None), 3)[[1]], alone).numbers()[:, 3:]
+    return max_difference(seen, case.tails[3][[1]])
 
 
-def _start_at_the_last_step(
-    audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any, plain: Tensor, tails: Any, bound: float
-) -> tuple[str, float]:
-    steps = plain.shape[1]
-    flags = torch.zeros_like(segment.dones)
-    flags[:, steps - 1] = True
+def _start_at_the_last_step(case: LearnedSegment) -> float:
+    last = case.plain.shape[1] - 1
     # Not as many steps as rows: that is another condition.
-    seen = adapter.learn(replace(segment, dones=flags).steps(1, steps), memory).numbers()[:, -1]
-    off = max_difference(seen, tails[steps - 1][:, 0])
-    return (
-        f"memory is not cleared where an episode starts at the last step; off by {off:.2g}" if off > bound else "",
-        off,
-    )
+    segment = case.with_starts(slice(None), last).steps(1, last + 1)
+    return max_difference(case.adapter.learn(segment, case.memory).numbers()[:, -1], case.tails[last][:, 0])
+
+
+SPECIAL_STARTS: dict[str, Callable[[LearnedSegment], float]] = {  # what is wrong if the difference is too large
+    "a start in one row changes other rows by {:.2g}": _start_in_one_row,
+    "the second of two starts in a row is ignored; off by {:.2g}": _starts_in_a_row,
+    "starts are ignored in a minibatch of one row; off by {:.2g}": _start_of_one_row_alone,
+    "memory is not cleared where an episode starts at the last step; off by {:.2g}": _start_at_the_last_step,
+}
 
 
 @torch.no_grad()

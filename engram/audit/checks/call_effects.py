@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import Segment
-from engram.audit.adapters.row_state import leaves
+from engram.audit.adapters.external_state import leaves
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.boundary import some_memory
 from engram.audit.context import AuditContext

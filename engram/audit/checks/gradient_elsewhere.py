@@ -10,9 +10,8 @@ from torch import Tensor
 
 from engram.audit.adapters.base import Segment
 from engram.audit.checks.boundary import some_memory
-from engram.audit.checks.gradient_source import culprit
+from engram.audit.checks.gradient_causes import culprit
 from engram.audit.context import AuditContext
-from engram.audit.double_precision import doubled
 from engram.audit.finite_difference import (
     DOUBLE,
     ROWS,
@@ -23,7 +22,7 @@ from engram.audit.finite_difference import (
 )
 from engram.audit.result import Verdict, attempt
 from engram.audit.retained import ACCUMULATES, graph_nodes
-from engram.audit.weights import scale_weights
+from engram.audit.weights import doubled, gradients_of, scale_weights, trainable
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
 SHORT = 8  # steps of a segment with many rows, or with large weights
@@ -74,16 +73,14 @@ def _outside_parameters(audit: AuditContext) -> Verdict | None:
 
 def _needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> Verdict | None:
     """Whether the gradient of a call changes if another call is made before its backward pass."""
-    parameters = call.parameters()
     total = call.loss()(call.run())
     other = copy(call)
     other.segment = doubled(call.audit.segment(166, rows=ROWS, steps=call.segment.shape[1]))
     try:
         other.run()
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        later = gradients_of(total, call.parameters())
     except Exception:  # torch says so, where a tensor of the graph was changed
         return None
-    later = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), found, strict=True)}
     if (apart := gradient_difference(gradients, later)) <= call.precision.error:
         return None
     text = f"the gradient of a segment changes if another one is computed before its backward pass: {LATER}"
@@ -152,16 +149,11 @@ def _batch_dependence(audit: AuditContext) -> Callable[[], float]:
     chosen = [0, 1, rows - 2, rows - 1]
     segment, memory = audit.segment(163, rows=rows, steps=steps), some_memory(audit, adapter, rows)
     weights = torch.randn(2, ROWS, steps, generator=audit.generator(165))
-    parameters = {name: p for name, p in adapter.policy.named_parameters() if p.requires_grad}
 
     def gradients(some: Segment, start: Any, index: list[int]) -> dict[str, Tensor]:
         output = adapter.learn(some, start)
         total = (weights[0] * output.value[index] + weights[1] * output.log_prob[index]).sum()
-        found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(p) if g is None else g
-            for (name, p), g in zip(parameters.items(), found, strict=True)
-        }
+        return gradients_of(total, trainable(adapter.policy))
 
     def difference() -> float:
         alone = gradients(segment[chosen], adapter.select_rows(memory, chosen), list(range(ROWS)))

@@ -7,10 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from engram.audit.checks.gradient_causes import FEW, culprit, own_functions, wrong_operation, wrong_parts
 from engram.audit.checks.gradient_elsewhere import FLOAT32_GRADIENT, elsewhere
-from engram.audit.checks.gradient_mechanism import FEW, own_functions, wrong_operation, wrong_parts
-from engram.audit.checks.gradient_source import culprit
-from engram.audit.checks.horizon import NO_GRADIENT, WHOLE_SEGMENT, probes
+from engram.audit.checks.gradient_reach import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
     LearningCall,

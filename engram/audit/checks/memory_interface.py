@@ -9,13 +9,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.adapters.row_state import leaves, map_state
+from engram.audit.adapters.external_state import leaves, map_state
 from engram.audit.adapters.td import renumbered, rows_by_id
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import EXACT, max_difference, tolerance
 from engram.audit.memory_effect import PASTS
 from engram.audit.memory_parts import listed
-from engram.audit.result import Check, Verdict
+from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import play
 
 FAR = 300  # environment ids from which on rows are reset too
@@ -32,14 +32,12 @@ def memory_interface(audit: AuditContext) -> Verdict:
     audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
-    cases = 1
     for question in QUESTIONS if not missing else ():
-        cases += 1
         try:
             problems.extend(question(audit))
         except Exception as error:
             problems.append(f"{(question.__doc__ or '').rstrip('.').lower()}: it raised {describe(error)}")
-    finding = "; ".join(problems) or f"get, set, reset and saving hold in all {cases} cases"
+    finding = "; ".join(problems) or f"get, set, reset and saving hold in all {1 + len(QUESTIONS)} cases"
     return Verdict(not problems, len(problems), 0, finding, cause=_cause(problems))
 
 
@@ -126,15 +124,15 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
     given = deepcopy(memory)
     expected = _next_outputs(audit, adapter)
     policy.set_memory(given)
-    if max_difference(again := _next_outputs(audit, adapter), expected) > tolerance(expected):
-        off = max_difference(again, expected)
+    off = max_difference(_next_outputs(audit, adapter), expected)
+    if off > tolerance(expected):
         adapter, policy = _after_acting(audit)
         policy.set_memory(deepcopy(policy.get_memory()))
         kept = max_difference(_next_outputs(audit, adapter), expected) <= tolerance(expected)
         rounded = all(torch.equal(part.half().to(part.dtype), part) for part in leaves(memory))
-        missing = "get_memory() and set_memory() leave out a part of what the policy remembers: " if kept else ""
-        missing = "get_memory() rounds what it gives to half precision: " if rounded else missing
-        yield (f"{missing}after set_memory(get_memory()) the same observations give other outputs, by {off:.2g}")
+        why = "get_memory() and set_memory() leave out a part of what the policy remembers: " if kept else ""
+        why = "get_memory() rounds what it gives to half precision: " if rounded else why
+        yield f"{why}after set_memory(get_memory()) the same observations give other outputs, by {off:.2g}"
     elif not _same(given, memory):
         yield "what was given to set_memory() changes when the policy acts on: it is no copy"
 
@@ -164,8 +162,8 @@ def _from_file(audit: AuditContext) -> Iterator[str]:
     expected = _next_outputs(audit, adapter)
     other = audit.adapter()
     other.policy.set_memory(restored)  # type: ignore[operator]
-    if max_difference(again := _next_outputs(audit, other), expected) > tolerance(expected):
-        off = max_difference(again, expected)
+    off = max_difference(_next_outputs(audit, other), expected)
+    if off > tolerance(expected):
         yield f"memory saved, and loaded into another policy with the same weights, gives another future, by {off:.2g}"
 
 
@@ -174,8 +172,8 @@ def _reset(audit: AuditContext) -> Iterator[str]:
     expected = _next_outputs(audit, audit.adapter())
     adapter, policy = _after_acting(audit)
     policy.reset_memory()
-    if max_difference(again := _next_outputs(audit, adapter), expected) > tolerance(expected):
-        off = max_difference(again, expected)
+    off = max_difference(_next_outputs(audit, adapter), expected)
+    if off > tolerance(expected):
         yield f"after reset_memory() outputs are not those of a policy that has seen nothing, by {off:.2g}"
 
 
@@ -223,14 +221,10 @@ def _new_rows(audit: AuditContext) -> Iterator[str]:
     """Rows that appear later start with empty memory."""
     expected = _next_outputs(audit, audit.adapter())
     adapter, _ = _after_acting(audit)
-    scenario = audit.scenario(91, steps=2)
-    seen = []
-    for step in range(2):
-        batch = scenario.batch(slice(0, audit.rows), step)
-        late = type(batch)(batch.observations, batch.dones, batch.truncateds, batch.noise, first_id=audit.rows + 5)
-        seen.append(adapter.act(late).numbers())
-    if max_difference(torch.stack(seen, 1), expected) > tolerance(expected):
-        yield f"rows from {audit.rows + 5} on, never seen before, do not begin with an empty memory"
+    first = audit.rows + 5
+    seen = play(adapter, audit.scenario(91, steps=2), ids=range(first, first + audit.rows)).numbers
+    if max_difference(seen, expected) > tolerance(expected):
+        yield f"rows from {first} on, never seen before, do not begin with an empty memory"
 
 
 def _not_weights(audit: AuditContext) -> Iterator[str]:
@@ -260,6 +254,27 @@ def _same(one: Any, other: Any) -> bool:
     return len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def memory_after_learning(audit: AuditContext) -> Verdict:
+    """A learning call must not change the memory that acting continues from."""
+    audit.needs_memory()
+    adapter = audit.adapter()
+    if adapter.resets_between_rollouts:
+        raise DoesNotApplyError("its training loop forgets everything before a rollout")
+    outputs = []
+    for learns in (False, True):
+        adapter.reset()
+        with torch.no_grad():
+            play(adapter, audit.scenario(92, steps=3))
+            memory = adapter.memory_of(list(range(audit.rows)))
+        if learns:
+            adapter.learn(audit.segment(94), memory, after_acting=True)
+        with torch.no_grad():
+            outputs.append(play(adapter, audit.scenario(93, steps=2)).numbers)
+    measured, bound = max_difference(outputs[0], outputs[1]), tolerance(outputs[0])
+    text = f"a learning call changes the outputs when acting goes on by {measured:.2g}"
+    return Verdict(measured <= bound, measured, bound, text)
+
+
 CHECKS = (
     Check(
         "memory_interface",
@@ -272,5 +287,14 @@ CHECKS = (
         memory_interface,
         td_only=True,
         needs_learning=False,
+    ),
+    Check(
+        "memory_after_learning",
+        "Does a learning call leave alone the memory that acting continues from?",
+        "After every update agents go on with the memory of some training segment, not with their own.",
+        "Store memory only when acting: self._store_lstm_state does nothing when env_id is None, as it is when "
+        "learning.",
+        ("_store_lstm_state", "forward"),
+        memory_after_learning,
     ),
 )

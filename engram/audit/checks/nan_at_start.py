@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.adapters.row_state import leaves, map_state
-from engram.audit.checks.start_mechanism import AFTER
+from engram.audit.adapters.external_state import leaves, map_state
+from engram.audit.checks.start_causes import AFTER
 from engram.audit.context import AuditContext
 from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict

@@ -15,10 +15,10 @@ from engram.audit.adapters.base import PolicyAdapter, Segment
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import max_difference
-from engram.audit.double_precision import double_precision, doubled
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play
 from engram.audit.source_location import short_path
+from engram.audit.weights import double_precision, doubled
 
 PLACE = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 BOUNDS = {"float64": 1e-3, "bfloat16 autocast": 0.1}  # how far they may be from float32, for numbers of size 1

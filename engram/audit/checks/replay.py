@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
-from engram.audit.checks.replay_mechanism import acting_cause, learning_cause, stored_numbers
+from engram.audit.checks.replay_causes import acting_cause, learning_cause
 from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
+from engram.audit.checks.stored_memory import stored_numbers
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
 from engram.audit.result import Check, Verdict, attempt

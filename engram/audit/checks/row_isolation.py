@@ -10,8 +10,8 @@ from torch import Tensor
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.idle_rows import IDLE, idle_cause, idle_rows
 from engram.audit.checks.rehearsal import Rehearsal
-from engram.audit.checks.rehearsal_past import learning_past
-from engram.audit.checks.row_mechanism import LEAKS, acting_cause, learning_cause
+from engram.audit.checks.row_causes import LEAKS, acting_cause, learning_cause
+from engram.audit.checks.which_past import learning_past
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
 from engram.audit.memory_effect import PASTS

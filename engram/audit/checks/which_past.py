@@ -4,13 +4,26 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engram.audit.adapters.base import PolicyAdapter
-from engram.audit.difference import max_difference
+from engram.audit.checks.rehearsal import (
+    Rehearsal,
+    ids_of,
+    learned,
+    minibatches_of,
+    order_of,
+    prepared,
+    reference_outputs,
+    scenario_of,
+)
+from engram.audit.checks.smallest_rehearsal import SHORT
+from engram.audit.context import AuditContext
+from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import Scenario, play
 
 MOST_STEPS = 6000  # played to find a past: after that it stays unknown
@@ -19,8 +32,7 @@ AHEAD = 5  # steps by which a memory may be late or early
 NO_START = "though no episode starts there"
 NAMED_ROWS = 8  # rows whose past is looked for
 
-
-LoneOutputs = Callable[[Scenario], Tensor]  # of the last step, [K]
+LoneOutputs = Callable[[Scenario], Tensor]  # what a row gives at the last step of a scenario that it plays alone, [K]
 
 
 class Past(NamedTuple):
@@ -31,15 +43,125 @@ class Past(NamedTuple):
     source: int | None = None  # the row whose memory it is, if it is another
 
 
-def own_steps(scenario: Scenario, row: int, step: int) -> tuple[int, int]:
-    """The step at which a row's episode began, and the one of now."""
+@torch.no_grad()
+def acting_past(audit: AuditContext, way: Rehearsal) -> str:
+    """What past the rows that act differently from the reference have instead of their own; nothing if unknown."""
+    adapter, scenario = prepared(audit, way), scenario_of(audit, way, 0)
+    alone, references, numbers = adapter.copy(), {}, []
+    for row in sorted({*range(min(way.rows, NAMED_ROWS)), way.rows - 1}):
+        references[row] = adapter.copy()
+    for first, last in pairwise(_cuts(way, scenario)):
+        part = scenario.part(first, last)
+        numbers.append(play(adapter, part, order_of(audit, way, part, 0), ids_of(way)).numbers)
+    seen = torch.cat(numbers, 1)
+    off, bound = torch.zeros(way.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
+    for row, reference in references.items():
+        off[row] = abs_difference(seen[row], reference_outputs(reference, scenario, row)).amax(-1) > bound
+    return describe_past(lone_acting(alone), scenario, seen, off, bound)
+
+
+@torch.no_grad()
+def learning_past(audit: AuditContext, way: Rehearsal) -> str:
+    """What past learning takes for the rows in which it differs from acting; nothing if unknown."""
+    rows, horizon = max(way.rows, NAMED_ROWS), max(way.horizon, NAMED_ROWS)
+    more = way._replace(rows=rows, horizon=horizon, warmup=way.warmup or SHORT, segments=1)
+    return next((past for each in (more, way) if (past := _learning_past(audit, each))), "")
+
+
+@torch.no_grad()
+def past_by_learning(audit: AuditContext) -> str:
+    """The past that acting has in a simple segment, taking learning for right; nothing if unknown."""
+    scenario = audit.scenario(76, rows=4, steps=6)
+    played, learner = play(audit.adapter(), scenario), audit.adapter()
+    learned_numbers = learner.learn(scenario.segment(played.actions)).numbers()[..., :-1]
+    seen, bound = played.numbers[..., : learned_numbers.shape[-1]], tolerance(learned_numbers)
+    off = abs_difference(seen, learned_numbers).amax(-1) > bound
+    off[:, :2] = False  # there, the memory of the step before is none
+    return describe_past(lone_learning(learner, played.actions), scenario, seen, off, bound)
+
+
+def _learning_past(audit: AuditContext, way: Rehearsal) -> str:
+    adapter = prepared(audit, way)
+    learner, alone, scenario, ids = adapter.copy(), adapter.copy(), scenario_of(audit, way, 0), ids_of(way)
+    for first, last in pairwise(_cuts(way, scenario)):
+        memory = adapter.memory_of(ids) if first else None
+        part = scenario.part(first, last)
+        played = play(adapter, part, order_of(audit, way, part, 0), ids)
+        if first == 0 and way.warmup:
+            continue
+        segment, bound = part.segment(played.actions), tolerance(played.value, played.log_prob)
+        seen, off = torch.zeros(0), torch.zeros_like(played.value, dtype=torch.bool)
+        for rows in minibatches_of(learner, way):
+            with torch.set_grad_enabled(way.gradients):
+                output = learned(learner, segment, memory, rows, way.rows)
+            numbers = output.numbers()[..., :-1].detach()
+            seen = seen if len(seen) else torch.zeros(way.rows, part.steps, numbers.shape[-1], dtype=numbers.dtype)
+            seen[rows] = numbers
+            apart = [
+                abs_difference(getattr(output, name).detach(), getattr(played, name)[rows])
+                for name in ("value", "log_prob")
+            ]
+            off[rows] |= torch.maximum(*apart) > bound
+        if bool(off.any()):
+            return describe_past(lone_acting(alone), scenario, seen, off, bound, first)
+    return ""
+
+
+def _cuts(way: Rehearsal, scenario: Scenario) -> list[int]:
+    """Where the acting steps before the segments end, and each segment."""
+    return sorted({0, *range(way.warmup, scenario.steps, way.horizon), scenario.steps})
+
+
+def describe_past(
+    outputs: LoneOutputs, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0
+) -> str:
+    """What the rows do that are off at the first step at which any is; nothing if it is not found.
+
+    `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
+    """
+    if not bool(off.any()):
+        return ""
+    step = int(off.any(0).nonzero()[0])
+    rows = off[:, step].nonzero().flatten().tolist()
+    found: dict[int, Past] = {}
+    for row in [*rows[: NAMED_ROWS - 1], *rows[NAMED_ROWS - 1 :][-1:]]:
+        past = find_past(outputs, scenario, row, first + step, seen[row, step], bound, first)
+        if past is None and not found:
+            return ""
+        if past is not None:
+            found[row] = past
+    return _sentence(found, len(rows), scenario.rows)
+
+
+def lone_acting(adapter: PolicyAdapter) -> LoneOutputs:
+    """Outputs of acting, from an empty memory."""
+
+    def outputs(lone: Scenario) -> Tensor:
+        adapter.reset()
+        return play(adapter, lone).numbers[0, -1]
+
+    return outputs
+
+
+def lone_learning(adapter: PolicyAdapter, actions: Tensor) -> LoneOutputs:
+    """Outputs of learning; the actions do not matter for what is compared."""
+
+    def outputs(lone: Scenario) -> Tensor:
+        taken = actions[:1, :1].expand(1, lone.steps, *actions.shape[2:])
+        return adapter.learn(lone.segment(taken)).numbers()[0, -1, :-1]
+
+    return outputs
+
+
+def episode_start(scenario: Scenario, row: int, step: int) -> int:
+    """The step at which the episode began that a row plays at this step."""
     starts = scenario.starts[row, : step + 1].nonzero().flatten().tolist()
-    return (starts[-1] if starts else 0), step
+    return starts[-1] if starts else 0
 
 
-def pasts(scenario: Scenario, row: int, step: int, first: int = 0) -> Iterator[Past]:
+def wrong_pasts(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
     """Wrong pasts, the simplest first. `first`: the step at which the segment begins; what is before it was acted."""
-    began, _ = own_steps(scenario, row, step)
+    began = episode_start(scenario, row, step)
 
     def own(start: int, stop: int = step + 1) -> tuple[tuple[int, int], ...]:
         return tuple((row, at) for at in range(start, stop))
@@ -69,7 +191,7 @@ def pasts(scenario: Scenario, row: int, step: int, first: int = 0) -> Iterator[P
 
 def _wrong_start(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
     """Segments that go on from another memory of the same row than the one before their first step."""
-    began, _ = own_steps(scenario, row, first - 1)
+    began = episode_start(scenario, row, first - 1)
     in_segment = tuple((row, at) for at in range(first, step + 1))
     for end, whose in (
         (scenario.steps, "begins the segment with the memory of now, from after it"),
@@ -90,31 +212,31 @@ def _wrong_start(scenario: Scenario, row: int, step: int, first: int) -> Iterato
 
 def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
     """The memory of another row, at this step or about it."""
-    began, _ = own_steps(scenario, row, step)
+    began = episode_start(scenario, row, step)
     own = tuple((row, at) for at in range(max(first, began), step + 1))
     others = [each for each in (*range(MOST_ROWS), scenario.rows - 1, row - 1) if 0 <= each < scenario.rows]
     for other in [each for each in dict.fromkeys(others) if each != row]:
         if first and began < first:
-            start, _ = own_steps(scenario, other, first - 1)
+            start = episode_start(scenario, other, first - 1)
             before = tuple((other, at) for at in range(start, first))
             yield Past(before + own, "begins the segment with the memory of row {}", other)
         for last in (step - 1, step, step - 2, step + 1, step + 2, step - 3):
             if 0 <= last < scenario.steps:
-                start, _ = own_steps(scenario, other, last)
+                start = episode_start(scenario, other, last)
                 before = tuple((other, at) for at in range(start, last + 1))
                 yield Past((*before, (row, step)), "goes on with the memory of row {}", other)
 
 
 @torch.no_grad()
-def past_of(
+def find_past(
     outputs: LoneOutputs, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int = 0
 ) -> Past | None:
     """The wrong past with which a lone row gives these numbers: a value, and a distribution if there is one."""
     played = 0
-    true = tuple((row, at) for at in range(own_steps(scenario, row, step)[0], step + 1))
+    true = tuple((row, at) for at in range(episode_start(scenario, row, step), step + 1))
     if max_difference(outputs(_lone(scenario, true))[: len(seen_K)], seen_K) <= bound:
         return None
-    for past in pasts(scenario, row, step, first):
+    for past in wrong_pasts(scenario, row, step, first):
         played += len(past.steps)
         if played > MOST_STEPS:
             return None
@@ -132,64 +254,21 @@ def _lone(scenario: Scenario, steps: Sequence[tuple[int, int]]) -> Scenario:
     return replace(scenario, dones=flags, truncateds=torch.zeros_like(flags), **fields)
 
 
-def by_acting(adapter: PolicyAdapter) -> LoneOutputs:
-    """What a row gives at the last step of a scenario that it plays alone, from an empty memory."""
-
-    def outputs(lone: Scenario) -> Tensor:
-        adapter.reset()
-        return play(adapter, lone).numbers[0, -1]
-
-    return outputs
-
-
-def by_learning(adapter: PolicyAdapter, actions: Tensor) -> LoneOutputs:
-    """The same when it is learned from; the actions do not matter for what is compared."""
-
-    def outputs(lone: Scenario) -> Tensor:
-        taken = actions[:1, :1].expand(1, lone.steps, *actions.shape[2:])
-        return adapter.learn(lone.segment(taken)).numbers()[0, -1, :-1]
-
-    return outputs
-
-
-def rows_read(outputs: LoneOutputs, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0) -> str:
-    """What the rows do that are off at the first step at which any is; nothing if it is not found.
-
-    `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
-    """
-    if not bool(off.any()):
-        return ""
-    step = int(off.any(0).nonzero()[0])
-    rows = off[:, step].nonzero().flatten().tolist()
-    found: dict[int, Past] = {}
-    for row in [*rows[: NAMED_ROWS - 1], *rows[NAMED_ROWS - 1 :][-1:]]:
-        past = past_of(outputs, scenario, row, first + step, seen[row, step], bound, first)
-        if past is None and not found:
-            return ""
-        if past is not None:
-            found[row] = past
-    return _in_words(found, len(rows), scenario.rows)
-
-
-def _in_words(found: dict[int, Past], off: int, rows: int) -> str:
+def _sentence(found: dict[int, Past], off: int, rows: int) -> str:
+    """What `off` of all rows do, from the pasts that were found for some of them."""
     row, past = next(iter(found.items()))
     if past.source is None:
-        others = f" and {off - 1} other{'s' * (off > 2)} of {rows}" if off > 1 else ""
-        whose = "every row" if off == rows and len(found) > 1 else f"row {row}{others}"
-        return f"{whose}: each {past.does}" if off > 1 and whose != "every row" else f"{whose} {past.does}"
-    sources = {other.source for other in found.values()}
+        if off == 1:
+            return f"row {row} {past.does}"
+        if off == rows and len(found) > 1:
+            return f"every row {past.does}"
+        return f"row {row} and {off - 1} other{'s' * (off > 2)} of {rows}: each {past.does}"
+    does, sources = past.does.format(past.source), {other.source for other in found.values()}
     if len(found) > 2 and sources == {past.source}:
-        return (
-            f"every row {past.does.format(past.source)}"
-            if off >= rows - 1
-            else (f"rows from {row} on: each {past.does.format(past.source)}")
-        )
+        return f"every row {does}" if off >= rows - 1 else f"rows from {row} on: each {does}"
     shifts = {other.source - each for each, other in found.items() if other.source is not None}
     if len(found) > 1 and len(shifts) == 1:
         last = max(found)
-        return (
-            f"row {row} {past.does.format(past.source)}, and so on to row {last} with that of row {found[last].source}"
-        )
+        return f"row {row} {does}, and so on to row {last} with that of row {found[last].source}"
     more = [each for each, other in found.items() if other.source is not None and each != row][:1]
-    also = f", row {more[0]} with that of row {found[more[0]].source}" if more else ""
-    return f"row {row} {past.does.format(past.source)}{also}"
+    return f"row {row} {does}" + "".join(f", row {each} with that of row {found[each].source}" for each in more)

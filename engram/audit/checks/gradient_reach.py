@@ -1,10 +1,17 @@
-"""Do gradients reach as far back in a segment as memory does?"""
+"""Do gradients stop where an episode starts, and otherwise reach as far back as memory does?"""
+
+# B rows, T steps
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from engram.audit.checks.gradient_mechanism import where_cut
+from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.checks.boundary import some_memory
+from engram.audit.checks.gradient_causes import culprit, where_cut
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import (
     LearningCall,
@@ -14,7 +21,10 @@ from engram.audit.finite_difference import (
     step_derivatives,
 )
 from engram.audit.result import Check, DoesNotApplyError, Verdict, attempt
+from engram.audit.scenario import random_observations
+from engram.audit.weights import gradients_of, trainable
 
+SAME_GRADIENT = 1e-4  # relative
 NO_GRADIENT = (
     "Learning must not run under torch.no_grad() or torch.inference_mode(), and must not detach weights or what it "
     "returns. Weights that are not to be trained are declared with requires_grad_(False)."
@@ -24,9 +34,74 @@ WHOLE_SEGMENT = (
     "calls, not between the steps of a segment. A cut on purpose is declared by an attribute: burn_in = 8, "
     "tbptt_steps = 16."
 )
-
-
 OTHER_ROWS = "a start in one row detaches the memory of all rows"
+
+
+def gradient_boundary(audit: AuditContext) -> Verdict:
+    """Row i starts an episode at step i. Its past must not change the gradient of its outputs from there on."""
+    steps = audit.steps
+    adapter, segment = audit.adapter(), audit.segment(60, rows=steps, steps=steps)
+    flags = torch.eye(steps, dtype=torch.bool)
+    even = torch.arange(steps) % 2 == 0
+    segment = replace(segment.without_starts(), dones=flags & even, truncateds=flags & ~even)
+    memory = some_memory(audit, adapter, steps)
+    other = random_observations(audit.spec, segment.shape, audit.generator(62))
+    past = torch.ones(steps, steps).tril(-1).bool()
+    observations = segment.observations.clone()
+    observations[past] = other[past]
+    changed = replace(segment, observations=observations)
+    after = ~past
+    crossing, size = _gradient_change(adapter, segment, changed, memory, after)
+    measured = crossing / size if size else 0.0
+    if not size:
+        return Verdict(False, 0.0, SAME_GRADIENT, "learning gives no gradient at all", fix=NO_GRADIENT)
+    finding = f"another past changes the gradient of what follows an episode start by {measured:.2g} of its size"
+    cause = ""
+    if measured > SAME_GRADIENT:
+        crossed = [
+            step
+            for step in range(1, steps)
+            if _gradient_change(adapter, segment, changed, memory, after & (torch.arange(steps) == step).view(-1, 1))[0]
+            > SAME_GRADIENT * size
+        ]
+        alone = (
+            _gradient_change(adapter, segment[[row]], changed[[row]], _of_row(adapter, memory, row), after[[row]])[0]
+            for row in range(1, steps)
+        )
+        if not adapter.learns_row_subsets or any(apart > SAME_GRADIENT * size for apart in alone):
+            finding += f"; it crosses starts at steps {', '.join(map(str, crossed))} of {steps}" if crossed else ""
+            line = attempt(
+                culprit,
+                lambda: _gradient_change(adapter, segment, changed, memory, after),
+                lambda found: found[0] <= SAME_GRADIENT * found[1],
+            )
+            cause = (
+                f"gradients cross episode starts: memory is cleared there outside the graph, by {line}" if line else ""
+            )
+        else:
+            finding += "; but not in minibatches of one row: it comes from other rows"
+            cause = "the gradient of a row depends on what other rows observe"
+    return Verdict(measured <= SAME_GRADIENT, measured, SAME_GRADIENT, finding, cause=cause)
+
+
+def _of_row(adapter: PolicyAdapter, memory: Any, row: int) -> Any:
+    return None if memory is None else adapter.select_rows(memory, [row])
+
+
+def _gradient_change(
+    adapter: PolicyAdapter, one: Segment, other: Segment, memory: Any, where: Tensor
+) -> tuple[float, float]:
+    """The difference between the gradients of two segments' outputs at these steps, and their size."""
+    one_gradient, other_gradient = (_gradient(adapter, segment, memory, where) for segment in (one, other))
+    apart = torch.stack([(one_gradient[name] - other_gradient[name]).norm() for name in one_gradient]).norm()
+    size = torch.stack([gradient.norm() for gradient in one_gradient.values()]).norm()
+    return float(apart.nan_to_num(nan=torch.inf)), float(size)
+
+
+def _gradient(adapter: PolicyAdapter, segment: Segment, memory: Any, where: Tensor) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    output = adapter.learn(segment, memory)
+    return gradients_of(output.value[where].sum() + output.log_prob[where].sum(), trainable(adapter.policy))
 
 
 def horizon(audit: AuditContext) -> Verdict:
@@ -50,7 +125,7 @@ def horizon(audit: AuditContext) -> Verdict:
     finding = f"memory reaches {memory_reach} of {steps - 1} steps back, and so does the gradient"
     fix, passed, cause = "", cut is None, ""
     if cut is not None:
-        exact = _first_reached(call, found, cut, visible)
+        exact = _first_reached(call, found, cut)
         reach = steps - 1 - exact
         declared = _declared(audit, exact, steps)
         passed = bool(declared)
@@ -89,7 +164,7 @@ def _cut(found: Sequence[StepDerivative], visible: float) -> int | None:
     return min(later, default=found[-1].step)
 
 
-def _first_reached(call: LearningCall, found: Sequence[StepDerivative], cut: int, visible: float) -> int:
+def _first_reached(call: LearningCall, found: Sequence[StepDerivative], cut: int) -> int:
     """The exact step of the cut, between two probes."""
     low = max((each.step for each in found if each.step < cut), default=cut)
     while cut - low > 1:
@@ -118,6 +193,15 @@ def _declared(audit: AuditContext, cut: int, steps: int) -> str:
 
 
 CHECKS = (
+    Check(
+        "gradient_boundary",
+        "Does a gradient stop where an episode starts?",
+        "Steps of one episode are credited with what happens in another: gradients are noisy and grow.",
+        "Clear memory inside the graph: h.masked_fill(starts, 0). Assigning to h.data, or clearing under no_grad, "
+        "zeroes the values but lets gradients pass.",
+        ("_manage_lstm_state", "get_states", "_process_sequence", "forward"),
+        gradient_boundary,
+    ),
     Check(
         "horizon",
         "Does a gradient reach as far back in a segment as memory does?",

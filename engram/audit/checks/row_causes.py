@@ -1,4 +1,4 @@
-"""Causes of mixed rows: experiments that name the mechanism."""
+"""Causes of mixed rows: memory that is lost, shared or stored elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,10 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from engram.audit.adapters.row_state import leaves
+from engram.audit.adapters.external_state import leaves
 from engram.audit.checks.idle_rows import IDLE, cleared_by_calls
-from engram.audit.checks.start_mechanism import start_cause
-from engram.audit.checks.which_past import by_acting, rows_read
+from engram.audit.checks.start_causes import start_cause
+from engram.audit.checks.which_past import describe_past, lone_acting
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed
@@ -193,7 +193,7 @@ def _past_in_slices(audit: AuditContext, scenario: Scenario) -> str:
     bound, off = tolerance(alone), abs_difference(seen, alone).amax(-1)
     if not bool((off > bound).any()):
         return ONLY_AT_STARTS
-    return rows_read(by_acting(audit.adapter()), plain, seen, off > bound, bound) or ORDER
+    return describe_past(lone_acting(audit.adapter()), plain, seen, off > bound, bound) or ORDER
 
 
 def _past_in_sizes(audit: AuditContext) -> str:
@@ -206,7 +206,7 @@ def _past_in_sizes(audit: AuditContext) -> str:
         seen = play(audit.adapter(), part).numbers
         off = abs_difference(seen, alone[:size]).amax(-1) > bound
         if bool(off.any()):
-            wrong[size] = rows_read(by_acting(audit.adapter()), part, seen, off, bound)
+            wrong[size] = describe_past(lone_acting(audit.adapter()), part, seen, off, bound)
     if not wrong or len(wrong) == audit.rows - 1:
         return ""
     words = next(iter(wrong.values()))

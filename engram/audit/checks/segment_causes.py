@@ -1,25 +1,24 @@
 """Why learning differs from acting in a segment without memory from before and without episode starts."""
 
 # B rows, T steps, K numbers
+# N numbers
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from engram.audit.adapters.base import PolicyOutput, Segment
-from engram.audit.checks.first_difference import first_difference
-from engram.audit.checks.memory_scale import scaled_when_read, scaled_when_stored
+from engram.audit.adapters.base import PolicyAdapter, PolicyOutput, Segment
+from engram.audit.checks.stored_memory import scaled_when_read, scaled_when_stored, swapped_when_stored
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import MemoryPart, memory_parts
 from engram.audit.result import attempt
 from engram.audit.scenario import PlayedRollout, play, random_observations
 
+Calls = dict[str, tuple[Tensor, Tensor]]  # the first inputs and outputs of each layer, by its name
 STEPS = 6
+SMALL_PART = 0.02  # of the size of outputs: what a lower precision changes at most
 OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
 OTHER_VALUE = "the value in learning is not computed as in acting; log-probabilities are"
 ONE_MEMORY = (
@@ -46,18 +45,18 @@ def simple_segment(audit: AuditContext) -> str:
         cause = next(_wrong_log_prob(played, learned), "")
         if cause == OTHER_DISTRIBUTION and not bool(log_prob[:, 0].any()):
             return ONE_MEMORY.format("the action distribution", "that of the value agrees")
-        layer = attempt(first_difference, audit) if cause == OTHER_DISTRIBUTION else ""
+        layer = attempt(_first_difference, audit) if cause == OTHER_DISTRIBUTION else ""
         return f"{cause}: {layer}" if layer else cause
     if not bool(log_prob.any()):
         if not bool(value[:, 0].any()):
             return ONE_MEMORY.format("the value", "that of the action distribution agrees")
-        layer = attempt(first_difference, audit)
+        layer = attempt(_first_difference, audit)
         return OTHER_VALUE + (f": {layer}" if layer else "")
     if cause := _reads_its_action(audit) or _steps_twice(audit):
         return cause
     if bool((value | log_prob)[:, 0].any()):
-        return attempt(first_difference, audit) or FIRST_STEP
-    if cause := ignores_steps(audit) or _by_position(audit) or _swapped(audit) or _reads_otherwise(audit):
+        return attempt(_first_difference, audit) or FIRST_STEP
+    if cause := ignores_steps(audit) or _by_position(audit) or swapped_when_stored(audit) or _reads_otherwise(audit):
         return cause
     return attempt(scaled_when_stored, audit) or f"{STORED}: one of the two skips, scales, clamps or resets it"
 
@@ -145,34 +144,6 @@ def _with_other_step(audit: AuditContext, segment: Segment, step: int) -> Segmen
     return replace(segment, observations=observations)
 
 
-def _swapped(audit: AuditContext) -> str:
-    """Whether acting stores h as c, or one layer as another: once swapped back, learning continues correctly."""
-    scenario, adapter = audit.scenario(76, steps=2), audit.adapter()
-    played = play(adapter, scenario.part(0, 1))
-    memory = adapter.memory_of(list(range(audit.rows)))
-    parts = memory_parts(adapter, memory) if memory is not None else []
-    actions = played.actions.repeat_interleave(2, 1)
-    segment = scenario.segment(actions)
-    expected = adapter.learn(segment).numbers()[:, 1:]
-    for what, order in orders_of(parts, memory).items():
-        restored = reordered(parts, memory, order)
-        if max_difference(adapter.learn(segment.steps(1), restored).numbers(), expected) <= tolerance(expected):
-            return f"{what.replace(' swapped', ' are swapped')} when acting stores its memory"
-    return ""
-
-
-def orders_of(parts: list[MemoryPart], memory: Any) -> dict[str, list[int]]:
-    """Orders in which the parts of a memory may be exchanged, if their shapes allow it, in words."""
-    count = len(parts)
-    if not parts or count % 2 or any(part.tensors > 1 for part in parts):
-        return {}
-    pair = "h and c" if parts[0].name.startswith("h") else f"{parts[0].name} and {parts[1].name}"
-    orders = {f"{pair} swapped": [i ^ 1 for i in range(count)]}
-    if count > 2:
-        orders["layers swapped"] = [count - 2 - 2 * (i // 2) + i % 2 for i in range(count)]
-    return {what: order for what, order in orders.items() if _same_shapes(parts, memory, order)}
-
-
 def _reads_otherwise(audit: AuditContext) -> str:
     """Whether learning and acting give different outputs from the same memory, as acting stored it."""
     scenario, adapter = audit.scenario(76, steps=3), audit.adapter()
@@ -186,23 +157,6 @@ def _reads_otherwise(audit: AuditContext) -> str:
     if memory is None or max_difference(learned.value[:, 0], played.value[:, 0]) <= tolerance(played.value):
         return ""
     return attempt(scaled_when_read, audit) or READ
-
-
-def _same_shapes(parts: list[MemoryPart], memory: Any, order: list[int]) -> bool:
-    shapes = [part.value(memory).shape for part in parts]
-    return all(shapes[i] == shapes[other] for i, other in enumerate(order))
-
-
-def reordered(parts: list[MemoryPart], memory: Any, order: list[int]) -> Any:
-    """The memory with its parts in this order."""
-    values, changed = [part.value(memory) for part in parts], memory
-    for part, other in zip(parts, order, strict=True):
-        changed = part.changed(changed, partial(_instead, values[other]))
-    return changed
-
-
-def _instead(value: Tensor, _: Tensor) -> Tensor:
-    return value
 
 
 def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
@@ -249,3 +203,61 @@ def _wrong_log_prob(played: PlayedRollout, learned: PolicyOutput) -> Iterator[st
         yield f"logits in learning are {ratio:.3g} times those in acting: a temperature in one of the two"
         return
     yield OTHER_DISTRIBUTION
+
+
+@torch.no_grad()
+def _first_difference(audit: AuditContext) -> str:
+    """The first layer with other inputs or outputs in learning than in acting; empty if there is none.
+
+    A segment of one step is compared, and if that is right, the first of two steps.
+    """
+    return next((found for steps in (1, 2) if (found := _difference_of_layers(audit, steps))), "")
+
+
+def _difference_of_layers(audit: AuditContext, steps: int) -> str:
+    scenario = audit.scenario(76, steps=steps)
+    acting, learning = audit.adapter(own_mode=True), audit.adapter(own_mode=True)
+    acted, learned = _record(acting), _record(learning)
+    played = play(acting, scenario)
+    replayed = learning.learn(scenario.segment(played.actions))
+    apart, apart_in_log_prob = (
+        max_difference(getattr(played, name)[:, 0], getattr(replayed, name)[:, 0]) for name in ("value", "log_prob")
+    )
+    if max(apart, apart_in_log_prob) <= tolerance(played.value):
+        return ""
+    when = ", even in the first step" if steps == 1 else ", in segments of several steps"
+    slightly = 0 < apart <= SMALL_PART * float(played.value.abs().max())
+    how = ", slightly: as with a lower precision in one of the two" if slightly else ""
+    for name in [name for name in acted if name in learned]:
+        (given, out), (given_too, out_too) = acted[name], learned[name]
+        if _differ(given, given_too, audit.rows, steps):
+            return f"what {name} is given differs between acting and learning{how}{when}"
+        if _differ(out, out_too, audit.rows, steps):
+            return f"{name} computes something else in learning than in acting{how}{when}"
+    return f"what is made of the last layer's outputs differs between acting and learning{how}{when}"
+
+
+def _record(adapter: PolicyAdapter) -> Calls:
+    """Filled in when the policy is called, in the order of its layers' calls."""
+    calls: Calls = {}
+
+    def hook(name: str) -> object:
+        def keep(layer: nn.Module, given: tuple, out: object) -> None:
+            first = out[0] if isinstance(out, tuple) else out
+            if given and isinstance(given[0], Tensor) and isinstance(first, Tensor) and name not in calls:
+                calls[name] = given[0].float().flatten(), first.float().flatten()
+
+        return keep
+
+    for name, layer in adapter.policy.named_modules():
+        if name and not isinstance(layer, nn.Sequential):
+            layer.register_forward_hook(hook(name))
+    return calls
+
+
+def _differ(acted: Tensor, learned: Tensor, rows: int, steps: int) -> bool:
+    """Whether neither the first step of rows, nor the rows of the first step, are what acting has."""
+    if len(learned) != steps * len(acted) or len(acted) % rows:
+        return len(learned) != len(acted) or max_difference(acted, learned) > tolerance(acted)
+    layouts = learned.view(rows, steps, -1)[:, 0], learned.view(steps, rows, -1)[0]
+    return all(max_difference(acted.view(rows, -1), each) > tolerance(acted) for each in layouts)

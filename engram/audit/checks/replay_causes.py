@@ -1,75 +1,28 @@
 """Causes of differences between acting, learning and the reference: experiments at the smallest failing rehearsal."""
 
 import torch
-from torch import Tensor
 
-from engram.audit.checks.boundary import some_memory
 from engram.audit.checks.idle_rows import COLLIDE, cleared_by_calls, far_ids_cause
-from engram.audit.checks.memory_scale import scaled_when_read
 from engram.audit.checks.rehearsal import Kind, Rehearsal, rehearse
-from engram.audit.checks.rehearsal_past import acting_past, learning_past, past_by_learning
-from engram.audit.checks.segment_mechanism import (
+from engram.audit.checks.segment_causes import (
     STEPS,
     STORED,
     ignores_steps,
     looks_back,
-    orders_of,
-    reordered,
     simple_segment,
 )
 from engram.audit.checks.smallest_rehearsal import SHORT, WITH_MEMORY, conditions
+from engram.audit.checks.stored_memory import segment_start_cause
+from engram.audit.checks.which_past import acting_past, learning_past, past_by_learning
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
-from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.result import attempt
 from engram.audit.scenario import play
 
 SMALL_SEGMENT = 16  # rows times steps
 LOOKED_AT = 24  # the longest segment in which every step is examined
-MANY = 50  # stored numbers that allow a conclusion; memory is clamped if one of this many is at the limit
-LARGER = 30.0  # factor on a memory, to see whether it is clamped
-CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
 AFTER_START = "learning agrees with acting at an episode start inside a segment, and no longer at the steps after it"
 STALE = "calls use a copy of the weights that was made before an update"
-
-
-@torch.no_grad()
-def stored_numbers(audit: AuditContext) -> str:
-    """The cause if the stored numbers show it: they are rounded, clamped, or missing in part."""
-    adapter = audit.adapter()
-    play(adapter, audit.scenario(77, steps=6))
-    memory = adapter.memory_numbers(audit.rows)
-    if memory is not None:
-        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
-    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
-    if len(numbers) < MANY:
-        return ""
-    for dtype in (torch.int64, torch.bfloat16, torch.float16):
-        if torch.equal(numbers.to(dtype).float(), numbers):
-            return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
-    for places in (1, 2, 3):
-        if bool(((numbers * 10**places).round() / 10**places == numbers).all()):
-            return f"every stored number has {places} decimal places: memory is rounded when stored"
-    if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
-        return CLAMPED.format(limit)
-    ids = list(range(audit.rows))
-    memory = adapter.memory_of(ids)
-    parts = memory_parts(adapter, memory) if memory is not None else []
-    zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
-    if 0 < len(zero) < len(parts):
-        return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
-    adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
-    play(adapter, audit.scenario(77, steps=1))
-    memory = adapter.memory_of(ids)
-    cells = [part.numbers(memory) for part in parts if part.name.startswith("c")]
-    limit = _limit(torch.cat(cells)) if cells else 0.0
-    return CLAMPED.format(limit) if limit else ""
-
-
-def _limit(numbers: Tensor) -> float:
-    """The largest size of a number, if many have it."""
-    limit = numbers.abs().max()
-    return float(limit) if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY else 0.0
 
 
 def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
@@ -141,7 +94,7 @@ def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
     if way.ends:
         return _at_starts(audit, way)
     if before:
-        return _segment_memory(audit)
+        return segment_start_cause(audit)
     if way.memory != 1.0:
         return "memory that has grown large is clamped or scaled in acting or learning alone"
     if way.repeats > 1:
@@ -193,56 +146,6 @@ def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
     if bool(off.any()):
         return "acting and learning begin an episode from different initial states"
     return "learning differs from acting after some episode starts inside a segment"
-
-
-@torch.no_grad()
-def _segment_memory(audit: AuditContext) -> str:
-    """The cause, from how learning uses the memory stored for the start of a segment."""
-    rows = audit.rows
-    adapter = audit.adapter()
-    memory = some_memory(audit, adapter, rows)
-    if memory is None:
-        return "learning does not begin from the memory that acting had at the start of the segment"
-    segment, copy = audit.segment(87, steps=2), audit.adapter()
-    given, empty = copy.learn(segment, memory).numbers(), copy.learn(segment).numbers()
-    bound = tolerance(given)
-    ignored = []
-    for number, part in enumerate(parts := memory_parts(copy, memory)):
-        changed = copy.learn(segment, part.changed(memory, noise_like(number))).numbers()
-        if max_difference(changed, given) <= bound:
-            ignored.append(part.name)
-    if max_difference(given, empty) <= bound:
-        lived = adapter.learn(segment, memory, after_acting=True).numbers()
-        if max_difference(lived, empty) > bound:
-            return "learning begins a segment from the memory of now, not from the one stored at the segment's start"
-        return "learning ignores the memory stored at the start of a segment, and begins from zero"
-    if parts and 0 < len(ignored) < len(parts):
-        return f"learning ignores {', '.join(ignored)} of the memory stored at the start of a segment"
-    if scaled := attempt(scaled_when_read, audit):
-        return scaled
-    if wrong := attempt(_rearranged_start, audit):
-        return wrong
-    return "learning begins a segment from another memory than acting had there"
-
-
-@torch.no_grad()
-def _rearranged_start(audit: AuditContext) -> str:
-    """Whether learning exchanges parts of the memory at the start of a segment, or mixes those of rows."""
-    scenario, adapter, ids = audit.scenario(87, steps=5), audit.adapter(), list(range(audit.rows))
-    play(adapter, scenario.part(0, 3))
-    memory = adapter.memory_of(ids)
-    last = play(adapter.copy(), scenario.part(3))
-    segment = scenario.part(3).segment(last.actions)
-    for what, order in orders_of(memory_parts(adapter, memory), memory).items():
-        changed = reordered(memory_parts(adapter, memory), memory, order)
-        if max_difference(adapter.learn(segment, changed).value, last.value) <= tolerance(last.value):
-            return f"learning reads the memory stored at the start of a segment with {what}"
-    other = adapter.copy()
-    other.change_memory([0], noise_like(0))
-    one, changed = (adapter.learn(segment, each.memory_of(ids)).value for each in (adapter, other))
-    if max_difference(one[1:], changed[1:]) > tolerance(one):
-        return "learning begins the segment of a row from a memory that is computed from those of other rows"
-    return ""
 
 
 @torch.no_grad()

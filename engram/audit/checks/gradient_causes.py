@@ -1,20 +1,24 @@
-"""Causes of a wrong gradient: the part of the memory that is cut, the steps, or an operation with a wrong gradient."""
+"""Causes of a wrong gradient: the part of the memory that is cut, the steps, an operation, or a line of the policy."""
 
-from collections.abc import Sequence
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
-from engram.audit.adapters.row_state import map_state
-from engram.audit.checks.gradient_source import NothingDetached, culprit
+from engram.audit.adapters.external_state import map_state
 from engram.audit.context import AuditContext
 from engram.audit.finite_difference import LearningCall, Loss, learning_call, reached_by_gradient, step_derivatives
 from engram.audit.memory_parts import MemoryPart, listed, memory_parts
 from engram.audit.result import attempt
 from engram.audit.retained import graph_nodes
+from engram.audit.source_location import ENGRAM, short_path
 
 FLAT = 1e-4  # a derivative that is smaller than this part of its gradient is that of a staircase
 RATIO = 1e-2  # difference of a derivative from the true one that is not rounding
@@ -146,3 +150,76 @@ def _cut_in_words(audit: AuditContext, cut: int, steps: int) -> str:
         if found and found[0].given == 0 and abs(found[0].true) > call.precision.visible:
             return f"the gradient is cut every {period} steps of a segment (truncated backpropagation through time)"
     return f"the gradient is cut before step {cut} of {steps}: memory is detached there"
+
+
+Gradient = TypeVar("Gradient")
+NOT_THEIRS = ("site-packages", f"{ENGRAM}/audit", "<", "contextlib")  # in the paths of files
+MOST_LINES = 6  # that are tried one by one
+DETACHING = {Tensor.detach: "detach()", torch.detach: "detach()", Tensor.data.__get__: ".data"}  # type: ignore[attr-defined]
+
+
+class Ignoring(TorchFunctionMode):
+    """Within this, some calls do nothing; it notes their lines. With `only`, those of other lines are left alone."""
+
+    def __init__(self, only: str = "") -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._only = only
+
+    def ignores(self, what: str) -> bool:
+        line = f"{what} in {calling_line()}"
+        if line not in self.lines:
+            self.lines.append(line)
+        return self._only in ("", line)
+
+
+class WithoutHooks(Ignoring):
+    """No hook is put on a tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.register_hook and self.ignores("register_hook()"):
+            return RemovableHandle(OrderedDict())
+        return func(*args, **(kwargs or {}))
+
+
+class NothingDetached(Ignoring):
+    """`detach()`, `.data` and `no_grad` do nothing: gradients flow through what is detached."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in DETACHING and self.ignores(DETACHING[func]):
+            return args[0]
+        if getattr(func, "__name__", "") == "_set_grad_enabled" and not args[0] and self.ignores("no_grad()"):
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+def culprit(compute: Callable[[], Gradient], is_right: Callable[[Gradient], bool]) -> str:
+    """The calls without which a gradient is right, with their lines; nothing if there are none."""
+
+    def right_without(mode: Ignoring) -> bool:
+        try:
+            with mode:
+                gradient = compute()
+            return is_right(gradient)
+        except Exception:
+            return False
+
+    for kind in (WithoutHooks, NothingDetached):
+        mode = kind()
+        if right_without(mode) and mode.lines:
+            lines = mode.lines if len(mode.lines) > 1 else []
+            return next(
+                (line for line in lines[:MOST_LINES] if right_without(kind(line))), " and ".join(mode.lines[:2])
+            )
+    return ""
+
+
+def calling_line() -> str:
+    """The innermost line outside of torch and the audit."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in NOT_THEIRS):
+            return f"{short_path(file)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "?"

@@ -1,23 +1,28 @@
-"""What an episode start in one row does to each of the rows: which it clears, and which get another memory."""
+"""Causes of faults at an episode start: which rows it clears, which get another memory, and which parts are kept."""
 
 # B rows, T steps, K numbers
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from engram.audit.checks.which_past import by_acting, rows_read
+from engram.audit.adapters.base import PolicyAdapter, Segment
+from engram.audit.checks.which_past import describe_past, lone_acting
 from engram.audit.context import AuditContext
-from engram.audit.difference import abs_difference, tolerance
-from engram.audit.memory_parts import listed
-from engram.audit.scenario import Scenario, play
+from engram.audit.difference import abs_difference, max_difference, tolerance
+from engram.audit.memory_parts import listed, memory_parts, noise_like
+from engram.audit.scenario import Scenario, play, random_observations
 
 BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
 ALL_CLEARED = "an episode start in one row clears the memory of all rows"
 BY_ROW_0 = "all rows are cleared by the flag of row 0, and by no other: the flags lose a dimension"
 OTHERS_CHANGE = "an episode start in one row changes the memory of other rows"
+POSITION = "in learning, outputs depend on the position in the segment, also after an episode start"
+OTHER_START = "in learning, an episode inside a segment begins from another state than the first of a segment"
+START = 3  # the step of a segment at which all rows start
 
 
 class Effect(NamedTuple):
@@ -48,8 +53,6 @@ def start_cause(audit: AuditContext, learning: bool = False) -> str:
 def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable[[Scenario], Tensor]) -> Effect:
     flags = torch.zeros_like(scenario.dones)
     flags[row, BEFORE] = True
-    every = torch.zeros_like(flags)
-    every[:, BEFORE] = True
     flagged = scenario.with_starts(dones=flags)
     seen, carried = outputs(flagged), outputs(scenario.with_starts())
     width = seen.shape[-1]
@@ -65,7 +68,7 @@ def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable
         own[row] = True
         expected = torch.where(own.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
         off = abs_difference(seen, expected).amax(-1) > bound
-        words = rows_read(by_acting(audit.adapter()), flagged, seen, off, bound)
+        words = describe_past(lone_acting(audit.adapter()), flagged, seen, off, bound)
     return Effect(as_fresh, changed, words)
 
 
@@ -94,3 +97,51 @@ def _in_words(effects: list[Effect]) -> str:
 
 def _changed(effect: Effect) -> list[int]:
     return effect.changed.nonzero().flatten().tolist()
+
+
+@torch.no_grad()
+def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: Segment, memory: Any) -> str:
+    """The cause: the parts of the memory by which the past affects outputs after a start. Empty if unknown."""
+    flags = torch.zeros_like(segment.dones)
+    flags[:, START] = True
+    flagged = replace(segment, dones=flags)
+    observations = segment.observations.clone()
+    other = random_observations(audit.spec, segment.shape, audit.generator(61))
+    observations[:, :START] = other[:, :START]
+    others = memory
+    for number, part in enumerate(memory_parts(adapter, memory) if memory is not None else ()):
+        others = part.changed(others, noise_like(number))
+    seen = adapter.learn(flagged, memory).numbers()[:, START:]
+    after = adapter.learn(replace(flagged, observations=observations), others).numbers()[:, START:]
+    if max_difference(seen, after) > tolerance(seen):
+        return _parts_kept(audit)
+    observations = segment.observations.clone()
+    observations[:] = observations[:, :1]
+    repeated = replace(segment, observations=observations, dones=torch.ones_like(segment.dones))
+    later = adapter.learn(repeated, memory).numbers()[:, 1:]
+    return POSITION if max_difference(later, later[:, :1].expand_as(later)) > tolerance(later) else OTHER_START
+
+
+def _parts_kept(audit: AuditContext) -> str:
+    """The parts of memory that a start leaves: acting with the others set to zero gives what learning gives."""
+    scenario, ids = audit.scenario(62, steps=2), list(range(audit.rows))
+    adapter = audit.adapter()
+    played = play(adapter, scenario)
+    adapter = audit.adapter()
+    play(adapter, scenario.part(0, 1))
+    memory = adapter.memory_of(ids)
+    parts = memory_parts(adapter, memory) if memory is not None else []
+    flags = torch.zeros_like(scenario.dones)
+    flags[:, 1] = True
+    learned = audit.adapter().learn(scenario.with_starts(flags).segment(played.actions)).value[:, 1:]
+    if len(parts) < 2:
+        return ""
+    for kept in [[part] for part in parts] + [[each for each in parts if each is not part] for part in parts]:
+        trial = adapter.copy()
+        for part in parts:
+            if part not in kept:
+                part.change_in(trial, ids, torch.zeros_like)
+        if max_difference(play(trial, scenario.part(1)).value, learned) <= tolerance(learned):
+            names = listed([part.name for part in kept])
+            return f"in learning, {names} {'is' if len(kept) == 1 else 'are'} not cleared where an episode starts"
+    return ""
