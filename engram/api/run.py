@@ -17,7 +17,7 @@ from engram.training.checkpoint import list_checkpoints
 
 if TYPE_CHECKING:
     from engram.api.agent import Agent
-    from engram.diagnosis.finding import Diagnosis
+    from engram.diagnosis import Diagnosis
     from engram.training.evaluate import Evaluation
 
 

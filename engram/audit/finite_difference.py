@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from engram.audit.adapters.base import PolicyOutput, Segment
 from engram.audit.context import AuditContext
-from engram.audit.gradient_tap import OutputSlice, find_gradient_tap, perturbed, record
+from engram.audit.gradient_tap import OutputSlice, find_gradient_tap, perturbed, record, slice_of
 from engram.audit.scenario import Scenario, play
 from engram.audit.weights import double_precision, doubled, gradients_of, trainable
 
@@ -210,9 +210,7 @@ def step_derivatives(
         if last.given or not last.true:  # else features are fixed on purpose, and the gradient begins behind them
             return [_at_observation(call, gradient, step, only_missing) for step in steps]
     with call._dtype():
-        tap = find_gradient_tap(
-            call.adapter, call.segment, 0, steps, call.audit.spec, call.audit.generator(65), call.memory
-        )
+        tap = find_gradient_tap(call.adapter, call.segment, steps, call.audit.generator(65), call.memory)
     if tap is None:
         return None
     with call._dtype():
@@ -226,10 +224,10 @@ def step_derivatives(
     found = []
     for step, piece in zip(steps, tap.slices, strict=True):
         whole = recorded[tap.module][piece.call]
-        part = tap.part(whole.detach(), piece, call.segment.shape)
+        part = slice_of(whole.detach(), piece, call.segment.shape)
         change = torch.randn(part.shape, generator=call.audit.generator(step), dtype=torch.float64).to(part.dtype)
         gradient = gradients.get(piece.call)
-        given = 0.0 if gradient is None else float((tap.part(gradient, piece, call.segment.shape) * change).sum())
+        given = 0.0 if gradient is None else float((slice_of(gradient, piece, call.segment.shape) * change).sum())
 
         def loss_after(length: float, piece: OutputSlice = piece, change: Tensor = change) -> Tensor:
             with perturbed(call.adapter.policy, tap, piece, call.segment.shape, length * change):

@@ -34,28 +34,22 @@ class GradientTap(NamedTuple):
     module: str
     slices: list[OutputSlice]  # one for each requested step
 
-    def part(self, output: Tensor, piece: OutputSlice, shape: tuple[int, int]) -> Tensor:
-        """One slice of an output, or of its gradient."""
-        return _parts(output, shape)[piece.position]
-
 
 def find_gradient_tap(
     adapter: PolicyAdapter,
     segment: Segment,
-    row: int,
     steps: Sequence[int],
-    spec: EnvSpec,
     generator: torch.Generator,
-    memory: Any = None,
+    memory: Any,
 ) -> GradientTap | None:
-    """The first module whose output has a separate slice for each of these steps of a row.
+    """The first module whose output has a separate slice for each of these steps of the first row.
 
     A binary search for all steps at once: for each binary digit of a step's number, the observations of the steps that
     have a 0 there are changed, then the others. A slice belongs to the step that changes in the same turns.
     """
     untouched = adapter.copy()
     base, _ = record(adapter, segment, memory)
-    others = [_other_observation(segment.observations[row, step], spec, generator) for step in steps]
+    others = [_other_observation(segment.observations[0, step], adapter.spec, generator) for step in steps]
     turns: dict[str, Turns] = {
         name: {} for name, calls in base.items() if any(output.requires_grad for output in calls)
     }
@@ -64,7 +58,7 @@ def find_gradient_tap(
             observations = segment.observations.clone()
             for number, (step, other) in enumerate(zip(steps, others, strict=True)):
                 if number >> digit & 1 == bit:
-                    observations[row, step] = other
+                    observations[0, step] = other
             calls = {name: len(base[name]) for name in turns}
             with torch.no_grad():  # on a copy, since the call is left early
                 changed = _record_until(untouched.copy(), replace(segment, observations=observations), memory, calls)
@@ -119,7 +113,7 @@ def perturbed(
         handle.remove()
 
 
-def record(adapter: PolicyAdapter, segment: Segment, memory: Any = None) -> tuple[Recorded, PolicyOutput]:
+def record(adapter: PolicyAdapter, segment: Segment, memory: Any) -> tuple[Recorded, PolicyOutput]:
     """Learn, and record the outputs of all modules, in the order of their first call."""
     recorded: Recorded = {}
     with _recording(adapter.policy, recorded):
@@ -180,3 +174,8 @@ def _changed(before: list[Tensor], after: list[Tensor], shape: tuple[int, int]) 
         different = (_parts(one, shape) != _parts(other, shape)).flatten(1).any(1) if one.dim() > 1 else one != other
         found += [OutputSlice(call, int(index)) for index in different.nonzero().flatten()]
     return found
+
+
+def slice_of(output: Tensor, piece: OutputSlice, shape: tuple[int, int]) -> Tensor:
+    """One slice of an output, or of its gradient."""
+    return _parts(output, shape)[piece.position]

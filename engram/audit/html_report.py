@@ -94,13 +94,13 @@ def figures(result: CheckResult) -> Iterator[str]:
     if "gradient_reach" in evidence:
         text = "gradient of the last step of a segment at earlier steps, on a logarithmic scale."
         steps = [int(step) for step in evidence["gradient_steps"]]
-        yield _figure(bars(evidence["gradient_reach"].tolist(), "step", "gradient", steps), "Gradient reach", text)
+        yield _figure(bars(evidence["gradient_reach"].tolist(), "gradient", steps), "Gradient reach", text)
     for name, when in (("leaks", "acting"), ("learning", "learning")) if "leaks" in evidence else ():
         text = "how much another past of one row changes the outputs of the others."
         picture = heatmap(evidence[name].clone().fill_diagonal_(0), bound, "other past of row", "seen in row")
         yield _figure(picture, f"Between rows, {when}", text)
     if "graph_nodes" in evidence:
-        picture = bars(evidence["graph_nodes"].tolist(), "step", "operations")
+        picture = bars(evidence["graph_nodes"].tolist(), "operations")
         yield _figure(picture, "Graph", "operations in the graph after each step of acting.")
 
 
@@ -122,8 +122,8 @@ def heatmap(values: Tensor, bound: float, down: str, across: str) -> str:
     return _svg(LEFT + columns * CELL + 8, TOP + rows * CELL + BOTTOM, across, down, [*cells, *labels])
 
 
-def bars(values: Sequence[float], across: str, down: str, labels: Sequence[int] | None = None) -> str:
-    """One bar each on a logarithmic scale; a missing value is marked."""
+def bars(values: Sequence[float], down: str, labels: Sequence[int] | None = None) -> str:
+    """One bar for each step on a logarithmic scale; a missing value is marked."""
     shown = [value for value in values if value > 0 and math.isfinite(value)]
     top, floor = max(shown, default=1.0), min(shown, default=1.0)
     decades = max(math.log10(top / floor), 1.0)
@@ -133,12 +133,12 @@ def bars(values: Sequence[float], across: str, down: str, labels: Sequence[int] 
         size = 12 + (BAR_HEIGHT - 12) * math.log10(min(value, top) / floor) / decades if positive else 6.0
         parts.append(
             f'<rect class="{"bar" if positive else "gone"}" x="{x}" y="{TOP + BAR_HEIGHT - size:.1f}" '
-            f'width="{CELL - 3}" height="{size:.1f}"><title>{across} {label}: {value:.2g}</title></rect>'
+            f'width="{CELL - 3}" height="{size:.1f}"><title>step {label}: {value:.2g}</title></rect>'
         )
         if number in _ticks(len(values)):
             parts.append(_text(x + CELL / 2, TOP + BAR_HEIGHT + 13, str(label)))
     parts.append(_text(LEFT - 14, TOP + 10, f"{top:.0e}"))
-    return _svg(LEFT + len(values) * CELL + 8, TOP + BAR_HEIGHT + BOTTOM, across, down, parts)
+    return _svg(LEFT + len(values) * CELL + 8, TOP + BAR_HEIGHT + BOTTOM, "step", down, parts)
 
 
 def _shade(value: float, bound: float) -> str:

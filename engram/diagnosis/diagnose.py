@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engram.diagnosis import environment, rules
+from engram.diagnosis import Diagnosis, Finding, environment, rules
 from engram.diagnosis.course import FIRST, LAST, MIN_EPOCHS, Course
-from engram.diagnosis.finding import Diagnosis, Finding
 from engram.diagnosis.rules import Rule
 from engram.diagnosis.setup import Setup
 from engram.stored.metrics import Columns

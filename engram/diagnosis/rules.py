@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from engram.diagnosis import Finding
 from engram.diagnosis.course import Course
-from engram.diagnosis.finding import Finding
 from engram.diagnosis.setup import Setup
 
 Rule = Callable[[Course, Setup], Finding | None]
@@ -197,7 +197,7 @@ def memory_unused(course: Course, setup: Setup) -> Finding | None:
     )
 
 
-def lost(course: Course, setup: Setup) -> Finding | None:
+def lost(course: Course, _: Setup) -> Finding | None:
     if not course.lost:
         return None
     return Finding(
@@ -210,7 +210,7 @@ def lost(course: Course, setup: Setup) -> Finding | None:
     )
 
 
-def fell(course: Course, setup: Setup) -> Finding | None:
+def fell(course: Course, _: Setup) -> Finding | None:
     if course.lost or not course.fell:
         return None
     return Finding(

@@ -1,1 +1,1 @@
-"""The terminal display of a run while it trains, its summary, and the table of an evaluation."""
+"""What people look at: a run while it trains, its summary, and pages about runs."""

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from engram.diagnosis.finding import Diagnosis, Finding
+from engram.diagnosis import Diagnosis, Finding
 from engram.display.formatting import clock, count, plural, score
 from engram.env.spec import EnvSpec
 

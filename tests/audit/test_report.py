@@ -127,7 +127,7 @@ def test_pictures_mark_what_is_beyond_the_bound() -> None:
     picture = heatmap(values, 1e-5, "row", "step")
     assert picture.count('class="within"') == 2
     assert picture.count('class="beyond"') == 2
-    assert bars([0.0, 0.1, 1.0], "step", "gradient").count('class="gone"') == 1
+    assert bars([0.0, 0.1, 1.0], "gradient").count('class="gone"') == 1
 
 
 @pytest.mark.parametrize(

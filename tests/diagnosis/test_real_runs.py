@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import faulty_worlds, running
 
-from engram.diagnosis.finding import Diagnosis
+from engram.diagnosis import Diagnosis
 from engram.runs.report import read_report_run
 
 PHASES = ("environment", "inference", "learning")
