@@ -182,19 +182,13 @@ def measure_other_load() -> Iterator[OtherLoad]:
         load.seconds = time.perf_counter() - start
 
 
-class _record_failure:  # noqa: N801 (reads as a verb)
+@contextmanager
+def _record_failure(entry: Entry) -> Iterator[None]:
     """Puts an exception into the entry, so that the race continues without this contestant."""
-
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._entry.failed = str(error) or type(error).__name__
-        return True
+    try:
+        yield
+    except Exception as error:
+        entry.failed = str(error) or type(error).__name__
 
 
 def _sum_up(entry: Entry, slices: list[Slice], loads: list[OtherLoad]) -> None:

@@ -30,7 +30,7 @@ KEPT = (
     "the policy keeps its inputs without a copy, or looks them up by their address: where the caller reuses its "
     "buffers, as environments do, observations of now and of before are mixed up"
 )
-HOURS = 12345.6  # seconds
+CLOCK_SHIFT = 12345.6  # seconds by which clocks are set forward
 LARGE_WEIGHTS, LARGE_OUTPUTS = 3.0, 10.0
 
 
@@ -182,7 +182,7 @@ def _reads_the_clock(audit: AuditContext) -> str:
     expected = play(audit.adapter(), scenario).numbers
     try:
         for name, clock in clocks.items():
-            setattr(time, name, lambda clock=clock: clock() + HOURS)
+            setattr(time, name, lambda clock=clock: clock() + CLOCK_SHIFT)
         later = play(audit.adapter(), scenario).numbers
     finally:
         for name, clock in clocks.items():

@@ -79,8 +79,8 @@ def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[st
             if learning:
                 adapter.learn(segment, after_acting=True)
             else:
-                play_two = [adapter.act(scenario.batch(slice(0, audit.rows), step)).value.shape for step in (0, 1)]
-                del play_two
+                for step in (0, 1):
+                    adapter.act(scenario.batch(slice(0, audit.rows), step))
             gc.collect()
             for name, direct in _alive_with_a_graph(adapter):
                 (kept if direct or _is_used_again(audit, name, scenario, learning) else idle)[name] = None
@@ -134,16 +134,16 @@ def graph_growth(audit: AuditContext) -> Verdict:
         with torch.no_grad():
             steps = _growth(adapter, lambda: _window(adapter, scenario), WINDOW)
             resets = _growth(adapter, lambda: _window(adapter, scenario, reset=True), WINDOW)
-        lessons = _growth(adapter, _lesson(audit, adapter), 1) if not audit.learning_error else Growth()
+        learning = _growth(adapter, _learning_call(audit, adapter), 1) if not audit.learning_error else Growth()
     acting = Growth(*(max(pair) for pair in zip(steps, resets, strict=True)))
     leaks = min(steps.process, resets.process) * WINDOW > LEAK
-    measured = max(nodes, acting.kept, acting.tensors, lessons.kept, lessons.tensors, 0.0)
+    measured = max(nodes, acting.kept, acting.tensors, learning.kept, learning.tensors, 0.0)
     finding = (
         f"a step adds {nodes:.2g} operations to the graph, {acting.tensors:.2g} live tensors and {acting.kept:.2g} "
-        f"entries or numbers to what is kept; a learning call adds {lessons.tensors:.2g} live tensors and "
-        f"{lessons.kept:.2g} to what is kept; the process grew by {steps.process / 1024:.2g} KiB a step"
+        f"entries or numbers to what is kept; a learning call adds {learning.tensors:.2g} live tensors and "
+        f"{learning.kept:.2g} to what is kept; the process grew by {steps.process / 1024:.2g} KiB a step"
     )
-    grown = _grown(audit) if acting.kept > 0 or lessons.kept > 0 else ""
+    grown = _grown(audit) if acting.kept > 0 or learning.kept > 0 else ""
     cause = f"{grown} grows with every call" if grown else ""
     return Verdict(measured <= 0 and not leaks, measured, 0, finding, cause=cause, evidence={"graph_nodes": sizes})
 
@@ -155,7 +155,7 @@ def _grown(audit: AuditContext) -> str:
     for number in range(3):
         _window(adapter, scenario)
         if not audit.learning_error:
-            _lesson(audit, adapter)()
+            _learning_call(audit, adapter)()
         before = retained_sizes(adapter.policy) if number == 0 else before
     growth = {name: size - before.get(name, 0) for name, size in retained_sizes(adapter.policy).items()}
     grown = {name: added for name, added in growth.items() if name in before and added > 0}
@@ -187,7 +187,7 @@ def _sizes(adapter: PolicyAdapter) -> tuple[int, int, int]:
     return retained_size(adapter.policy), tensors, psutil.Process().memory_info().rss
 
 
-def _lesson(audit: AuditContext, adapter: PolicyAdapter) -> Callable[[], object]:
+def _learning_call(audit: AuditContext, adapter: PolicyAdapter) -> Callable[[], object]:
     return partial(adapter.learn, audit.segment(72, end_chance=0.1), after_acting=True)
 
 

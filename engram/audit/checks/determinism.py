@@ -49,7 +49,7 @@ def modes(audit: AuditContext) -> Verdict:
     """Outputs must be the same in training and evaluation mode, with and without gradients."""
     if audit.learning_error:
         text = f"the simplest learning call raises {audit.learning_error}"
-        return Verdict(False, None, None, text, cause="a learning call raises an error", fix=LEARNING_CALL)
+        return Verdict(False, None, None, text, cause="a learning call raises an error", fix=LEARNING_CALL_FIX)
     audit.needs_repeatable_outputs()
     scenario, segment = audit.scenario(102, end_chance=0.1), audit.segment(103, end_chance=0.1)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -124,7 +124,7 @@ REPEAT_FIX = (
     "A call may change nothing but the memory of its rows. Update statistics of observations between rollouts, and use "
     "normalisations that do not depend on the batch (LayerNorm, not BatchNorm)."
 )
-LEARNING_CALL = (
+LEARNING_CALL_FIX = (
     "A learning call is policy(td, action=actions) with a td of batch size [B, T] and observations [B, T, …]: encode "
     "the B * T observations, run the LSTM over [T, B, features], and fill in the td with "
     "self.forward_training(td, action, logits, value)."

@@ -113,7 +113,7 @@ def _derivatives(call: LearningCall, part: MemoryPart, number: int) -> tuple[flo
 
     def along(size: Any) -> Tensor:
         moved = copy(call)
-        moved.memory = map_state(lambda value, way: value + (size * way).to(value.dtype), call.memory, direction)
+        moved.memory = map_state(lambda value, change: value + (size * change).to(value.dtype), call.memory, direction)
         return loss(moved.run()).double()
 
     with torch.no_grad():

@@ -37,6 +37,12 @@ AT_STARTS = (
     "the gradient is wrong only in segments in which an episode starts: a start in one row detaches the memory of "
     "all rows, or a gradient crosses it"
 )
+CHANGED_BY = {  # the call that a line makes -> what it does to the gradient
+    "detach()": "detach() cuts",
+    ".data": ".data cuts",
+    "no_grad()": "no_grad() cuts",
+    "register_hook()": "a hook on a tensor changes",
+}
 CLIPPED_CAUSE = "gradients are clipped or normalised inside the network, as by a hook"
 
 
@@ -71,7 +77,7 @@ def gradient_exact(audit: AuditContext) -> Verdict:
         text = f"the gradient of a segment of {steps} steps is off by {error:.2g} of its size; {pattern}"
         wrong = _wrong_parameters(call, kinds)
         text += f"; wrong for {wrong}" if wrong else ""
-        nearest = min(_wrong(call, ratios), default=(0, 1.0))[0]
+        nearest = min(_wrong_ratios(call, ratios), default=(0, 1.0))[0]
         cause = _cause(audit, call, pattern, gradients, kinds, nearest)
         return Verdict(False, error, bound, text, cause=cause, notes=tuple(notes))
     if (found := elsewhere(audit, call, gradients, kinds)) is not None:
@@ -125,11 +131,9 @@ def _cause(
         return f"{pattern}{by}"
     rows = _wrong_rows(call, kinds)
     pattern = f"it is wrong in {rows}" if rows else pattern.partition(":")[0]
-    whose = {"d": "detach() cuts", ".": ".data cuts", "n": "no_grad() cuts", "r": "a hook on a tensor changes"}.get(
-        line[:1]
-    )
-    whose = f"the backward pass of {own} changes" if own else whose
-    return f"{whose or 'something changes'} the gradient between steps{by}: {pattern}"
+    changes = f"the backward pass of {own} changes" if own else "something changes"
+    changes = next((text for name, text in CHANGED_BY.items() if line.startswith(name)), changes)
+    return f"{changes} the gradient between steps{by}: {pattern}"
 
 
 def _wrong_rows(call: LearningCall, kinds: Sequence[int]) -> str:
@@ -184,13 +188,13 @@ def _ratios(call: LearningCall) -> list[tuple[int, float]]:
     return [(steps - 1 - each.step, each.given / each.true) for each in found if abs(each.true) > visible]
 
 
-def _wrong(call: LearningCall, ratios: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def _wrong_ratios(call: LearningCall, ratios: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(distance, ratio) for distance, ratio in ratios if abs(ratio - 1) > max(10 * call.precision.error, 1e-3)]
 
 
 def _pattern(call: LearningCall, ratios: list[tuple[int, float]]) -> str:
     """The differences of the gradient by distance in steps."""
-    wrong = _wrong(call, ratios)
+    wrong = _wrong_ratios(call, ratios)
     if not wrong:
         return _by_output_step(call)
     if all(ratio == 0 for _, ratio in wrong):

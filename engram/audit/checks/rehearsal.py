@@ -62,108 +62,108 @@ class Outcome(NamedTuple):
 
 
 @torch.no_grad()
-def rehearse(audit: AuditContext, way: Rehearsal, kind: Kind = "") -> Outcome:
+def rehearse(audit: AuditContext, case: Rehearsal, kind: Kind = "") -> Outcome:
     """Play and learn, and compare. With a `kind`, only the part that can show this kind of fault."""
-    adapter = prepared(audit, way)
-    learner, ids = adapter.copy(), ids_of(way)
-    sampled = _sampled_rows(way) if not audit.mode_matters else []
+    adapter = prepared(audit, case)
+    learner, ids = adapter.copy(), ids_of(case)
+    sampled = _sampled_rows(case) if not audit.mode_matters else []
     references = {row: adapter.copy() for row in sampled}
-    if way.memory != 1.0:
-        play(adapter, audit.scenario(79, rows=way.rows, steps=4), ids=ids)
-        adapter.change_memory(ids, lambda part: part * way.memory if part.is_floating_point() else part)
+    if case.memory != 1.0:
+        play(adapter, audit.scenario(79, rows=case.rows, steps=4), ids=ids)
+        adapter.change_memory(ids, lambda part: part * case.memory if part.is_floating_point() else part)
         references = {}
     acting, learning, bound = [], [], 0.0
-    for rollout in range(way.rollouts):
-        if rollout or way.memory == 1.0:
+    for rollout in range(case.rollouts):
+        if rollout or case.memory == 1.0:
             adapter.begin_rollout()
         if adapter.resets_between_rollouts:
             for reference in references.values():
                 reference.reset()
-        scenario = scenario_of(audit, way, rollout)
+        scenario = scenario_of(audit, case, rollout)
         first = 0
         while first < scenario.steps:
-            steps = way.warmup if way.warmup and first == 0 and rollout == 0 else way.horizon
+            warming = bool(case.warmup) and first == 0 and rollout == 0
+            steps = case.warmup if warming else case.horizon
             part = scenario.part(first, first + steps)
-            blank = first == 0 and way.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
+            blank = first == 0 and case.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
             memory = None if blank else adapter.memory_of(ids)
-            played = play(adapter, part, order_of(audit, way, part, rollout), ids)
+            played = play(adapter, part, order_of(audit, case, part, rollout), ids)
             bound = max(bound, tolerance(played.log_prob, played.value))
             expected = {row: reference_outputs(reference, part, row) for row, reference in references.items()}
             acting.append(_acting_error(played, expected))
-            warming = way.warmup and first == 0 and rollout == 0
             learning.append(
                 torch.zeros_like(played.value)
                 if warming or kind == "acting"
-                else _learning_error(learner, played, memory, way)
+                else _learning_error(learner, played, memory, case)
             )
             first += steps
     outcome = Outcome(torch.cat(acting, 1), torch.cat(learning, 1), bound)
     if any(bound < outcome.measured(each) < AMPLIFIED * bound for each in ("acting", "learning")):
-        outcome = outcome._replace(bound=max(bound, _rounding(audit, way, learner)))
+        outcome = outcome._replace(bound=max(bound, _rounding(audit, case, learner)))
     return outcome
 
 
-def _rounding(audit: AuditContext, way: Rehearsal, made: PolicyAdapter) -> float:
+def _rounding(audit: AuditContext, case: Rehearsal, made: PolicyAdapter) -> float:
     """The largest difference that rounding alone may cause, measured by changing the weights by about one rounding.
 
     Large weights amplify rounding, and sums over batches of different sizes are rounded differently.
     """
-    scenario, outputs = scenario_of(audit, way, 0), []
+    scenario, outputs = scenario_of(audit, case, 0), []
     for jittered in (False, True):
         adapter = made.copy()
         adapter.reset()
         if jittered:
             jitter_weights(adapter.policy, audit.generator(181))
-        played = play(adapter, scenario, ids=ids_of(way))
+        played = play(adapter, scenario, ids=ids_of(case))
         outputs.append(torch.cat([played.value.flatten(), played.numbers.flatten()]))
     return ROUNDINGS * max_difference(*outputs)
 
 
-def prepared(audit: AuditContext, way: Rehearsal) -> PolicyAdapter:
+def prepared(audit: AuditContext, case: Rehearsal) -> PolicyAdapter:
     adapter = audit.adapter(own_mode=True)
-    if way.updates or way.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
-        play(adapter, audit.scenario(78, rows=way.rows, steps=2), ids=ids_of(way))
+    if case.updates or case.weights != 1.0:  # so that a copy of the weights that acting keeps is out of date
+        play(adapter, audit.scenario(78, rows=case.rows, steps=2), ids=ids_of(case))
         adapter.reset()
-    if way.updates:
+    if case.updates:
         with torch.enable_grad():
-            train_briefly(audit, adapter, way.updates, 0.01, lambda _: None)
+            train_briefly(audit, adapter, case.updates, 0.01, lambda _: None)
         adapter = adapter.copy()
         adapter.reset()
-    if way.weights != 1.0:
-        scale_weights(adapter, way.weights)
+    if case.weights != 1.0:
+        scale_weights(adapter, case.weights)
         scale_outputs(adapter, LARGE_OUTPUTS)
     return adapter
 
 
-def ids_of(way: Rehearsal) -> list[int]:
-    if not way.far_ids:
-        return list(range(way.rows))
-    blocks = (0, *way.far_ids)
-    size = max(way.rows // len(blocks), 1)
-    return [first + i for first in blocks for i in range(size)][: way.rows]
+def ids_of(case: Rehearsal) -> list[int]:
+    if not case.far_ids:
+        return list(range(case.rows))
+    blocks = (0, *case.far_ids)
+    size = max(case.rows // len(blocks), 1)
+    return [first + i for first in blocks for i in range(size)][: case.rows]
 
 
-def _sampled_rows(way: Rehearsal) -> list[int]:
+def _sampled_rows(case: Rehearsal) -> list[int]:
     """The rows compared with a reference: first and last, or of two rows only the last."""
-    return sorted({0, way.rows - 1}) if way.rows > 2 else [way.rows - 1]
+    return sorted({0, case.rows - 1}) if case.rows > 2 else [case.rows - 1]
 
 
-def scenario_of(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
-    steps = way.horizon * way.segments + (way.warmup if rollout == 0 else 0)
-    scenario = audit.scenario(80 + rollout, rows=way.rows, steps=steps, end_chance=way.ends)
-    if way.repeated or way.zeros or way.bounds:
-        scenario = _with_plain_observations(audit, way, scenario)
-    if not way.ends:
+def scenario_of(audit: AuditContext, case: Rehearsal, rollout: int) -> Scenario:
+    steps = case.horizon * case.segments + (case.warmup if rollout == 0 else 0)
+    scenario = audit.scenario(80 + rollout, rows=case.rows, steps=steps, end_chance=case.ends)
+    if case.repeated or case.zeros or case.bounds:
+        scenario = _with_plain_observations(audit, case, scenario)
+    if not case.ends:
         return scenario
     generator = audit.generator(180 + rollout)
     dones, truncateds = scenario.dones.clone(), scenario.truncateds.clone()
-    for row in range(way.rows):  # every row has an end in what is learned, and some have two in a row
-        step = steps - 1 - int(torch.randint(max(min(way.horizon, steps) - 1, 1), (1,), generator=generator))
+    for row in range(case.rows):  # every row has an end in what is learned, and some have two in a row
+        step = steps - 1 - int(torch.randint(max(min(case.horizon, steps) - 1, 1), (1,), generator=generator))
         dones[row, step] |= row % 2 == 0
         truncateds[row, step] |= row % 2 == 1
         if row % 3 == 0 and step + 1 < steps:
             dones[row, step + 1] = True
-    if way.both_flags:
+    if case.both_flags:
         both = (dones | truncateds) & (torch.rand(dones.shape, generator=generator) < 0.4)
         dones, truncateds = dones | both, truncateds | both
     else:
@@ -171,15 +171,15 @@ def scenario_of(audit: AuditContext, way: Rehearsal, rollout: int) -> Scenario:
     return replace(scenario, dones=dones, truncateds=truncateds)
 
 
-def _with_plain_observations(audit: AuditContext, way: Rehearsal, scenario: Scenario) -> Scenario:
+def _with_plain_observations(audit: AuditContext, case: Rehearsal, scenario: Scenario) -> Scenario:
     """Replaces three of four observations by ones that never occur at random: repeated, zeros, or the upper bound."""
     observations = scenario.observations.clone()
     for step in range(1, scenario.steps):
-        if way.repeated and step % 4 == 1:
+        if case.repeated and step % 4 == 1:
             observations[:, step] = observations[:, step - 1]
-        if way.zeros and step % 4 == 3 and _has_zeros(audit):
+        if case.zeros and step % 4 == 3 and _has_zeros(audit):
             observations[:, step] = 0
-        if way.bounds and step % 4 == 2 and audit.spec.observation_kind != "tokens":
+        if case.bounds and step % 4 == 2 and audit.spec.observation_kind != "tokens":
             observations[:, step] = at_bounds(audit.spec, observations[:, step])
     return replace(scenario, observations=observations)
 
@@ -192,10 +192,10 @@ def _has_zeros(audit: AuditContext) -> bool:
     )
 
 
-def order_of(audit: AuditContext, way: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
-    if way.slices:
-        return shuffled_slices(way.rows, range(part.steps), audit.generator(rollout))
-    return whole_batches(way.rows, range(part.steps))
+def order_of(audit: AuditContext, case: Rehearsal, part: Scenario, rollout: int) -> list[tuple[slice, int]]:
+    if case.slices:
+        return shuffled_slices(case.rows, range(part.steps), audit.generator(rollout))
+    return whole_batches(case.rows, range(part.steps))
 
 
 def reference_outputs(adapter: PolicyAdapter, part: Scenario, row: int) -> Tensor:
@@ -218,14 +218,14 @@ def _acting_error(played: PlayedRollout, expected: dict[int, Tensor]) -> Tensor:
     return error
 
 
-def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, way: Rehearsal) -> Tensor:
+def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, case: Rehearsal) -> Tensor:
     """The difference of learning from acting, [B, T]."""
     segment, error = played.scenario.segment(played.actions), torch.zeros_like(played.value)
-    for _ in range(way.repeats):
-        for rows in minibatches_of(learner, way):
+    for _ in range(case.repeats):
+        for rows in minibatches_of(learner, case):
             noted = error_note(f"learning from a minibatch of {len(rows)} rows and {segment.shape[1]} steps")
-            with noted, torch.set_grad_enabled(way.gradients):
-                output = learned(learner, segment, memory, rows, way.rows)
+            with noted, torch.set_grad_enabled(case.gradients):
+                output = learn_rows(learner, segment, memory, rows, case.rows)
             differences = torch.maximum(
                 abs_difference(output.value.detach(), played.value[rows]),
                 abs_difference(output.log_prob.detach(), played.log_prob[rows]),
@@ -234,20 +234,20 @@ def _learning_error(learner: PolicyAdapter, played: PlayedRollout, memory: Any, 
     return error
 
 
-def learned(learner: PolicyAdapter, segment: Segment, memory: Any, rows: list[int], all_rows: int) -> PolicyOutput:
+def learn_rows(learner: PolicyAdapter, segment: Segment, memory: Any, rows: list[int], all_rows: int) -> PolicyOutput:
     if rows == list(range(all_rows)):
         return learner.learn(segment, memory, after_acting=True)
     start = None if memory is None else learner.select_rows(memory, rows)
     return learner.learn(segment[rows], start, after_acting=True)
 
 
-def minibatches_of(learner: PolicyAdapter, way: Rehearsal) -> Iterator[list[int]]:
-    every = list(range(way.rows))
-    if way.minibatches == "all" or not learner.learns_row_subsets:
+def minibatches_of(learner: PolicyAdapter, case: Rehearsal) -> Iterator[list[int]]:
+    every = list(range(case.rows))
+    if case.minibatches == "all" or not learner.learns_row_subsets:
         yield every
-    elif way.minibatches == "one":
+    elif case.minibatches == "one":
         yield from ([row] for row in every[:6])
     else:
-        shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)
+        shuffled = sorted(every, key=lambda row: (row * 7919) % 104729)  # the same order in every run
         yield shuffled
-        yield shuffled[max(way.rows // 2, way.rows - FEW_ROWS) :]
+        yield shuffled[max(case.rows // 2, case.rows - FEW_ROWS) :]

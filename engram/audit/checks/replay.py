@@ -49,7 +49,7 @@ def rehearsals(audit: AuditContext) -> Iterator[Rehearsal]:
 
 class Fault(NamedTuple):
     kind: Kind
-    way: Rehearsal  # the smallest that fails
+    case: Rehearsal  # the smallest that fails
     outcome: Outcome | None
     error: str = ""
     seen: str = ""  # which outputs and steps are off, and what is seen of the memory that acting stores
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
     @property
     def text(self) -> str:
-        needed = ", ".join(conditions(self.way, self.kind)) or "even from an empty memory, without episode ends"
+        needed = ", ".join(conditions(self.case, self.kind)) or "even from an empty memory, without episode ends"
         if self.error:
             return f"{self.kind} raises {self.error} ({needed})"
         what = {
@@ -83,11 +83,11 @@ def replay(audit: AuditContext) -> Verdict:
     faults: dict[Kind, Fault] = {}
     failing: dict[Kind, Rehearsal] = {}
     notes: list[str] = []
-    for way in rehearsals(audit):
+    for case in rehearsals(audit):
         try:
-            outcome = rehearse(audit, way)
+            outcome = rehearse(audit, case)
         except Exception as error:
-            fault = _raised(audit, way, error, notes)
+            fault = _raised(audit, case, error, notes)
             if fault is not None:
                 faults.setdefault(fault.kind, fault)
             continue
@@ -97,12 +97,12 @@ def replay(audit: AuditContext) -> Verdict:
             measured, bound = apart, outcome.bound
         for kind in ("acting", "learning"):
             if bool(outcome.off(kind).any()) and kind not in failing:
-                failing[kind] = way
+                failing[kind] = case
                 evidence = outcome
         if len(failing) == 2:
             break
-    for kind, way in failing.items():
-        faults.setdefault(kind, _found(audit, way, kind))
+    for kind, case in failing.items():
+        faults.setdefault(kind, _found(audit, case, kind))
     figure = {} if evidence is None else {"difference": torch.maximum(evidence.acting, evidence.learning)[:16, :64]}
     if not faults:
         text = f"acting, learning and a row-by-row reference agree, with {_sizes(audit)}"
@@ -129,7 +129,7 @@ def _sizes(audit: AuditContext) -> str:
     return f"{rows} rows, segments of {horizon}, {steps} acting steps, {tried}"
 
 
-def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
+def _found(audit: AuditContext, case: Rehearsal, kind: Kind) -> Fault:
     tries = 0
     explained = any("replay" in EXPLAINS.get(name, ()) for name in audit.failed)
 
@@ -143,7 +143,7 @@ def _found(audit: AuditContext, way: Rehearsal, kind: Kind) -> Fault:
         except Exception:
             return False
 
-    least, stored = smallest(way, fails), attempt(stored_numbers, audit)
+    least, stored = smallest(case, fails), attempt(stored_numbers, audit)
     if kind == "acting":
         return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least, stored))
     seen = "; ".join(text for text in (_where_off(audit), stored) if text)
@@ -173,22 +173,22 @@ def _where_off(audit: AuditContext) -> str:
     return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
 
 
-def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
+def _raised(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
     """An error is a fault, but not the refusal of an id beyond a table, or of a memory that cannot be."""
-    if way.memory == LARGE_MEMORY:
+    if case.memory == LARGE_MEMORY:
         notes.append(f"memory {LARGE_MEMORY:g} times as large is refused: {describe(error)}")
         return None
-    if way.far_ids and way.far_ids[-1] >= TABLE_LIMIT:
-        within = tuple(first for first in way.far_ids if first < TABLE_LIMIT)
+    if case.far_ids and case.far_ids[-1] >= TABLE_LIMIT:
+        within = tuple(first for first in case.far_ids if first < TABLE_LIMIT)
         try:
-            outcome = rehearse(audit, way._replace(far_ids=within, rows=way.rows // 2))
+            outcome = rehearse(audit, case._replace(far_ids=within, rows=case.rows // 2))
         except Exception:
             pass
         else:
             notes.append(f"environment ids from {TABLE_LIMIT} on are refused: {describe(error)}")
             for kind in ("acting", "learning"):
                 if bool(outcome.off(kind).any()):
-                    return _found(audit, way._replace(far_ids=within, rows=way.rows // 2), kind)
+                    return _found(audit, case._replace(far_ids=within, rows=case.rows // 2), kind)
             return None
 
     def fails(candidate: Rehearsal) -> bool:
@@ -200,34 +200,34 @@ def _raised(audit: AuditContext, way: Rehearsal, error: Exception, notes: list[s
 
     text = describe(error)
     kind = "learning" if "while learning" in text else "acting"
-    return Fault(kind, smallest(way, fails), None, text)
+    return Fault(kind, smallest(case, fails), None, text)
 
 
 def _fix(fault: Fault) -> str:
-    way, acting = fault.way, fault.kind == "acting"
+    case, acting = fault.case, fault.kind == "acting"
     if fault.error:
         return "Every size of batch, segment and minibatch must work, and every environment id."
-    if way.repeated or way.zeros or way.bounds:
+    if case.repeated or case.zeros or case.bounds:
         return (
             "Treat an observation alike in acting and learning: do not take zeros for padding, or skip repeated ones."
         )
-    if way.gradients and not way.updates:
+    if case.gradients and not case.updates:
         return "Compute the same with gradients as without: no branch on torch.is_grad_enabled() or requires_grad."
-    if way.updates:
+    if case.updates:
         return "Keep nothing that is computed from the weights over an update: no packed, fused or cached copies."
-    if way.minibatches == "one":
+    if case.minibatches == "one":
         return "Keep the row dimension when there is one row: no squeeze() without a dimension."
-    if way.ends and not acting:
+    if case.ends and not acting:
         return "Clear memory inside the segment wherever dones | truncateds, as acting does."
-    if way.ends:
+    if case.ends:
         return "Clear the memory of a row before the first observation of its episode, wherever dones | truncateds."
-    if way.far_ids or way.slices or (acting and way.rows > 2):
+    if case.far_ids or case.slices or (acting and case.rows > 2):
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
-    if way.memory != 1.0 or "when stored" in fault.seen or "is not stored" in fault.seen:
+    if case.memory != 1.0 or "when stored" in fault.seen or "is not stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
-    if way.warmup > SHORT:
+    if case.warmup > SHORT:
         return "Nothing may depend on how many calls there were."
-    if way.warmup or way.segments > 1 or way.rollouts > 1:
+    if case.warmup or case.segments > 1 or case.rollouts > 1:
         return STORED_MEMORY
     if acting:
         return "What a row returns must depend on that row's observations since its episode began, and on nothing else."

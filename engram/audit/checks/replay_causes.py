@@ -25,100 +25,102 @@ AFTER_START = "learning agrees with acting at an episode start inside a segment,
 STALE = "calls use a copy of the weights that was made before an update"
 
 
-def acting_cause(audit: AuditContext, way: Rehearsal, stored: str = "") -> str:
+def acting_cause(audit: AuditContext, case: Rehearsal, stored: str = "") -> str:
     """The cause if a row in this rehearsal acts differently from one that plays alone."""
-    if way.updates:
+    if case.updates:
         return STALE
-    if "rounded" in stored and way.weights != 1.0:
+    if "rounded" in stored and case.weights != 1.0:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
-    if way.far_ids:
-        return attempt(far_ids_cause, audit, way.far_ids[0]) or COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros or way.bounds:
-        return f"acting treats an observation differently that {_plain(way)}"
-    if way.warmup > SHORT and (cause := attempt(cleared_by_calls, audit, way.warmup)):
+    if case.far_ids:
+        return attempt(far_ids_cause, audit, case.far_ids[0]) or COLLIDE.format(case.far_ids[0])
+    if case.repeated or case.zeros or case.bounds:
+        return f"acting treats an observation differently that {_plain(case)}"
+    if case.warmup > SHORT and (cause := attempt(cleared_by_calls, audit, case.warmup)):
         return cause
-    if past := attempt(acting_past, audit, way):
-        return _with_conditions(past, way, "acting")
-    if way.warmup > SHORT:
-        return f"from {way.warmup} calls on, outputs change with the number of calls"
-    if way.ends:
+    if past := attempt(acting_past, audit, case):
+        return _with_conditions(past, case, "acting")
+    if case.warmup > SHORT:
+        return f"from {case.warmup} calls on, outputs change with the number of calls"
+    if case.ends:
         return "memory is not cleared exactly where an episode starts"
-    if way.rows > 2:
-        return f"with {way.rows} rows or more, rows lose their memory or share that of others"
+    if case.rows > 2:
+        return f"with {case.rows} rows or more, rows lose their memory or share that of others"
     return "a row's outputs depend on more than its own observations since its episode began"
 
 
-def _plain(way: Rehearsal) -> str:
+def _plain(case: Rehearsal) -> str:
     found = (
-        (way.repeated, "is the same as the one before"),
-        (way.zeros, "is all zeros (padding?)"),
-        (way.bounds, "is at its upper bound"),
+        (case.repeated, "is the same as the one before"),
+        (case.zeros, "is all zeros (padding?)"),
+        (case.bounds, "is at its upper bound"),
     )
     return " or ".join(text for needed, text in found if needed)
 
 
-def _with_conditions(past: str, way: Rehearsal, kind: Kind) -> str:
+def _with_conditions(past: str, case: Rehearsal, kind: Kind) -> str:
     """What a row does, and at which sizes."""
-    needs = ", ".join(each for each in conditions(way, kind) if each != WITH_MEMORY)
+    needs = ", ".join(each for each in conditions(case, kind) if each != WITH_MEMORY)
     return f"{past} ({needs})" if needs else past
 
 
-def learning_cause(audit: AuditContext, way: Rehearsal, stored: str) -> str:
+def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
     """The cause if learning in this rehearsal differs from correct acting."""
-    if way.far_ids:
-        return attempt(far_ids_cause, audit, way.far_ids[0]) or COLLIDE.format(way.far_ids[0])
-    if way.repeated or way.zeros or way.bounds:
-        return f"learning or acting treats an observation differently that {_plain(way)}"
-    if way.gradients and not way.updates:
-        rows = f" of {way.rows} rows and {way.horizon} steps or more" if way.rows * way.horizon > SMALL_SEGMENT else ""
+    if case.far_ids:
+        return attempt(far_ids_cause, audit, case.far_ids[0]) or COLLIDE.format(case.far_ids[0])
+    if case.repeated or case.zeros or case.bounds:
+        return f"learning or acting treats an observation differently that {_plain(case)}"
+    if case.gradients and not case.updates:
+        rows = (
+            f" of {case.rows} rows and {case.horizon} steps or more" if case.rows * case.horizon > SMALL_SEGMENT else ""
+        )
         text = f"learning computes something else with gradients than without, in segments{rows}"
-        past = attempt(learning_past, audit, way)
+        past = attempt(learning_past, audit, case)
         return f"{text}: {past}" if past else text
-    before = bool(way.warmup or way.segments > 1 or way.rollouts > 1)
-    if way.updates:
+    before = bool(case.warmup or case.segments > 1 or case.rollouts > 1)
+    if case.updates:
         return STALE
-    if stored and not way.ends:
+    if stored and not case.ends:
         return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
-    if way.rows == way.horizon > 3 and _agrees(audit, way._replace(horizon=way.horizon + 1)):
-        what = "flags of rows and steps" if way.ends else "rows and steps"
+    if case.rows == case.horizon > 3 and _agrees(audit, case._replace(horizon=case.horizon + 1)):
+        what = "flags of rows and steps" if case.ends else "rows and steps"
         return f"{what} are mixed up in learning where there are as many rows as steps"
-    if past := attempt(learning_past, audit, way):
-        if way.ends and attempt(_at_starts, audit, way) == AFTER_START:
+    if past := attempt(learning_past, audit, case):
+        if case.ends and attempt(_at_starts, audit, case) == AFTER_START:
             return f"{AFTER_START}: {past}"
-        longer = way._replace(horizon=audit.sizes.horizon)
-        size = f", in segments of {way.horizon} steps" if way.horizon > 1 and _agrees(audit, longer) else ""
-        return _with_conditions(f"in learning{size}, {past}", way, "learning")
-    if way.warmup > SHORT:
-        looked = looks_back(audit, max(way.warmup, STEPS) + STEPS) if way.warmup + STEPS <= LOOKED_AT else ""
-        return looked or f"learning differs from acting once a row has played {way.warmup} steps"
-    if way.ends:
-        return _at_starts(audit, way)
+        longer = case._replace(horizon=audit.sizes.horizon)
+        size = f", in segments of {case.horizon} steps" if case.horizon > 1 and _agrees(audit, longer) else ""
+        return _with_conditions(f"in learning{size}, {past}", case, "learning")
+    if case.warmup > SHORT:
+        looked = looks_back(audit, max(case.warmup, STEPS) + STEPS) if case.warmup + STEPS <= LOOKED_AT else ""
+        return looked or f"learning differs from acting once a row has played {case.warmup} steps"
+    if case.ends:
+        return _at_starts(audit, case)
     if before:
         return segment_start_cause(audit)
-    if way.memory != 1.0:
+    if case.memory != 1.0:
         return "memory that has grown large is clamped or scaled in acting or learning alone"
-    if way.repeats > 1:
+    if case.repeats > 1:
         return "a learning call changes what the next one computes"
-    if way.minibatches == "one":
+    if case.minibatches == "one":
         return "learning from a minibatch of one row computes something else"
-    if way.horizon > 3:
-        return _from_a_step(audit, way.horizon)
-    if way.rows > 3:
-        return f"learning computes something else with {way.rows} rows or more"
+    if case.horizon > 3:
+        return _from_a_step(audit, case.horizon)
+    if case.rows > 3:
+        return f"learning computes something else with {case.rows} rows or more"
     cause = simple_segment(audit)
     if cause.startswith(STORED) and (past := attempt(past_by_learning, audit)):
         return f"in acting, {past}"
     return cause
 
 
-def _agrees(audit: AuditContext, way: Rehearsal) -> bool:
-    return not bool(rehearse(audit, way, "learning").off("learning").any())
+def _agrees(audit: AuditContext, case: Rehearsal) -> bool:
+    return not bool(rehearse(audit, case, "learning").off("learning").any())
 
 
 @torch.no_grad()
-def _at_starts(audit: AuditContext, way: Rehearsal) -> str:
+def _at_starts(audit: AuditContext, case: Rehearsal) -> str:
     """The cause if learning differs from acting at episode starts inside a segment."""
-    rows, steps = max(way.rows + 1, audit.rows), max(way.horizon, 4)
+    rows, steps = max(case.rows + 1, audit.rows), max(case.horizon, 4)
     scenario = audit.scenario(83, rows=rows, steps=steps)
     flags = torch.zeros_like(scenario.dones)
     flags[:, steps // 2] = True

@@ -21,7 +21,7 @@ from engram.audit.root_cause import ONLY_AT_STARTS
 from engram.audit.scenario import Scenario, play, random_observations, shuffled_slices
 
 FAR = 900  # ids of environments that are not in the scenario
-LEAKS = 4  # steps in which one row's observations could reach another
+LEAK_STEPS = 4  # steps in which one row's observations could reach another
 ELSEWHERE = (
     "a row's memory is stored as that of other rows: a view or reshape in place of a transpose of rows and layers"
 )
@@ -38,7 +38,7 @@ BY_BATCH = "memory is kept by a row's position in the batch, not by its environm
 
 def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     """The cause if rows affect one another in acting: in whole batches or only in others, all rows or some."""
-    leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAKS).with_starts())
+    leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAK_STEPS).with_starts())
     own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
     if 0 < int(own.sum()) < audit.rows:
         read = (leaks > bound) & others & ~own

@@ -10,7 +10,7 @@ from torch import Tensor
 from engram.audit.adapters.td import TdAdapter
 from engram.audit.checks.idle_rows import IDLE, idle_cause, idle_rows
 from engram.audit.checks.rehearsal import Rehearsal
-from engram.audit.checks.row_causes import LEAKS, acting_cause, learning_cause
+from engram.audit.checks.row_causes import LEAK_STEPS, acting_cause, learning_cause
 from engram.audit.checks.which_past import learning_past
 from engram.audit.context import AuditContext
 from engram.audit.difference import EXACT, abs_difference, max_difference, tolerance
@@ -101,11 +101,11 @@ def row_isolation(audit: AuditContext) -> Verdict:
     sliced = play(audit.adapter(), scenario, schedule)
     by_slices = abs_difference(sliced.numbers, whole.numbers).amax((1, 2))
     leaks = torch.zeros(audit.rows, audit.rows)  # from row, to row
-    first = [(rows, step) for rows, step in schedule if step < LEAKS]
+    first = [(rows, step) for rows, step in schedule if step < LEAK_STEPS]
     for row in range(audit.rows):
-        other = scenario.with_other_past(row, LEAKS - 1, audit.generator(16 + row), audit.spec)
+        other = scenario.with_other_past(row, LEAK_STEPS - 1, audit.generator(16 + row), audit.spec)
         seen = play(audit.adapter(), other, first).numbers
-        leaks[row] = abs_difference(seen, sliced.numbers[:, :LEAKS]).amax((1, 2))
+        leaks[row] = abs_difference(seen, sliced.numbers[:, :LEAK_STEPS]).amax((1, 2))
     learning = torch.zeros(audit.rows, audit.rows)
     if not audit.learning_error:
         learning = _leaks_in_learning(audit, whole, scenario)

@@ -14,7 +14,7 @@ from engram.audit.adapters.base import PolicyAdapter
 from engram.audit.checks.rehearsal import (
     Rehearsal,
     ids_of,
-    learned,
+    learn_rows,
     minibatches_of,
     order_of,
     prepared,
@@ -44,28 +44,28 @@ class Past(NamedTuple):
 
 
 @torch.no_grad()
-def acting_past(audit: AuditContext, way: Rehearsal) -> str:
+def acting_past(audit: AuditContext, case: Rehearsal) -> str:
     """What past the rows that act differently from the reference have instead of their own; nothing if unknown."""
-    adapter, scenario = prepared(audit, way), scenario_of(audit, way, 0)
+    adapter, scenario = prepared(audit, case), scenario_of(audit, case, 0)
     alone, references, numbers = adapter.copy(), {}, []
-    for row in sorted({*range(min(way.rows, NAMED_ROWS)), way.rows - 1}):
+    for row in sorted({*range(min(case.rows, NAMED_ROWS)), case.rows - 1}):
         references[row] = adapter.copy()
-    for first, last in pairwise(_cuts(way, scenario)):
+    for first, last in pairwise(_cuts(case, scenario)):
         part = scenario.part(first, last)
-        numbers.append(play(adapter, part, order_of(audit, way, part, 0), ids_of(way)).numbers)
+        numbers.append(play(adapter, part, order_of(audit, case, part, 0), ids_of(case)).numbers)
     seen = torch.cat(numbers, 1)
-    off, bound = torch.zeros(way.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
+    off, bound = torch.zeros(case.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
     for row, reference in references.items():
         off[row] = abs_difference(seen[row], reference_outputs(reference, scenario, row)).amax(-1) > bound
     return describe_past(lone_acting(alone), scenario, seen, off, bound)
 
 
 @torch.no_grad()
-def learning_past(audit: AuditContext, way: Rehearsal) -> str:
+def learning_past(audit: AuditContext, case: Rehearsal) -> str:
     """What past learning takes for the rows in which it differs from acting; nothing if unknown."""
-    rows, horizon = max(way.rows, NAMED_ROWS), max(way.horizon, NAMED_ROWS)
-    more = way._replace(rows=rows, horizon=horizon, warmup=way.warmup or SHORT, segments=1)
-    return next((past for each in (more, way) if (past := _learning_past(audit, each))), "")
+    rows, horizon = max(case.rows, NAMED_ROWS), max(case.horizon, NAMED_ROWS)
+    more = case._replace(rows=rows, horizon=horizon, warmup=case.warmup or SHORT, segments=1)
+    return next((past for each in (more, case) if (past := _learning_past(audit, each))), "")
 
 
 @torch.no_grad()
@@ -80,22 +80,22 @@ def past_by_learning(audit: AuditContext) -> str:
     return describe_past(lone_learning(learner, played.actions), scenario, seen, off, bound)
 
 
-def _learning_past(audit: AuditContext, way: Rehearsal) -> str:
-    adapter = prepared(audit, way)
-    learner, alone, scenario, ids = adapter.copy(), adapter.copy(), scenario_of(audit, way, 0), ids_of(way)
-    for first, last in pairwise(_cuts(way, scenario)):
+def _learning_past(audit: AuditContext, case: Rehearsal) -> str:
+    adapter = prepared(audit, case)
+    learner, alone, scenario, ids = adapter.copy(), adapter.copy(), scenario_of(audit, case, 0), ids_of(case)
+    for first, last in pairwise(_cuts(case, scenario)):
         memory = adapter.memory_of(ids) if first else None
         part = scenario.part(first, last)
-        played = play(adapter, part, order_of(audit, way, part, 0), ids)
-        if first == 0 and way.warmup:
+        played = play(adapter, part, order_of(audit, case, part, 0), ids)
+        if first == 0 and case.warmup:
             continue
         segment, bound = part.segment(played.actions), tolerance(played.value, played.log_prob)
         seen, off = torch.zeros(0), torch.zeros_like(played.value, dtype=torch.bool)
-        for rows in minibatches_of(learner, way):
-            with torch.set_grad_enabled(way.gradients):
-                output = learned(learner, segment, memory, rows, way.rows)
+        for rows in minibatches_of(learner, case):
+            with torch.set_grad_enabled(case.gradients):
+                output = learn_rows(learner, segment, memory, rows, case.rows)
             numbers = output.numbers()[..., :-1].detach()
-            seen = seen if len(seen) else torch.zeros(way.rows, part.steps, numbers.shape[-1], dtype=numbers.dtype)
+            seen = seen if len(seen) else torch.zeros(case.rows, part.steps, numbers.shape[-1], dtype=numbers.dtype)
             seen[rows] = numbers
             apart = [
                 abs_difference(getattr(output, name).detach(), getattr(played, name)[rows])
@@ -107,9 +107,9 @@ def _learning_past(audit: AuditContext, way: Rehearsal) -> str:
     return ""
 
 
-def _cuts(way: Rehearsal, scenario: Scenario) -> list[int]:
+def _cuts(case: Rehearsal, scenario: Scenario) -> list[int]:
     """Where the acting steps before the segments end, and each segment."""
-    return sorted({0, *range(way.warmup, scenario.steps, way.horizon), scenario.steps})
+    return sorted({0, *range(case.warmup, scenario.steps, case.horizon), scenario.steps})
 
 
 def describe_past(
