@@ -28,18 +28,8 @@ Only here (make bench ARGS="VERB …"):
 def main(words: Sequence[str]) -> int:
     verb, *rest = words or ["--help"]
     try:
-        if verb == "peers":
-            return _peers(rest)
-        if verb == "solve":
-            return solve.main(rest)
-        if verb == "story":
-            return story.main(rest)
-        if verb == "learning":
-            return learning.main(rest)
-        if verb == "worker-kills":
-            return worker_kills.main(rest)
-        if verb == "plot":
-            return plots.main(rest)
+        if verb in OWN_VERBS:
+            return OWN_VERBS[verb](rest)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -64,6 +54,15 @@ def _peers(words: Sequence[str]) -> int:
     report("peers", arguments, lambda progress: measure(options, progress))
     return 0
 
+
+OWN_VERBS = {
+    "peers": _peers,
+    "solve": solve.main,
+    "story": story.main,
+    "learning": learning.main,
+    "worker-kills": worker_kills.main,
+    "plot": plots.main,
+}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that programs it has started are stopped too

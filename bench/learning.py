@@ -1,6 +1,5 @@
 """Collects runs into one result file: `make bench ARGS="learning RUN…"`."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ import yaml  # type: ignore[import-untyped]
 
 from engram.bench.result import describe_machine, fit_line, write
 from engram.cli.arguments import ArgumentParser
+from engram.stored.metrics import read_metrics
 
 POINTS = 120  # per curve
 WARM_UP = 0.2  # share of a run after which the memory of the process should not grow
@@ -33,8 +33,7 @@ def main(words: Sequence[str]) -> int:
 def summarize_run(directory: Path) -> dict[str, Any]:
     """The settings of a run, its curve, and the figures in which a collapse or a memory leak shows."""
     settings = yaml.safe_load((directory / "settings.yaml").read_text(encoding="utf-8"))
-    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_metrics(directory)
     curve = [(record["steps"], record["return"]) for record in records if record["return"] is not None]
     after_warm_up = [record for record in records if record["steps"] >= WARM_UP * records[-1]["steps"]]
     megabytes = [(record["steps"] / 1e6, record["process/megabytes"]) for record in after_warm_up]

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.faults import FAULTS
 from engram.bench.learning.result import WIDTH, collect
 from engram.bench.learning.suite import Job, is_finished, plan, run_jobs
-from engram.bench.result import describe_machine, write
+from engram.bench.result import describe_machine, wide_console, write
 from engram.cli.bench import learn_options, learning_parser
 from engram.cli.main import main as engram
+from engram.stored.metrics import read_metrics
 
 TASKS = ["recall/delay10", "recall/delay40", "control/CartPole", "tmaze/corridor5", "popgym/RepeatPreviousEasy"]
 OUT = Path("bench-results/story")
@@ -81,9 +81,7 @@ def failing_checks(fault: str) -> list[str]:
 
 
 def show(outcomes: Sequence[Outcome], audits: dict[str, list[str]]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
+    console = wide_console(WIDTH)
     table = Table(caption=f"replay check: steps after which an error above {BOUND} would have stopped the run")
     for name in ("task", "memory", "seeds", "greedy", "sampled", "solved", "replay error", "replay check", "failed"):
         table.add_column(name, justify="left" if name in ("task", "memory", "failed") else "right", overflow="fold")
@@ -106,8 +104,10 @@ def _outcome(jobs: Sequence[Job], row: Any, failures: dict[str, str]) -> Outcome
     errors = [
         f"{failures[job.name].partition('. ')[0]} (after {_steps(job):,} steps)" for job in jobs if job.name in failures
     ]
-    records = [record for job in jobs for record in _records(job)]
-    first = next((record["steps"] for record in _records(jobs[0]) if record["memory/replay_error"] > BOUND), None)
+    records = [record for job in jobs for record in read_metrics(job.directory)]
+    first = next(
+        (record["steps"] for record in read_metrics(jobs[0].directory) if record["memory/replay_error"] > BOUND), None
+    )
     solved = "" if row is None or row.goal is None else str(sum(run.reached is not None for run in row.runs))
     return Outcome(
         jobs[0].task,
@@ -127,11 +127,6 @@ def _mean(row: Any, which: str) -> str:
     return f"{mean:.3g}" + ("" if std is None else f" ± {std:.2g}")
 
 
-def _records(job: Job) -> list[dict[str, Any]]:
-    path = job.directory / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
 def _steps(job: Job) -> int:
-    records = _records(job)
+    records = read_metrics(job.directory)
     return records[-1]["steps"] if records else 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.peers.catalogue import PEERS
@@ -21,7 +20,7 @@ from bench.peers.race import DEFAULT_VENVS, RUNNERS
 from engram.bench.learning.result import WIDTH
 from engram.bench.learning.suite import commit
 from engram.bench.process import ProgramError, start_program, thread_variables
-from engram.bench.result import describe_machine, write
+from engram.bench.result import describe_machine, wide_console, write
 from engram.bench.train import CARTPOLE, command
 from engram.cli.arguments import ArgumentParser, names_from, positive_int
 from engram.config.groups import Recipe, read_recipe
@@ -137,9 +136,7 @@ def summarize(runs: Sequence[Solving]) -> list[dict[str, Any]]:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
+    console = wide_console(WIDTH)
     table = Table(caption="one thread each, in turn; medians of seconds and steps to the goal over all runs")
     columns = [name for name in (rows[0] if rows else {}) if name != "failed"]
     for name in columns:

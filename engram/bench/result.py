@@ -123,11 +123,17 @@ def default_path(result: BenchResult) -> Path:
     return Path("bench-results", f"{result.verb}-{moment:%Y-%m-%d-%H%M%S}.json")
 
 
-def show(result: BenchResult, console: Console | None = None) -> None:
-    """Print every race, fit and threshold, and the machine below them."""
+def wide_console(width: int, console: Console | None = None) -> Console:
+    """A console that is wide enough for tables, where the output is not a terminal."""
     console = console or Console()
     if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
+        console.width = max(console.width, width)
+    return console
+
+
+def show(result: BenchResult, console: Console | None = None) -> None:
+    """Print every race, fit and threshold, and the machine below them."""
+    console = wide_console(WIDTH, console)
     parts: list[Table | Text] = [part for race in result.races for part in _race_table(race)]
     parts += [_fit_table(result.fits)] if result.fits else []
     parts += [_threshold_table(result.thresholds)] if result.thresholds else []

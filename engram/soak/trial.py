@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from engram.soak.environment import FAILURE_FILE
+from engram.stored.metrics import read_metrics
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import Checkpoint, load_checkpoint, load_latest
 
@@ -98,9 +99,7 @@ class Trial:
 
     def epochs(self) -> list[dict[str, Any]]:
         """Every epoch's metrics."""
-        path = self.run / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read_metrics(self.run)
 
     def last_output_line(self) -> str:
         """The last line of the child's output."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from rich.console import Console
 from rich.table import Table
 
 from engram.bench.learning.result import WIDTH, Row
+from engram.bench.result import wide_console
 
 ALPHA = 0.05
 MAX_SPLITS = 20_000  # of more, as with over 8 runs each, every n-th is used
@@ -68,7 +68,4 @@ def show(comparisons: Sequence[Comparison]) -> None:
         verdict = "differ" if each.differ else "no difference found"
         means = (f"{fmean(values):.4g}" for values in (each.yaml, each.python))
         table.add_row(each.task, each.policy, each.which, *means, f"{each.p:.3f}", verdict)
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    console.print(table)
+    wide_console(WIDTH).print(table)

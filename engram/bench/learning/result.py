@@ -8,11 +8,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from engram.bench.learning.suite import Job, is_finished, read_scores
-from engram.bench.result import describe_machine
+from engram.bench.result import describe_machine, wide_console
 from engram.stored.metrics import read_metrics
 from engram.training.statistics import Estimate, estimate
 
@@ -123,9 +122,7 @@ def cells(row: Row) -> list[str]:
 
 
 def show(rows: Sequence[Row], failures: dict[str, str]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
+    console = wide_console(WIDTH)
     columns = [name for name in COLUMNS if name != "variant" or any(row.variant for row in rows)]
     table = Table(caption="mean ± standard deviation over seeds; to goal: medians; seconds: without evaluations")
     for name in columns:
