@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engram.diagnosis import Diagnosis, Finding, environment, rules
+from engram.diagnosis import Diagnosis, Finding, Setup, environment, rules
 from engram.diagnosis.course import FIRST, LAST, MIN_EPOCHS, Course
 from engram.diagnosis.rules import Rule
-from engram.diagnosis.setup import Setup
 from engram.stored.metrics import Columns
 
 # Faults of the environment. They are reported even if the agent learns.

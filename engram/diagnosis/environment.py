@@ -1,8 +1,7 @@
 """Rules about the environment: its rewards, its observations, its episodes and its speed."""
 
-from engram.diagnosis import Finding
+from engram.diagnosis import Finding, Setup
 from engram.diagnosis.course import Course
-from engram.diagnosis.setup import Setup
 
 MANY_EPISODES = 50  # equal returns of fewer may be chance
 SOME_EPISODES = 20

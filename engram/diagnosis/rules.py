@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engram.diagnosis import Finding
+from engram.diagnosis import Finding, Setup
 from engram.diagnosis.course import Course
-from engram.diagnosis.setup import Setup
 
 Rule = Callable[[Course, Setup], Finding | None]
 

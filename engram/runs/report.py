@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from engram.config.load import describe_run
 from engram.config.run import RunSettings
 from engram.config.run_directory import MAY_CHANGE, flatten
-from engram.diagnosis import Diagnosis
+from engram.diagnosis import Diagnosis, Setup
 from engram.diagnosis.diagnose import diagnose
-from engram.diagnosis.setup import Setup
 from engram.display.report import Chart, ReportFacts, RunRow, charts, report_page
 from engram.runs.state import compared_settings, read_run
 from engram.settings import UserError

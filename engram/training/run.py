@@ -13,9 +13,8 @@ import torch
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.cores import available_cores
-from engram.diagnosis import Diagnosis
+from engram.diagnosis import Diagnosis, Setup
 from engram.diagnosis.diagnose import LiveDiagnosis
-from engram.diagnosis.setup import Setup
 from engram.env.errors import EnvError
 from engram.env.registry import make_spec
 from engram.env.settings import EnvSettings

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
+from engram.diagnosis import Setup
 from engram.diagnosis.diagnose import LiveDiagnosis, diagnose
-from engram.diagnosis.setup import Setup
 from engram.stored.metrics import Columns
 
 EPOCHS = 40

@@ -35,7 +35,7 @@ class Effect(NamedTuple):
 
 @torch.no_grad()
 def start_cause(audit: AuditContext, learning: bool = False) -> str:
-    """What starts in single rows do wrong, in acting or learning; nothing if each clears its own row alone."""
+    """The fault of episode starts in single rows, in acting or learning; empty if each clears its own row alone."""
     scenario = audit.scenario(50, steps=BEFORE + AFTER)
     adapter = audit.adapter()
     actions = play(adapter, scenario).actions

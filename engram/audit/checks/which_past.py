@@ -45,7 +45,7 @@ class Past(NamedTuple):
 
 @torch.no_grad()
 def acting_past(audit: AuditContext, case: Rehearsal) -> str:
-    """What past the rows that act differently from the reference have instead of their own; nothing if unknown."""
+    """The wrong past on which rows act that differ from the reference; empty if unknown."""
     adapter, scenario = prepared(audit, case), scenario_of(audit, case, 0)
     alone, references, numbers = adapter.copy(), {}, []
     for row in sorted({*range(min(case.rows, NAMED_ROWS)), case.rows - 1}):
@@ -62,7 +62,7 @@ def acting_past(audit: AuditContext, case: Rehearsal) -> str:
 
 @torch.no_grad()
 def learning_past(audit: AuditContext, case: Rehearsal) -> str:
-    """What past learning takes for the rows in which it differs from acting; nothing if unknown."""
+    """The wrong past from which learning computes the rows in which it differs from acting; empty if unknown."""
     rows, horizon = max(case.rows, NAMED_ROWS), max(case.horizon, NAMED_ROWS)
     more = case._replace(rows=rows, horizon=horizon, warmup=case.warmup or SHORT, segments=1)
     return next((past for each in (more, case) if (past := _learning_past(audit, each))), "")
@@ -70,13 +70,13 @@ def learning_past(audit: AuditContext, case: Rehearsal) -> str:
 
 @torch.no_grad()
 def past_by_learning(audit: AuditContext) -> str:
-    """The past that acting has in a simple segment, taking learning for right; nothing if unknown."""
+    """The wrong past on which rows act in a simple segment where learning is right; empty if unknown."""
     scenario = audit.scenario(76, rows=4, steps=6)
     played, learner = play(audit.adapter(), scenario), audit.adapter()
     learned_numbers = learner.learn(scenario.segment(played.actions)).numbers()[..., :-1]
     seen, bound = played.numbers[..., : learned_numbers.shape[-1]], tolerance(learned_numbers)
     off = abs_difference(seen, learned_numbers).amax(-1) > bound
-    off[:, :2] = False  # there, the memory of the step before is none
+    off[:, :2] = False  # too early to tell one past from another
     return describe_past(lone_learning(learner, played.actions), scenario, seen, off, bound)
 
 
@@ -108,14 +108,14 @@ def _learning_past(audit: AuditContext, case: Rehearsal) -> str:
 
 
 def _cuts(case: Rehearsal, scenario: Scenario) -> list[int]:
-    """Where the acting steps before the segments end, and each segment."""
+    """The steps at which the warm-up and each segment begin or end."""
     return sorted({0, *range(case.warmup, scenario.steps, case.horizon), scenario.steps})
 
 
 def describe_past(
     outputs: LoneOutputs, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0
 ) -> str:
-    """What the rows do that are off at the first step at which any is; nothing if it is not found.
+    """What rows do that are off at the first step at which any row is; empty if no wrong past explains them.
 
     `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
     """
