@@ -1,6 +1,7 @@
 """AuditContext, the argument of every check: the policy, fresh copies of it, and reproducible random scenarios."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ QUICK = AuditSizes(rows=12, horizon=12, steps=60)
 
 class AuditContext:
     rows, steps = 6, 8  # of checks that do not depend on size
+    every_row = slice(0, rows)
 
     def __init__(
         self,
@@ -57,6 +59,11 @@ class AuditContext:
         self.visible, self.past_effect = with_visible_memory(self)
         self.memory_effect = self.past_effect if self.past_effect > EXACT else clock_effect(self, self.visible)
         self.learned_start = learned_start(self)
+
+    @property
+    def ids(self) -> list[int]:
+        """The environment ids of the rows."""
+        return list(range(self.rows))
 
     @property
     def policy(self) -> nn.Module:
@@ -121,13 +128,9 @@ class AuditContext:
 
     def _build(self, name: str) -> PolicyAdapter:
         torch.manual_seed(self.seed)
-        try:
+        with cannot_audit("the policy cannot be built"):
             policy = self.make()
-        except UserError:
-            raise
-        except Exception as error:
-            raise CannotAuditError(f"the policy cannot be built: {describe(error)}") from error
-        batch = self.scenario(99, steps=1).batch(slice(0, self.rows), 0)
+        batch = self.scenario(99, steps=1).batch(self.every_row, 0)
         adapter = self._adapt(policy, name)
         adapter.policy.train()
         try:
@@ -144,12 +147,8 @@ class AuditContext:
         return adapter
 
     def _adapt(self, policy: nn.Module, name: str) -> PolicyAdapter:
-        try:
+        with cannot_audit(f"no adapter can play a {type(policy).__name__}"):
             return adapt(policy, self.spec, name)
-        except UserError:
-            raise
-        except Exception as error:
-            raise CannotAuditError(f"no adapter can play a {type(policy).__name__}: {describe(error)}") from error
 
     @torch.no_grad()
     def _random_outputs(self, training_mode: bool | None) -> str:
@@ -216,6 +215,17 @@ class AuditContext:
         except Exception as error:
             return describe(error)
         return ""
+
+
+@contextmanager
+def cannot_audit(why: str) -> Iterator[None]:
+    """An error within this, other than a user's mistake, means that the target cannot be audited."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise CannotAuditError(f"{why}: {describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:

@@ -64,7 +64,7 @@ def _last_outputs(audit: "AuditContext", adapter: PolicyAdapter, scenario: Scena
 def learned_start(audit: "AuditContext") -> str:
     """Names of parameters that affect outputs only at a flagged start: a learned initial state instead of zeros."""
     try:
-        first, second = (audit.scenario(91, steps=2).batch(slice(0, audit.rows), step) for step in (0, 1))
+        first, second = (audit.scenario(91, steps=2).batch(audit.every_row, step) for step in (0, 1))
         adapter = audit.adapter()
         unflagged = adapter.act(first).numbers()
         used = _used_parameters(adapter, adapter.act(second).numbers())

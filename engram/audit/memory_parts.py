@@ -57,7 +57,7 @@ class MemoryPart(NamedTuple):
 
 
 def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
-    """The floating parts of what `memory_of` returned; none where they cannot be told apart."""
+    """The floating parts of what `memory_of` returned; none where it returned None, or they cannot be told apart."""
     policy = adapter.policy
     if isinstance(policy, Policy):
         found = list(_of_policy(policy)) if type(policy).memory_of is Policy.memory_of else []

@@ -14,11 +14,10 @@ from torch import nn
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.policies.base import Policy
 from engram.audit.checks import CHEAP, CHECKS
-from engram.audit.context import QUICK, AuditContext, AuditSizes, describe
+from engram.audit.context import QUICK, AuditContext, AuditSizes, cannot_audit, describe
 from engram.audit.result import (
     AuditError,
     AuditReport,
-    CannotAuditError,
     Check,
     CheckResult,
     DoesNotApplyError,
@@ -51,7 +50,8 @@ def run_audit(
     """
     checks = select_checks(only)
     with preserved_random_states(), torch.enable_grad():
-        audit = _prepare(make, env, seed, adapter, takes_options, sizes)
+        with cannot_audit("it cannot be audited"):
+            audit = AuditContext(make, spec_of(env), seed, adapter, takes_options, sizes)
         results = []
         for check in checks:
             progress(check)
@@ -175,18 +175,6 @@ def preserved_random_states() -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-
-
-def _prepare(
-    make: Callable[..., nn.Module], env: object, seed: int, adapter: str, takes_options: bool, sizes: AuditSizes | None
-) -> AuditContext:
-    """The context of the checks; an error in making it means that the target cannot be audited."""
-    try:
-        return AuditContext(make, spec_of(env), seed, adapter, takes_options, sizes)
-    except UserError:
-        raise
-    except Exception as error:
-        raise CannotAuditError(f"it cannot be audited: {describe(error)}") from error
 
 
 def _fix(check: Check, verdict: Verdict, uses_td: bool) -> str:

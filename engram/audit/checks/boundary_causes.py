@@ -166,7 +166,7 @@ def fix_for(found: Mapping[str, Explanation]) -> str:
 @torch.no_grad()
 def surviving_parts(audit: AuditContext) -> str:
     """Which parts of the stored memory still matter at an episode start, by changing one after the other."""
-    adapter, ids = audit.adapter(), list(range(audit.rows))
+    adapter, ids = audit.adapter(), audit.ids
     play(adapter, audit.scenario(50, steps=3))
     parts = memory_parts(adapter, adapter.memory_of(ids))
     if not parts:
@@ -226,7 +226,7 @@ def _without_step(scenario: Scenario, step: int) -> dict[str, Tensor]:
 
 def _empty_after_a_start(audit: AuditContext, adapter: PolicyAdapter, parts: list[MemoryPart]) -> bool:
     """Whether these parts are empty after the first step of an episode, though not after others."""
-    ids, trial = list(range(audit.rows)), adapter.copy()
+    ids, trial = audit.ids, adapter.copy()
     before = trial.memory_of(ids)
     play(trial, audit.fresh_start(audit.scenario(59, steps=1)))
     after = trial.memory_of(ids)
@@ -237,7 +237,7 @@ def _surviving_places(
     audit: AuditContext, adapter: PolicyAdapter, parts: list[MemoryPart], first: Scenario, expected: Tensor
 ) -> str:
     """Which places of a window, [rows, places, size], still matter, if others do not."""
-    ids = list(range(audit.rows))
+    ids = audit.ids
     memory = adapter.memory_of(ids)
     for part in parts:
         shape = part.value(memory).shape

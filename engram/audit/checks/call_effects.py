@@ -69,10 +69,10 @@ def shared_by_copies(audit: AuditContext) -> str:
 def _overwrites_outputs(audit: AuditContext) -> str:
     """Whether a call changes what the call before returned."""
     adapter, scenario = audit.adapter(), audit.scenario(86, steps=2)
-    first = adapter.act(scenario.batch(slice(0, audit.rows), 0))
+    first = adapter.act(scenario.batch(audit.every_row, 0))
     given = {"the value": first.value, "the log-probability": first.log_prob, "the action": first.actions}
     before = {name: value.clone() for name, value in given.items()}
-    adapter.act(scenario.batch(slice(0, audit.rows), 1))
+    adapter.act(scenario.batch(audit.every_row, 1))
     changed = [name for name, value in given.items() if not torch.equal(value, before[name])]
     return f"a call overwrites {' and '.join(changed)} that the call before returned (a buffer is reused)" * bool(
         changed
@@ -155,7 +155,7 @@ def _similar(audit: AuditContext, segment: Segment) -> Iterator[Segment]:
 
 def seeds_generators(audit: AuditContext) -> str:
     """The global random generators whose state after a call does not depend on their state before it."""
-    batch, segment = audit.scenario(93, steps=1).batch(slice(0, audit.rows), 0), audit.segment(92)
+    batch, segment = audit.scenario(93, steps=1).batch(audit.every_row, 0), audit.segment(92)
     states: list[dict[str, Any]] = []
     for seed in (1, 2):
         adapter = audit.original.copy()
@@ -207,9 +207,9 @@ def _keeps_inputs(audit: AuditContext) -> str:
     """Whether outputs change if all steps are acted on with the same tensors, whose contents change."""
     scenario, adapter = audit.scenario(86, steps=4), audit.adapter()
     expected = play(audit.adapter(), scenario).numbers
-    buffers, seen = scenario.batch(slice(0, audit.rows), 0), []
+    buffers, seen = scenario.batch(audit.every_row, 0), []
     for step in range(scenario.steps):
-        batch = scenario.batch(slice(0, audit.rows), step)
+        batch = scenario.batch(audit.every_row, step)
         for name in ("observations", "dones", "truncateds", "noise"):
             getattr(buffers, name).copy_(getattr(batch, name))
         seen.append(adapter.act(buffers).numbers().clone())

@@ -27,8 +27,8 @@ LEAK = 65536  # bytes of the process per window, in every window
 def detachment(audit: AuditContext) -> Verdict:
     """A backward pass must not lead into an earlier call, and no retained tensor may have a graph."""
     scenario, adapter = audit.scenario(70, steps=4), audit.adapter()
-    every = slice(0, audit.rows)
-    outputs = [adapter.act(scenario.batch(every, step)) for step in range(scenario.steps)]  # kept: nodes live as long
+    # Kept, since the nodes of a graph live only as long as its outputs.
+    outputs = [adapter.act(scenario.batch(audit.every_row, step)) for step in range(scenario.steps)]
     graphs = [graph_nodes(_tensors(output)) for output in outputs]
     shared = len(graphs[-1] & graphs[-2])
     in_state = [name for name, value in state_after_call(audit).items() if getattr(value, "grad_fn", None) is not None]
@@ -80,7 +80,7 @@ def _kept_with_a_graph(audit: AuditContext, scenario: Scenario) -> tuple[list[st
                 adapter.learn(segment, after_acting=True)
             else:
                 for step in (0, 1):
-                    adapter.act(scenario.batch(slice(0, audit.rows), step))
+                    adapter.act(scenario.batch(audit.every_row, step))
             gc.collect()
             for name, direct in _alive_with_a_graph(adapter):
                 (kept if direct or _is_used_again(audit, name, scenario, learning) else idle)[name] = None
@@ -121,7 +121,7 @@ def _is_used_again(audit: AuditContext, name: str, scenario: Scenario, learning:
             return True
         if wiped:
             kept.data.add_(1.0) if kept.is_floating_point() else kept.data.zero_()
-        outputs.append(adapter.act(scenario.batch(slice(0, audit.rows), 2)).numbers().detach())
+        outputs.append(adapter.act(scenario.batch(audit.every_row, 2)).numbers().detach())
     return max_difference(outputs[0], outputs[1]) > EXACT
 
 

@@ -17,19 +17,19 @@ def determinism(audit: AuditContext) -> Verdict:
     """Outputs must not depend on the seed or on earlier calls; weights and actions must depend on the seed alone."""
     if seeded := seeds_generators(audit):
         cause = f"a call seeds {seeded}: all that is drawn after it repeats"
-        return Verdict(False, None, None, cause, cause=cause, fix=SEEDS_FIX, fix_without_engram=SEEDS_FIX)
+        return _failure(cause, cause, SEEDS_FIX)
     drawn, always = audit.random_outputs[None], audit.random_outputs[False]
     if (drawn or always) and (shared := shared_by_copies(audit)):
-        return Verdict(False, None, None, shared, cause=SHARED, fix=SHARED_FIX, fix_without_engram=SHARED_FIX)
+        return _failure(shared, SHARED, SHARED_FIX)
     if drawn or always:
         text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
         text += "" if always else " in training mode, as with dropout"
         dropout = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.Dropout)]
         by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
         cause = f"the policy draws random numbers in {drawn or always}{by}"
-        return Verdict(False, None, None, text, cause=cause, fix=RANDOM_FIX, fix_without_engram=RANDOM_FIX)
+        return _failure(text, cause, RANDOM_FIX)
     if changed := changed_by_calls(audit):
-        return Verdict(False, None, None, changed, cause=changed, fix=REPEAT_FIX, fix_without_engram=REPEAT_FIX)
+        return _failure(changed, changed, REPEAT_FIX)
     scenario = audit.scenario(134)
     weights, actions = [], []
     for _ in range(2):
@@ -43,6 +43,10 @@ def determinism(audit: AuditContext) -> Verdict:
     share = float((actions[0] != actions[1]).float().mean())
     text = f"from the same seed, {share:.0%} of actions and {other} of {len(weights[0])} weight tensors differ"
     return Verdict(share == 0 and other == 0, max(share, float(other)), 0, text)
+
+
+def _failure(finding: str, cause: str, fix: str) -> Verdict:
+    return Verdict(False, finding=finding, cause=cause, fix=fix, fix_without_engram=fix)
 
 
 def modes(audit: AuditContext) -> Verdict:

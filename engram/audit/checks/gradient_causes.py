@@ -51,7 +51,7 @@ def wrong_parts(audit: AuditContext, distances: Sequence[int] = (FEW,)) -> str:
 def _ratios(audit: AuditContext, steps: int) -> dict[str, float]:
     """Autograd's part of the true derivative of the last outputs by each part of the memory this many steps before."""
     call = learning_call(audit, steps)
-    parts = memory_parts(call.adapter, call.memory) if call.memory is not None else []
+    parts = memory_parts(call.adapter, call.memory)
     found = {}
     for number, part in enumerate(parts):
         given, true = _derivatives(call, part, number)

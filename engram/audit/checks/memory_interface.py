@@ -265,7 +265,7 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
         adapter.reset()
         with torch.no_grad():
             play(adapter, audit.scenario(92, steps=3))
-            memory = adapter.memory_of(list(range(audit.rows)))
+            memory = adapter.memory_of(audit.ids)
         if learns:
             adapter.learn(audit.segment(94), memory, after_acting=True)
         with torch.no_grad():

@@ -26,7 +26,7 @@ def nan_at_start(audit: AuditContext) -> Verdict:
     audit.needs_memory()
     adapter = audit.adapter()
     play(adapter, audit.fresh_start(audit.scenario(51, steps=AFTER)))
-    if not leaves(adapter.memory_of(list(range(audit.rows)))):
+    if not leaves(adapter.memory_of(audit.ids)):
         raise DoesNotApplyError("its training loop stores no memory that could hold a NaN")
     kinds = {"acting": _acting_spoiled} | ({} if audit.learning_error else {"learning": _learning_spoiled})
     spoiled = [name for name, spoils in kinds.items() if spoils(audit, AFTER)]
@@ -68,7 +68,7 @@ def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
     scenario = audit.scenario(51, steps=LATER + AFTER)
     flags = torch.zeros_like(scenario.dones)
     flags[:, LATER] = True
-    clean, poisoned = _after_memory(audit, kind, scenario.with_starts(dones=flags), list(range(audit.rows)))
+    clean, poisoned = _after_memory(audit, kind, scenario.with_starts(dones=flags), audit.ids)
     return poisoned is not None and max_difference(poisoned[:, LATER:], clean[:, LATER:]) > tolerance(clean)
 
 
@@ -78,7 +78,7 @@ def _learns_step_by_step(audit: AuditContext) -> bool:
     for steps in DOUBLED:
         adapter = audit.adapter()
         play(adapter, audit.scenario(52, steps=AFTER))
-        segment, memory = audit.segment(53, steps=steps), adapter.memory_of(list(range(audit.rows)))
+        segment, memory = audit.segment(53, steps=steps), adapter.memory_of(audit.ids)
         with CountOperations() as operations:
             adapter.learn(segment, memory)
         counts.append(operations.count)
@@ -107,7 +107,7 @@ def _spoils_other_rows(audit: AuditContext, kind: str) -> bool:
 
 def _after_memory(audit: AuditContext, kind: str, scenario: Scenario, rows: list[int]) -> tuple[Tensor, Tensor | None]:
     """Outputs from memory that is right, and from one with a NaN in these rows; None if the policy refuses that."""
-    adapter, ids = audit.adapter(), list(range(audit.rows))
+    adapter, ids = audit.adapter(), audit.ids
     play(adapter, audit.scenario(52, steps=AFTER))
     other = adapter.copy()
     other.change_memory(rows, _poison)
@@ -127,7 +127,7 @@ def _after_memory(audit: AuditContext, kind: str, scenario: Scenario, rows: list
 
 def _acting_spoiled(audit: AuditContext, steps: int) -> bool:
     """Whether a NaN in memory shows in the last outputs, this many steps after an episode start."""
-    adapter, ids = audit.adapter(), list(range(audit.rows))
+    adapter, ids = audit.adapter(), audit.ids
     scenario = audit.fresh_start(audit.scenario(51, steps=steps))
     play(adapter, audit.scenario(52, steps=AFTER))
     poisoned = adapter.copy()
@@ -136,7 +136,7 @@ def _acting_spoiled(audit: AuditContext, steps: int) -> bool:
 
 
 def _learning_spoiled(audit: AuditContext, steps: int) -> bool:
-    adapter, ids = audit.adapter(), list(range(audit.rows))
+    adapter, ids = audit.adapter(), audit.ids
     play(adapter, audit.scenario(52, steps=AFTER))
     memory = adapter.memory_of(ids)
     segment = audit.fresh_start(audit.segment(51, steps=steps))

@@ -102,7 +102,7 @@ def _counts_calls(audit: AuditContext) -> bool:
         for step in range(scenario.steps):
             if salt is not None:
                 play(adapter, audit.scenario(salt + 100 * step, rows=2, steps=1), ids=range(FAR, FAR + 2))
-            seen.append(adapter.act(scenario.batch(slice(0, audit.rows), step)).numbers())
+            seen.append(adapter.act(scenario.batch(audit.every_row, step)).numbers())
         outputs.append(torch.stack(seen, 1))
     alone, one, other = outputs
     bound = tolerance(alone)
@@ -167,7 +167,7 @@ def _with_others_between(audit: AuditContext, ids: Sequence[int], others: Sequen
 def _what_calls_change(audit: AuditContext) -> str:
     """Names of what calls change besides the memory of their rows."""
     adapter, scenario = audit.adapter(), audit.scenario(19, steps=2)
-    batches = iter([scenario.batch(slice(0, audit.rows), step) for step in range(2)])
+    batches = iter([scenario.batch(audit.every_row, step) for step in range(2)])
     with torch.no_grad():
         names = changed_by(adapter.policy, lambda: adapter.act(next(batches)))
     return f" ({listed(names)})" if names else ""

@@ -84,7 +84,7 @@ def state_after_call(audit: AuditContext) -> dict:
     adapter, state = audit.adapter(), {"lstm_h": None, "lstm_c": None, "hidden": None}
     if not isinstance(adapter, TdAdapter):
         return {}
-    batch = audit.scenario(13, steps=1).batch(slice(0, audit.rows), 0)
+    batch = audit.scenario(13, steps=1).batch(audit.every_row, 0)
     try:
         adapter.policy(adapter.acting_td(batch), state=state)
     except Exception:  # it does not accept one, and training never passes one

@@ -150,7 +150,7 @@ def _reads_otherwise(audit: AuditContext) -> str:
     if not adapter.learns_row_subsets:
         return ""
     play(adapter, scenario.part(0, 1))
-    memory = adapter.memory_of(list(range(audit.rows)))
+    memory = adapter.memory_of(audit.ids)
     after = scenario.part(1)
     played = play(adapter, after)
     learned = adapter.learn(after.segment(played.actions), memory)

@@ -109,7 +109,7 @@ def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: S
     other = random_observations(audit.spec, segment.shape, audit.generator(61))
     observations[:, :START] = other[:, :START]
     others = memory
-    for number, part in enumerate(memory_parts(adapter, memory) if memory is not None else ()):
+    for number, part in enumerate(memory_parts(adapter, memory)):
         others = part.changed(others, noise_like(number))
     seen = adapter.learn(flagged, memory).numbers()[:, START:]
     after = adapter.learn(replace(flagged, observations=observations), others).numbers()[:, START:]
@@ -124,13 +124,13 @@ def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: S
 
 def _parts_kept(audit: AuditContext) -> str:
     """The parts of memory that a start leaves: acting with the others set to zero gives what learning gives."""
-    scenario, ids = audit.scenario(62, steps=2), list(range(audit.rows))
+    scenario, ids = audit.scenario(62, steps=2), audit.ids
     adapter = audit.adapter()
     played = play(adapter, scenario)
     adapter = audit.adapter()
     play(adapter, scenario.part(0, 1))
     memory = adapter.memory_of(ids)
-    parts = memory_parts(adapter, memory) if memory is not None else []
+    parts = memory_parts(adapter, memory)
     flags = torch.zeros_like(scenario.dones)
     flags[:, 1] = True
     learned = audit.adapter().learn(scenario.with_starts(flags).segment(played.actions)).value[:, 1:]

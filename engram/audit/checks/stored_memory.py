@@ -42,9 +42,9 @@ def stored_numbers(audit: AuditContext) -> str:
             return f"every stored number has {places} decimal places: memory is rounded when stored"
     if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
         return CLAMPED.format(limit)
-    ids = list(range(audit.rows))
+    ids = audit.ids
     memory = adapter.memory_of(ids)
-    parts = memory_parts(adapter, memory) if memory is not None else []
+    parts = memory_parts(adapter, memory)
     zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
     if 0 < len(zero) < len(parts):
         return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
@@ -59,7 +59,7 @@ def stored_numbers(audit: AuditContext) -> str:
 @torch.no_grad()
 def scaled_when_stored(audit: AuditContext) -> str:
     """Whether acting continues from a multiple of the memory that learning carries from step to step."""
-    scenario, adapter, ids = audit.scenario(76, steps=2), audit.adapter(), list(range(audit.rows))
+    scenario, adapter, ids = audit.scenario(76, steps=2), audit.adapter(), audit.ids
     first = play(adapter, scenario.part(0, 1))
     learned = audit.adapter().learn(scenario.segment(first.actions.repeat_interleave(2, 1))).value[:, 1]
 
@@ -77,7 +77,7 @@ def scaled_when_stored(audit: AuditContext) -> str:
 @torch.no_grad()
 def scaled_when_read(audit: AuditContext) -> str:
     """Whether learning begins from a multiple of the memory that it is given."""
-    scenario, adapter, ids = audit.scenario(76, steps=5), audit.adapter(), list(range(audit.rows))
+    scenario, adapter, ids = audit.scenario(76, steps=5), audit.adapter(), audit.ids
     if not adapter.learns_row_subsets:
         return ""
     play(adapter, scenario.part(0, 3))
@@ -102,8 +102,8 @@ def swapped_when_stored(audit: AuditContext) -> str:
     """Whether acting stores h as c, or one layer as another: once swapped back, learning continues correctly."""
     scenario, adapter = audit.scenario(76, steps=2), audit.adapter()
     played = play(adapter, scenario.part(0, 1))
-    memory = adapter.memory_of(list(range(audit.rows)))
-    parts = memory_parts(adapter, memory) if memory is not None else []
+    memory = adapter.memory_of(audit.ids)
+    parts = memory_parts(adapter, memory)
     actions = played.actions.repeat_interleave(2, 1)
     segment = scenario.segment(actions)
     expected = adapter.learn(segment).numbers()[:, 1:]
@@ -147,7 +147,7 @@ def segment_start_cause(audit: AuditContext) -> str:
 @torch.no_grad()
 def _rearranged_start(audit: AuditContext) -> str:
     """Whether learning exchanges parts of the memory at the start of a segment, or mixes those of rows."""
-    scenario, adapter, ids = audit.scenario(87, steps=5), audit.adapter(), list(range(audit.rows))
+    scenario, adapter, ids = audit.scenario(87, steps=5), audit.adapter(), audit.ids
     play(adapter, scenario.part(0, 3))
     memory = adapter.memory_of(ids)
     last = play(adapter.copy(), scenario.part(3))

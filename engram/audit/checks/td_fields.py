@@ -29,7 +29,7 @@ def td_fields(audit: AuditContext) -> Verdict:
 
 
 def _acting(audit: AuditContext, adapter: TdAdapter) -> Iterator[str]:
-    given = adapter.acting_td(audit.scenario(100, steps=1).batch(slice(0, audit.rows), 0))
+    given = adapter.acting_td(audit.scenario(100, steps=1).batch(audit.every_row, 0))
     before, rows = given.clone(), audit.rows
     td = adapter.policy(given)
     space = audit.spec.single_action_space
