@@ -49,9 +49,8 @@ class Scenario:
         observations, dones, truncateds, noise = (field[rows, step].clone() for field in self._fields())
         return ActingBatch(observations, dones, truncateds, noise, first_id=rows.start)
 
-    def segment(self, actions: Tensor, start: int = 0, stop: int | None = None) -> Segment:
-        fields = (self.observations, self.dones, self.truncateds, actions)
-        return Segment(*(field[:, start:stop].clone() for field in fields))
+    def segment(self, actions: Tensor) -> Segment:
+        return Segment(*(field.clone() for field in (self.observations, self.dones, self.truncateds, actions)))
 
     def part(self, start: int, stop: int | None = None) -> "Scenario":
         """Some of the steps."""
@@ -92,9 +91,7 @@ class PlayedRollout:
     actions: Tensor
 
 
-def random_scenario(
-    spec: EnvSpec, rows: int, steps: int, generator: torch.Generator, end_chance: float = 0
-) -> Scenario:
+def random_scenario(spec: EnvSpec, rows: int, steps: int, generator: torch.Generator, end_chance: float) -> Scenario:
     """Random observations, with episode starts at random steps, half of them after a truncation."""
     starts = torch.rand(rows, steps, generator=generator) < end_chance
     truncated = torch.rand(rows, steps, generator=generator) < 0.5

@@ -32,14 +32,9 @@ def in_notebook() -> bool:
 class NotebookDisplay:
     """The panel of the terminal as HTML, with messages above it and the summary below."""
 
-    def __init__(
-        self,
-        show: Callable[..., Any],
-        next_steps: NextSteps = no_next_steps,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, show: Callable[..., Any], next_steps: NextSteps = no_next_steps) -> None:
         """`show` is IPython's `display`."""
-        self._show, self._next_steps, self._clock = show, next_steps, clock
+        self._show, self._next_steps = show, next_steps
         self._progress: RunProgress | None = None
         self._output: Any = None  # the handle of the output in the notebook
         self._shown_time = 0.0
@@ -72,7 +67,7 @@ class NotebookDisplay:
     def update(self, record: Record) -> None:
         assert self._progress is not None, "start() comes first"
         self._progress.add(record)
-        if self._clock() - self._shown_time >= SECONDS_BETWEEN_UPDATES:
+        if time.monotonic() - self._shown_time >= SECONDS_BETWEEN_UPDATES:
             self._draw()
 
     def message(self, text: str) -> None:
@@ -87,7 +82,7 @@ class NotebookDisplay:
         self._draw()
 
     def _draw(self) -> None:
-        self._shown_time = self._clock()
+        self._shown_time = time.monotonic()
         content = {"text/html": self._html(), "text/plain": self._text()}
         if self._output is None:
             self._output = self._show(content, raw=True, display_id=True)

@@ -27,13 +27,12 @@ REFRESHES_PER_SECOND = 2  # faster changes cannot be read
 
 
 def make_display(
-    stream: TextIO | None = None, next_steps: NextSteps = no_next_steps, environ: Mapping[str, str] = os.environ
+    stream: TextIO, next_steps: NextSteps = no_next_steps, environ: Mapping[str, str] = os.environ
 ) -> "LiveDisplay | NotebookDisplay | PlainDisplay":
-    """The display for a stream, by default standard output. Use it in a `with`, which restores the terminal.
+    """The display for a stream. Use it in a `with`, which restores the terminal.
 
     `next_steps` makes the commands that `finish` offers.
     """
-    stream = stream or sys.stdout
     if stream is sys.stdout and in_notebook():
         from IPython.display import display
 

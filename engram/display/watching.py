@@ -1,7 +1,6 @@
 """Watching a run from outside: follows its files, and draws the panel that training would draw."""
 
 import os
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -117,8 +116,7 @@ class PlainWatcher:
         print(epoch_line(progress), progress.ending or "running", file=self._stream, flush=True)
 
 
-def make_watcher(stream: TextIO | None = None) -> TerminalWatcher | PlainWatcher:
-    stream = stream or sys.stdout
+def make_watcher(stream: TextIO) -> TerminalWatcher | PlainWatcher:
     if can_draw(stream, os.environ):
         return TerminalWatcher(Console(file=stream, force_terminal=True, force_interactive=True))
     return PlainWatcher(stream)

@@ -32,6 +32,7 @@ from engram.settings import UserError
 STARTS = ("starts", "start", "done", "dones", "episode_starts", "is_first", "reset", "resets", "is_init", "masks")
 STEP, BATCH_FIRST, TIME_FIRST = "one step [B, …]", "sequences [B, T, …]", "sequences [T, B, …]"
 LAYOUTS = (STEP, BATCH_FIRST, TIME_FIRST)
+MakeState = Callable[[nn.Module, int], State]  # the initial state of a policy for this many rows
 
 
 class ModuleAdapter(ExternalStateAdapter):
@@ -47,9 +48,7 @@ class ModuleAdapter(ExternalStateAdapter):
         parameters = list(inspect.signature(policy.forward).parameters)
         self.takes_starts = bool({*parameters[2:]} & {*STARTS})
         self.policy, self.spec = policy, spec
-        self.layout = STEP  # of acting
-        self._make_state: Callable[[nn.Module, int], State] | None = None
-        self._find_call()
+        self._make_state, self.layout = self._find_call()  # the layout of acting
         super().__init__(policy, spec)
         self.learning_layout = self._find_learning_layout()
         clears = "passes episode starts to the module" if self.takes_starts else "clears it where an episode starts"
@@ -58,11 +57,10 @@ class ModuleAdapter(ExternalStateAdapter):
             self.assumed_loop += f"; acts on {self.layout} and learns from {self.learning_layout}"
 
     def initial_state(self, rows: int) -> State:
-        assert self._make_state is not None
         return self._make_state(self.policy, rows)
 
     def act_step(self, batch: ActingBatch, starts: Tensor, state: State) -> tuple[PolicyOutput, State]:
-        logits, value, state = self._call(batch.observations.unsqueeze(1), starts.unsqueeze(1), state)
+        logits, value, state = self._call(batch.observations.unsqueeze(1), starts.unsqueeze(1), state, self.layout)
         return self.acting_output(logits.squeeze(1), value.squeeze(1), batch.noise), state
 
     def learn_segment(self, segment: Segment, starts: Tensor, state: State) -> PolicyOutput:
@@ -84,11 +82,8 @@ class ModuleAdapter(ExternalStateAdapter):
             cuts |= set(starts.any(0).nonzero().flatten().tolist())
         return (slice(a, b) for a, b in pairwise(sorted(cuts)))
 
-    def _call(
-        self, observations: Tensor, starts: Tensor, state: State, layout: str = ""
-    ) -> tuple[Tensor, Tensor, State]:
-        """[B, t, …] in the module's own layout; returns logits [B, t, A], values [B, t] and the state."""
-        layout = layout or self.layout
+    def _call(self, observations: Tensor, starts: Tensor, state: State, layout: str) -> tuple[Tensor, Tensor, State]:
+        """Call the module with [B, t, …] in this layout; returns logits [B, t, A], values [B, t] and the state."""
         if self.takes_starts:
             result = self.policy(self._observed(observations, layout), state, _arranged(starts, layout))
         else:
@@ -119,22 +114,19 @@ class ModuleAdapter(ExternalStateAdapter):
         return logits.reshape(rows, steps, -1), value.view(rows, steps), result[2]
 
     @torch.no_grad()
-    def _find_call(self) -> None:
+    def _find_call(self) -> tuple[MakeState, str]:
         """The first initial state and layout with which three batch sizes work; else say what to write."""
         errors = []
         for make_state in self._candidates():
-            for self.layout in LAYOUTS:
+            for layout in LAYOUTS:
                 try:
                     before = [make_state(self.policy, rows) for rows in (2, 3)]
-                    after = [self._try(rows, state) for rows, state in zip((2, 3), before, strict=True)]
-                    dims = row_dims(*before)
-                    map_state(lambda dim, a, b: _same_shape(a, b), dims, before[0], after[0])
+                    after = [self._try(rows, state, layout)[2] for rows, state in zip((2, 3), before, strict=True)]
+                    map_state(lambda dim, a, b: _same_shape(a, b), row_dims(*before), before[0], after[0])
                 except Exception as error:
                     errors.append(error)
                     continue
-                self._make_state = make_state
-                return
-        self.layout = STEP
+                return make_state, layout
         calls = [error for error in errors if isinstance(error, CallError)]
         raise UserError(self._missing_adapter(calls[0] if calls else errors[0] if errors else None))
 
@@ -147,14 +139,13 @@ class ModuleAdapter(ExternalStateAdapter):
             try:
                 for rows, steps in ((2, 3), (5, 4)):
                     before = self.initial_state(rows)
-                    after = self._read(self._trial(rows, before, steps, layout), (rows, steps), layout)[2]
-                    map_state(_same_shape, before, after)
+                    map_state(_same_shape, before, self._try(rows, before, layout, steps)[2])
             except Exception:
                 continue
             return layout
         return STEP
 
-    def _candidates(self) -> Iterator[Callable[[nn.Module, int], State]]:
+    def _candidates(self) -> Iterator[MakeState]:
         """Ways to make an initial state, most explicit first."""
         if declared_initial_state(self.policy, 2) is not None:
             yield declared_initial_state
@@ -170,18 +161,18 @@ class ModuleAdapter(ExternalStateAdapter):
         if not layers and template is None:
             yield lambda policy, rows: ()
 
-    def _state_after_none(self) -> Callable[[nn.Module, int], State] | None:
+    def _state_after_none(self) -> MakeState | None:
         """Zeros shaped like the state that a call without a state returns, if such a call begins with zeros."""
-        for self.layout in LAYOUTS:
+        for layout in LAYOUTS:
             try:
-                one, two, three = (self._try(rows, None) for rows in (1, 2, 3))
+                one, two, three = (self._try(rows, None, layout)[2] for rows in (1, 2, 3))
                 dims = row_dims(two, three)
             except Exception:
                 continue
             if not leaves(one):
                 continue
             zeros = map_state(torch.zeros_like, one)
-            outputs = [self._outputs(1, state) for state in (None, zeros)]
+            outputs = [self._try(1, state, layout)[0] for state in (None, zeros)]
             if not torch.allclose(outputs[0], outputs[1], atol=1e-5):
                 name = type(self.policy).__name__
                 raise UserError(f"{name}: its initial state is not zero: give it a method initial_state(rows)")
@@ -198,20 +189,13 @@ class ModuleAdapter(ExternalStateAdapter):
             return make
         return None
 
-    def _try(self, rows: int, state: State) -> State:
-        return self._read(self._trial(rows, state), (rows, 1), self.layout)[2]
-
-    def _outputs(self, rows: int, state: State) -> Tensor:
-        return self._read(self._trial(rows, state), (rows, 1), self.layout)[0]
-
-    def _trial(self, rows: int, state: State, steps: int = 1, layout: str = "") -> Any:
-        """A call on a copy, which leaves no trace."""
-        layout = layout or self.layout
+    def _try(self, rows: int, state: State, layout: str, steps: int = 1) -> tuple[Tensor, Tensor, State]:
+        """What `_call` returns, by a call on a copy, which leaves no trace."""
         observations = random_observations(self.spec, (rows, steps), torch.Generator().manual_seed(1))
         given = [self._observed(observations, layout), state]
         if self.takes_starts:
             given.append(_arranged(torch.zeros(rows, steps, dtype=torch.bool), layout))
-        return copy_policy(self.policy, self.policy)(*given)
+        return self._read(copy_policy(self.policy, self.policy)(*given), (rows, steps), layout)
 
     def _missing_adapter(self, error: Exception | None) -> str:
         name = type(self.policy).__name__

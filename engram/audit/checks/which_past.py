@@ -229,7 +229,7 @@ def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[
 
 @torch.no_grad()
 def find_past(
-    outputs: LoneOutputs, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int = 0
+    outputs: LoneOutputs, scenario: Scenario, row: int, step: int, seen_K: Tensor, bound: float, first: int
 ) -> Past | None:
     """The wrong past with which a lone row gives these numbers: a value, and a distribution if there is one."""
     played = 0
