@@ -25,21 +25,21 @@ Only here (make bench ARGS="VERB …"):
   plot      plot results: races as bars, runs as learning curves"""
 
 
-def main(words: Sequence[str]) -> int:
-    verb, *rest = words or ["--help"]
+def main(argv: Sequence[str]) -> int:
+    verb, *rest = argv or ["--help"]
     try:
         if verb in OWN_VERBS:
             return OWN_VERBS[verb](rest)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    code = engram(["bench", *words])
+    code = engram(["bench", *argv])
     if verb in ("--help", "-h"):
         print(HELP)
     return code
 
 
-def _peers(words: Sequence[str]) -> int:
+def _peers(argv: Sequence[str]) -> int:
     parser = benchmark_parser("make bench ARGS=peers", "Engram and other systems at the same work")
     parser.set_defaults(seconds=3.0, rounds=6)
     parser.add_argument("--tasks", type=names_from(tuple(TASKS)), metavar="NAME,…", help=", ".join(TASKS))
@@ -49,7 +49,7 @@ def _peers(words: Sequence[str]) -> int:
     parser.add_argument(
         "--learn", type=positive_int, metavar="STEPS", help="compare returns on CartPole too, after STEPS"
     )
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     options = options_from(arguments, PeerOptions)
     report("peers", arguments, lambda progress: measure(options, progress))
     return 0

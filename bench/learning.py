@@ -16,13 +16,13 @@ POINTS = 120  # per curve
 WARM_UP = 0.2  # share of a run after which the memory of the process should not grow
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="make bench ARGS=learning", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
     parser.add_argument(
         "--out", type=Path, default=Path("bench-results/learning.json"), help="where to write the result"
     )
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     runs = sorted((summarize_run(directory) for directory in options.runs), key=lambda run: (run["task"], run["seed"]))
     date = datetime.now().astimezone().isoformat(timespec="seconds")
     write({"schema": 1, "verb": "learning", "date": date, "machine": describe_machine(), "runs": runs}, options.out)

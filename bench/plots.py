@@ -18,11 +18,11 @@ STEPS = 100_000  # a bar shows the time of this many steps
 COLUMNS = 3  # of learning curves
 
 
-def main(words: Sequence[str]) -> int:
-    if len(words) < 2:
+def main(argv: Sequence[str]) -> int:
+    if len(argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    *sources, target = map(Path, words)
+    *sources, target = map(Path, argv)
     results = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
     if "runs" in results[0]:
         plot_learning([run for result in results for run in result["runs"]], target)

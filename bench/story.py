@@ -43,13 +43,13 @@ class Outcome:
     stopped_after: int | None  # steps after which the replay check would have stopped the first seed
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = learning_parser('make bench ARGS="story …"', __doc__ or "")
     parser.set_defaults(tasks=TASKS, out=OUT)
     parser.add_argument("--no-audit", action="store_true", help="do not audit the policies")
-    arguments, settings = parser.parse_settings(words)
+    arguments, settings = parser.parse_settings(argv)
     options = learn_options(arguments, [])
-    jobs = plan(options, [(*_words(fault), *settings) for fault in FAULTS])
+    jobs = plan(options, [(*_overrides(fault), *settings) for fault in FAULTS])
     if arguments.dry_run:
         print("\n".join(command for job in jobs for command in job.commands))
         return 0
@@ -95,12 +95,12 @@ def show(outcomes: Sequence[Outcome], audits: dict[str, list[str]]) -> None:
         console.print(f"audit, {fault}: {', '.join(checks) or 'all checks hold'}", markup=False)
 
 
-def _words(fault: str) -> tuple[str, ...]:
+def _overrides(fault: str) -> tuple[str, ...]:
     return (f"py_agent=bench.faults:{FAULTS[fault].__name__}", *UNSTOPPED)
 
 
 def _outcome(jobs: Sequence[Job], row: Any, failures: dict[str, str]) -> Outcome:
-    fault = next(fault for fault in FAULTS if jobs[0].overrides[0] == _words(fault)[0])
+    fault = next(fault for fault in FAULTS if jobs[0].overrides[0] == _overrides(fault)[0])
     errors = [
         f"{failures[job.name].partition('. ')[0]} (after {_steps(job):,} steps)" for job in jobs if job.name in failures
     ]

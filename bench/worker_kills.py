@@ -70,7 +70,7 @@ class CountedTrial(Trial):
         return {"segments": sum(each[0] for each in counts), "steps": sum(each[1] for each in counts)}
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog='make bench ARGS="worker-kills …"', description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between kills (default: 60)")
@@ -79,12 +79,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=int, default=100, help="of the evaluation")
     parser.add_argument("--out", type=Path, default=Path("bench/results/worker-kills.json"))
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="more settings, for all runs")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="engram-kills-", ignore_cleanup_errors=True) as directory:
         runs = _runs(options, Path(directory))
     result = {
         "what": f"recall with a worker killed every {options.every:g} s, beside undisturbed runs",
-        "command": shlex.join(["python", "-m", "bench", "worker-kills", *words]),
+        "command": shlex.join(["python", "-m", "bench", "worker-kills", *argv]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "settings": [*TASK, *options.settings],
@@ -130,9 +130,9 @@ def _kill_workers(trials: Mapping[int, CountedTrial], every: float) -> dict[int,
 def _trial(directory: Path, options: argparse.Namespace, seed: int) -> CountedTrial:
     pause = 60 * options.minutes * SLEPT / options.steps * WORKERS
     restarts = round(2 * 600 / options.every)  # twice as many as are expected within ten minutes
-    words = [f"seed={seed}", f"trainer.total_timesteps={options.steps}", f"env.kwargs.pause={pause:.6f}"]
-    words += [f"trainer.worker_restarts={restarts}", *options.settings]
-    return CountedTrial(directory, [*TASK, *words], command)
+    overrides = [f"seed={seed}", f"trainer.total_timesteps={options.steps}", f"env.kwargs.pause={pause:.6f}"]
+    overrides += [f"trainer.worker_restarts={restarts}", *options.settings]
+    return CountedTrial(directory, [*TASK, *overrides], command)
 
 
 def _kill_worker(trial: Trial, rng: random.Random) -> bool:

@@ -74,7 +74,7 @@ class Solving:
         return known[-1] if known else None
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog='make bench ARGS="solve …"', description=__doc__)
     parser.add_argument("--tasks", type=names_from(tuple(TASKS)), default=list(TASKS), metavar="NAME,…")
     parser.add_argument("--systems", type=names_from(tuple(TITLES)), default=list(TITLES), metavar="NAME,…")
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--limit", type=positive_int, default=900, help="seconds of a run (default: 900)")
     parser.add_argument("--venvs", type=Path, default=DEFAULT_VENVS, help="where peers are installed")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     runs = []
     for seed in range(1, options.seeds + 1):
         for task in options.tasks:
@@ -170,9 +170,14 @@ def _program(task: str, system: str, seed: int, venvs: Path) -> tuple[list[str],
     """The command of a system, and its environment variables."""
     recipe = read_recipe(task)
     if system == ENGRAM:
-        words = [f"task={task}", f"seed={seed}", f"trainer.total_timesteps={_budget(recipe)}", "trainer.num_workers=0"]
-        words += ["trainer.evaluate_interval=1", f"trainer.evaluate_episodes={RECENT}"]
-        return command([*words, "trainer.checkpoint.interval=1000000"], threads=1, recent=RECENT), {}
+        overrides = [
+            f"task={task}",
+            f"seed={seed}",
+            f"trainer.total_timesteps={_budget(recipe)}",
+            "trainer.num_workers=0",
+        ]
+        overrides += ["trainer.evaluate_interval=1", f"trainer.evaluate_episodes={RECENT}"]
+        return command([*overrides, "trainer.checkpoint.interval=1000000"], threads=1, recent=RECENT), {}
     if system == "sb3_zoo":
         sizes = {"steps": _budget(recipe), "evaluate": EVALUATION_EPISODES, "recent": RECENT}
         options = {"env": recipe.env["id"], "seed": seed, "threads": 1, **sizes}

@@ -92,7 +92,7 @@ def _differing_modes(found: set[str]) -> str:
         (EVAL_ONLY, "in eval() with no_grad than otherwise"),
         ({"inference_mode"}, "in inference_mode than otherwise"),
     )
-    how = next((words for names, words in factors if modes == names), "")
+    how = next((text for names, text in factors if modes == names), "")
     if not how:
         return f"outputs differ from those in train() with gradients: {', '.join(sorted(found))}"
     verb = "computes" if len(kinds) == 1 else "compute"

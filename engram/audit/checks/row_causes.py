@@ -209,8 +209,8 @@ def _past_in_sizes(audit: AuditContext) -> str:
             wrong[size] = describe_past(lone_acting(audit.adapter()), part, seen, off, bound)
     if not wrong or len(wrong) == audit.rows - 1:
         return ""
-    words = next(iter(wrong.values()))
-    return f"in batches of {', '.join(map(str, wrong))} rows, {words}" if words else ""
+    past = next(iter(wrong.values()))
+    return f"in batches of {', '.join(map(str, wrong))} rows, {past}" if past else ""
 
 
 def _alone(audit: AuditContext, scenario: Scenario) -> Tensor:

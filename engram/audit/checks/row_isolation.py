@@ -176,8 +176,8 @@ def causality(audit: AuditContext) -> Verdict:
 @torch.no_grad()
 def _taken_twice(audit: AuditContext) -> str:
     """Whether a segment begins from a memory of its own later steps."""
-    words = learning_past(audit, Rehearsal(rows=4, horizon=audit.steps))
-    return f"in learning, {words}" if "steps: they are taken twice" in words or "memory of now" in words else ""
+    past = learning_past(audit, Rehearsal(rows=4, horizon=audit.steps))
+    return f"in learning, {past}" if "steps: they are taken twice" in past or "memory of now" in past else ""
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class Effect(NamedTuple):
 
     cleared: Tensor
     changed: Tensor
-    words: str  # what the changed rows do instead
+    past: str  # what the changed rows do instead
 
 
 @torch.no_grad()
@@ -62,14 +62,14 @@ def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable
     as_fresh = abs_difference(seen[:, BEFORE:], fresh).amax((1, 2)) <= bound
     as_fresh &= abs_difference(seen[:, :BEFORE], carried[:, :BEFORE]).amax((1, 2)) <= bound
     changed = ~as_carried & ~as_fresh
-    words = ""
+    past = ""
     if bool(changed.any()):
         own = torch.zeros_like(changed)
         own[row] = True
         expected = torch.where(own.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
         off = abs_difference(seen, expected).amax(-1) > bound
-        words = describe_past(lone_acting(audit.adapter()), flagged, seen, off, bound)
-    return Effect(as_fresh, changed, words)
+        past = describe_past(lone_acting(audit.adapter()), flagged, seen, off, bound)
+    return Effect(as_fresh, changed, past)
 
 
 def _in_words(effects: list[Effect]) -> str:
@@ -77,9 +77,9 @@ def _in_words(effects: list[Effect]) -> str:
     cleared = [set(effect.cleared.nonzero().flatten().tolist()) for effect in effects]
     others = [row for row, effect in enumerate(effects) if any(each != row for each in _changed(effect))]
     if others:
-        row = next((each for each in others if effects[each].words), others[0])
-        words = effects[row].words
-        return f"where row {row} starts an episode, {words}" if words else OTHERS_CHANGE
+        row = next((each for each in others if effects[each].past), others[0])
+        past = effects[row].past
+        return f"where row {row} starts an episode, {past}" if past else OTHERS_CHANGE
     if any(_changed(effect) for effect in effects):
         return ""
     if all(len(each) == rows for each in cleared):
