@@ -1,6 +1,6 @@
 """Diagnosis: why a run does not learn, from its metrics and settings alone.
 
-This file has what a diagnosis is made from besides metrics, the setup, and what it consists of: findings.
+Rules read the metrics and the `Setup` of a run. What they find are `Finding`s, which make the `Diagnosis`.
 """
 
 from typing import Any, Literal, NamedTuple

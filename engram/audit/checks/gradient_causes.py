@@ -24,6 +24,10 @@ FLAT = 1e-4  # a derivative that is smaller than this part of its gradient is th
 RATIO = 1e-2  # difference of a derivative from the true one that is not rounding
 SMALL = 1e-6  # a derivative that is not looked at
 FEW = 3  # steps of a segment in which the memory at its start matters
+MOST_LINES = 6  # that are tried one by one
+FOREIGN_PATHS = ("site-packages", f"{ENGRAM}/audit", "<", "contextlib")  # parts of paths that are not the policy's
+DETACHING = {Tensor.detach: "detach()", torch.detach: "detach()", Tensor.data.__get__: ".data"}  # type: ignore[attr-defined]
+Gradient = TypeVar("Gradient")
 
 
 def wrong_parts(audit: AuditContext, distances: Sequence[int] = (FEW,)) -> str:
@@ -152,14 +156,8 @@ def _cut_in_words(audit: AuditContext, cut: int, steps: int) -> str:
     return f"the gradient is cut before step {cut} of {steps}: memory is detached there"
 
 
-Gradient = TypeVar("Gradient")
-NOT_THEIRS = ("site-packages", f"{ENGRAM}/audit", "<", "contextlib")  # in the paths of files
-MOST_LINES = 6  # that are tried one by one
-DETACHING = {Tensor.detach: "detach()", torch.detach: "detach()", Tensor.data.__get__: ".data"}  # type: ignore[attr-defined]
-
-
 class Ignoring(TorchFunctionMode):
-    """Within this, some calls do nothing; it notes their lines. With `only`, those of other lines are left alone."""
+    """Within this, some calls do nothing, and their lines are noted; with `only`, just the call of that line."""
 
     def __init__(self, only: str = "") -> None:
         super().__init__()
@@ -194,7 +192,7 @@ class NothingDetached(Ignoring):
 
 
 def culprit(compute: Callable[[], Gradient], is_right: Callable[[Gradient], bool]) -> str:
-    """The calls without which a gradient is right, with their lines; nothing if there are none."""
+    """The call without which a gradient is right, or the first two, with their lines; empty if there is none."""
 
     def right_without(mode: Ignoring) -> bool:
         try:
@@ -205,12 +203,10 @@ def culprit(compute: Callable[[], Gradient], is_right: Callable[[Gradient], bool
             return False
 
     for kind in (WithoutHooks, NothingDetached):
-        mode = kind()
-        if right_without(mode) and mode.lines:
-            lines = mode.lines if len(mode.lines) > 1 else []
-            return next(
-                (line for line in lines[:MOST_LINES] if right_without(kind(line))), " and ".join(mode.lines[:2])
-            )
+        ignoring = kind()
+        if right_without(ignoring) and (lines := ignoring.lines):
+            alone = lines[:MOST_LINES] if len(lines) > 1 else ()
+            return next((line for line in alone if right_without(kind(line))), " and ".join(lines[:2]))
     return ""
 
 
@@ -219,7 +215,7 @@ def calling_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not any(part in file for part in NOT_THEIRS):
+        if not any(part in file for part in FOREIGN_PATHS):
             return f"{short_path(file)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"

@@ -1,7 +1,6 @@
 """Why learning differs from acting in a segment without memory from before and without episode starts."""
 
-# B rows, T steps, K numbers
-# N numbers
+# B rows, T steps
 
 from collections.abc import Iterator
 from dataclasses import replace

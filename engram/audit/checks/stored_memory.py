@@ -15,7 +15,7 @@ from engram.audit.memory_parts import MemoryPart, listed, memory_parts, noise_li
 from engram.audit.result import attempt
 from engram.audit.scenario import play
 
-TRIES = 12
+TRIES = 12  # steps of the secant method
 NOTHING = 1e-3  # a factor that means none of it
 NEAR = 10  # times the tolerance: what is left after solving for a factor
 MANY = 50  # stored numbers that allow a conclusion; memory is clamped if one of this many is at the limit
