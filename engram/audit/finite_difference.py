@@ -1,7 +1,5 @@
 """Finite differences: the true gradient of a learning call, to compare with the one that autograd gives."""
 
-# B rows, T steps
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

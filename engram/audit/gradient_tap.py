@@ -4,8 +4,6 @@ Observations are often bytes, which have no gradient, but the output of a module
 observation of a step shows which part of that output belongs to the step.
 """
 
-# B rows, T steps
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Growth of time and memory with rows, steps, hidden size and the length of a run."""
 
-# B rows, T steps, H hidden size
-
 import ctypes
 import gc
 from collections.abc import Callable

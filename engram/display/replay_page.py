@@ -1,6 +1,6 @@
 """The replay page: a recorded episode with the agent's actions, its memory, and which earlier steps matter."""
 
-# T steps, R rows (agents), W numbers per action distribution, U units, G groups of steps, D numbers of an observation
+# T steps, R rows (agents), U units, G groups of steps, D numbers of an observation
 
 import struct
 import zlib

@@ -3,7 +3,7 @@
 A state is a tensor, or tensors in tuples, lists or dicts, each with one dimension that counts rows.
 """
 
-# B rows, T steps, A actions
+# B rows, T steps
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping

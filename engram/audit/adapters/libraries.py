@@ -1,7 +1,5 @@
 """Adapters for policies of other libraries, each called as that library's training loop calls it."""
 
-# B rows, T steps, A actions
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

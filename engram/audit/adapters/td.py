@@ -1,7 +1,5 @@
 """Adapter for policies that are called with a td: Engram's own, and others with the same call."""
 
-# B rows, T steps, L layers, S floats per layer
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy

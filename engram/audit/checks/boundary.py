@@ -1,7 +1,5 @@
 """Is memory cleared exactly where an episode starts?"""
 
-# B rows, T steps
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Causes of faults at an episode start: the flag, the row, the step, the part of the memory."""
 
-# B rows, T steps
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple

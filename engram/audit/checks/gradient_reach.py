@@ -1,7 +1,5 @@
 """Do gradients stop where an episode starts, and otherwise reach as far back as memory does?"""
 
-# B rows, T steps
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens: does every kind of observation reach the outputs?"""
 
-# M tokens of (location, feature, value)
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Precision and compiler: the same numbers in float64, under autocast, and compiled?"""
 
-# B rows, T steps
-
 import re
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Why learning differs from acting in a segment without memory from before and without episode starts."""
 
-# B rows, T steps
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Causes of faults at an episode start: which rows it clears, which get another memory, and which parts are kept."""
 
-# B rows, T steps, K numbers
+# B rows
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The td: do both calls write every field in its shape and dtype, and leave their inputs unchanged?"""
 
-# B rows, T steps
-
 from collections.abc import Iterator
 from typing import Any
 
