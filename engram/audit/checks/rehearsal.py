@@ -66,12 +66,11 @@ def rehearse(audit: AuditContext, case: Rehearsal, kind: Kind = "") -> Outcome:
     """Play and learn, and compare. With a `kind`, only the part that can show this kind of fault."""
     adapter = prepared(audit, case)
     learner, ids = adapter.copy(), ids_of(case)
-    sampled = _sampled_rows(case) if not audit.mode_matters else []
-    references = {row: adapter.copy() for row in sampled}
+    compared = [] if audit.mode_matters or case.memory != 1.0 else _sampled_rows(case)
+    references = {row: adapter.copy() for row in compared}
     if case.memory != 1.0:
         play(adapter, audit.scenario(79, rows=case.rows, steps=4), ids=ids)
         adapter.change_memory(ids, lambda part: part * case.memory if part.is_floating_point() else part)
-        references = {}
     acting, learning, bound = [], [], 0.0
     for rollout in range(case.rollouts):
         if rollout or case.memory == 1.0:
@@ -91,10 +90,9 @@ def rehearse(audit: AuditContext, case: Rehearsal, kind: Kind = "") -> Outcome:
             bound = max(bound, tolerance(played.log_prob, played.value))
             expected = {row: reference_outputs(reference, part, row) for row, reference in references.items()}
             acting.append(_acting_error(played, expected))
+            skipped = warming or kind == "acting"
             learning.append(
-                torch.zeros_like(played.value)
-                if warming or kind == "acting"
-                else _learning_error(learner, played, memory, case)
+                torch.zeros_like(played.value) if skipped else _learning_error(learner, played, memory, case)
             )
             first += steps
     outcome = Outcome(torch.cat(acting, 1), torch.cat(learning, 1), bound)
