@@ -1,4 +1,4 @@
-"""The LSTM kernels: drop-ins for `engram.agent.recurrent.lstm`, float32 on the CPU."""
+"""The LSTM kernels: drop-ins for `engram.agent.recurrent.fused_lstm`, float32 on the CPU."""
 
 # T steps, B rows, I input size, H hidden size
 

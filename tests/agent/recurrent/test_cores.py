@@ -85,7 +85,7 @@ def test_gradients_do_not_depend_on_the_size_of_a_chunk(at_once: int, monkeypatc
     core, inputs, memory = make("lstm")
     found = []
     for rows in (STEPS * ROWS, at_once):
-        monkeypatch.setattr("engram.agent.recurrent.lstm.ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("engram.agent.recurrent.fused_lstm.ROWS_AT_ONCE", rows)
         found.append(results(core, core, inputs, memory, STARTS["dense"]))
     assert_equal(*found)
 
