@@ -7,14 +7,16 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from engram.agent.settings import POLICIES, PyAgent, YamlAgent
+from engram.diagnosis import delay_of
 from engram.env.settings import EnvSettings, Gym, MettagridFile, PettingZoo, PythonEnv
 from engram.nearest import suggestion
 from engram.settings import Settings
 from engram.training.settings import Trainer, Wandb
 
+LONGEST_SEGMENT = 512  # steps, unless settings ask for more
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
@@ -60,6 +62,19 @@ class RunSettings(Settings):
             near = suggestion(policy.name, POLICIES) or ";"
             raise ValueError(f"no policy '{policy.name}'{near} there are {', '.join(POLICIES)}, or file.py:Class")
         return policy
+
+    @field_validator("trainer")
+    @classmethod
+    def _segments_span_the_delay(cls, trainer: Trainer, info: ValidationInfo) -> Trainer:
+        """Unless set, segments are a quarter longer than the delay, if it is known, so that some hold cue and answer.
+
+        No gradient crosses a segment's edge.
+        """
+        delay = delay_of(info.data["env"]) if "env" in info.data else None
+        if delay is None or "bptt_horizon" in trainer.model_fields_set:
+            return trainer
+        horizon = max(trainer.bptt_horizon, min(1 << (delay * 5 // 4).bit_length(), LONGEST_SEGMENT))
+        return trainer.model_copy(update={"bptt_horizon": horizon})
 
     @model_validator(mode="after")
     def _one_policy(self) -> "RunSettings":

@@ -56,6 +56,25 @@ def test_overrides_come_in_any_order_and_the_last_of_a_name_counts():
     assert (one.seed, one.env, one.trainer.ppo.gamma) == (3, Recall(delay=20), 0.9)
 
 
+@pytest.mark.parametrize(
+    ("words", "horizon"),
+    [
+        ("env=recall env.delay=100", 128),
+        ("env=recall env.delay=103", 256),
+        ("env=recall env.delay=200 trainer.total_timesteps=5000", 256),
+        ("env=recall env.delay=4000", 512),
+        ("env=recall env.delay=200 trainer.bptt_horizon=64", 64),
+        ("env=recall env.delay=200 trainer=metta", 64),
+        ("task=recall/delay200", 256),
+        ("env=tmaze", 128),
+    ],
+)
+def test_segments_span_a_known_delay_unless_their_length_is_set(words, horizon):
+    settings = load(words.split())
+    assert settings.trainer.bptt_horizon == horizon
+    assert RunSettings.model_validate(settings.model_dump()) == settings
+
+
 @pytest.mark.parametrize("run", ["1e5", "007", "null_hypothesis", "true", "off", "1_000"])
 def test_text_settings_are_literal(run):
     settings = load([f"run={run}", "wandb.project=12", "env=gym", "env.id=ALE/Pong-v5"])
