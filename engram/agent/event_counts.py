@@ -50,12 +50,14 @@ class EventCounts(nn.Module):
         self.size = self.combinations + self.current.size
         self.memory = MemoryStore(1, self.combinations + self.current.values)
 
-    def forward(self, observations: Observations, td: TensorDictBase, rows: int, steps: int) -> Tensor:
+    def forward(
+        self, observations: Observations, td: TensorDictBase, rows: int, steps: int, name: str = "counts"
+    ) -> Tensor:
         """[N, size]: the logarithm of 1 + the count of each combination, less their mean; counts of current symbols."""
         one_hots = self.one_hots(observations)
         values_NS = one_hots[:, : self.current.values]
         events_NK = torch.cat([self.combine(one_hots), values_NS], -1)
-        counts_NK = run_with_memory(count_core, self.memory, "counts", events_NK, td, rows, steps).clamp(min=0)
+        counts_NK = run_with_memory(count_core, self.memory, name, events_NK, td, rows, steps).clamp(min=0)
         logs_NE = counts_NK[:, : self.combinations].log1p()
         current = self.current(values_NS, counts_NK[:, self.combinations :])
         return SCALE * torch.cat([logs_NE - logs_NE.mean(-1, keepdim=True), current], -1)

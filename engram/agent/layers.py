@@ -32,6 +32,13 @@ class Concat(nn.Module):
         return torch.cat(inputs, dim=1)
 
 
+class JointLinear(nn.Linear):
+    """A linear layer of several inputs."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return super().forward(torch.cat(inputs, dim=-1))
+
+
 class Add(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         return sum(inputs[1:], inputs[0])

@@ -56,8 +56,8 @@ def with_defaults(settings: PyAgent | YamlAgent, spec: EnvSpec) -> PyAgent | Yam
     symbols = any(part.kind == "symbols" for part in spec.all_parts)
     if settings.previous is None and symbols and not isinstance(spec.single_action_space, spaces.Box):
         changes["previous"] = ["action"]
-    if isinstance(settings, PyAgent) and settings.core is None and spec.only_symbols:
-        changes["core"] = "lru"
+    if isinstance(settings, PyAgent) and settings.core is None:
+        changes["core"] = spec.default_core
     if isinstance(settings, PyAgent) and settings.counts is None and spec.only_symbols and counted_parts(spec):
         changes["counts"] = True
     return settings.model_copy(update=changes)

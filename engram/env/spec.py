@@ -107,6 +107,11 @@ class EnvSpec:
         return 2 if self.observation_kind == "tokens" else 1
 
     @property
+    def default_core(self) -> str:
+        """The core that suits the observations: an LRU for symbols, as it learns sooner how long ago each was seen."""
+        return "lru" if self.only_symbols else "lstm"
+
+    @property
     def only_symbols(self) -> bool:
         """Whether observations are only symbols outside of grids, as in card games, beside the previous action."""
         parts = [part for part in self.all_parts if part.name != PREVIOUS_ACTION]

@@ -1,5 +1,6 @@
 """Parity: `agent=X` and `py_agent=X` are the same network."""
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -11,18 +12,22 @@ from engram import ComponentPolicy, EnvSpec
 from engram.agent.policies.base import Policy
 from engram.agent.policy_factory import make_policy
 from engram.agent.settings import PyAgent
+from engram.env.parts import OBSERVATION, Part
 
 SPECS = {
     "window 11": token_spec(11),
     "window 5": token_spec(5),
     "vector": EnvSpec.of(vector_env()),
     "continuous": EnvSpec.of(vector_env(actions=spaces.Box(-1, 1, (2,)))),
+    "cards": EnvSpec.of_parts(
+        "cards", [Part(OBSERVATION, "symbols", spaces.Box(0, 3, (2,), np.int32), (4, 4))], spaces.Discrete(5)
+    ),
     "factored": EnvSpec.of(vector_env(actions=spaces.MultiDiscrete([3, 2]))),
 }
 
 
 def twins(name: str, spec: EnvSpec, core: str = "lstm") -> tuple[Policy, Policy]:
-    python = make_policy(spec, PyAgent(name=name, core=core))
+    python = make_policy(spec, PyAgent(name=name, core=core, previous=[]))
     return ComponentPolicy(spec, changed(name, _core_={"kind": core})), python
 
 
@@ -46,8 +51,9 @@ def outputs_and_gradients(policy: Policy, segments) -> tuple[list[torch.Tensor],
 def test_with_copied_weights_outputs_and_gradients_are_equal(name: str, where: str, direction: str) -> None:
     yaml, python = twins(name, SPECS[where])
     for policy in (yaml.components, python):
-        if getattr(policy, "shortcut", None) is not None:  # 0 before training
-            torch.nn.init.normal_(policy.shortcut.weight)
+        for shortcut in ("shortcut", "count_shortcut"):
+            if getattr(policy, shortcut, None) is not None:  # 0 before training
+                torch.nn.init.normal_(getattr(policy, shortcut).weight, std=0.1)
     copy_weights(*((yaml, python) if direction == "to python" else (python, yaml)))
     segments = played(python)
     for one, other in zip(played(yaml), segments, strict=True):
@@ -71,16 +77,24 @@ def test_the_other_cores_have_parity_too(core: str) -> None:
 
 @pytest.mark.parametrize("where", SPECS)
 @pytest.mark.parametrize("name", PAIRS)
+def test_the_default_core_and_its_layers_are_the_same(name: str, where: str) -> None:
+    yaml, python = make_policy(SPECS[where], design(name)), make_policy(SPECS[where], PyAgent(name=name))
+    assert type(yaml.components["_core_"]) is type(python.core)
+    assert yaml.components["_core_"].num_layers == python.core.num_layers
+    assert ("counts" in yaml.components) == (python.event_counts is not None) == (where == "cards")
+
+
+@pytest.mark.parametrize("where", SPECS)
+@pytest.mark.parametrize("name", PAIRS)
 def test_initial_weights_have_the_same_distribution(name: str, where: str) -> None:
     torch.manual_seed(0)
     yaml, python = (python_parameters(policy) for policy in twins(name, SPECS[where]))
     assert yaml.keys() == python.keys()
     for key, parameter in python.items():
         assert yaml[key].shape == parameter.shape
-        # Orthogonal weights always have the same norm; those scaled to a largest value about the same.
-        tolerance = (
-            0.5 if key in ("actor.embedding.weight", "actor.output.weight", "actor.output.mean.weight") else 1e-3
-        )
+        # Orthogonal weights always have the same norm; those scaled to a largest value, or 0 for some inputs, about.
+        scaled = key in ("actor.embedding.weight", "actor.output.weight", "actor.output.mean.weight")
+        tolerance = 0.5 if scaled else 0.02 if where == "cards" else 1e-3
         assert yaml[key].norm().item() == pytest.approx(parameter.norm().item(), rel=tolerance)
 
 

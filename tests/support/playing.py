@@ -50,6 +50,9 @@ def image_env(height: int = 16, width: int = 12, dtype: type = np.uint8) -> Simp
 
 def random_observations(spec: EnvSpec, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     space = spec.single_observation_space
+    if spec.observation_kind == "symbols":
+        numbers = torch.tensor(spec.symbols)
+        return (torch.rand(*shape, *space.shape, generator=generator) * numbers).to(torch.int32)
     if spec.observation_kind != "tokens" and space.dtype == np.uint8:
         return torch.randint(256, (*shape, *space.shape), dtype=torch.uint8, generator=generator)
     if spec.observation_kind != "tokens":

@@ -154,6 +154,22 @@ class ReaderComponent(WeightedComponent):
         return PartsReader(context.spec)
 
 
+class EventCountsComponent(Component):
+    """How often each combination of symbols and previous action has occurred, and each current symbol. Has memory."""
+
+    reads = ("parts", "symbols")
+
+    def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
+        from engram.agent.event_counts import EventCounts
+
+        return Shape("features", (EventCounts(context.spec).size,))
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.event_counts import EventCounts
+
+        return EventCounts(context.spec)
+
+
 class VectorEncoderComponent(WeightedComponent):
     """Two linear layers, ReLU after each."""
 

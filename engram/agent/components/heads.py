@@ -38,6 +38,9 @@ class CoreComponent(WeightedComponent):
         """The window of an attention core."""
         return None
 
+    def core_name(self, context: BuildContext) -> str:
+        return self.core
+
     def output_shape(self, inputs: Sequence[Shape], context: BuildContext) -> Shape:
         return Shape("features", (self.hidden_size,))
 
@@ -46,13 +49,20 @@ class CoreComponent(WeightedComponent):
         from engram.agent.recurrent import make_core
 
         layers = self.num_layers or context.spec.default_layers
-        module = make_core(self.core, inputs[0].sizes[0], self.hidden_size, layers, self.past_steps)
+        module = make_core(self.core_name(context), inputs[0].sizes[0], self.hidden_size, layers, self.past_steps)
         if self.initialisation != "orthogonal":  # the default of every core
             for name, parameter in module.named_parameters():
                 if name.startswith("weight"):
                     for gate in parameter.detach().chunk(module.gates):
                         INITIALISATIONS[self.initialisation](gate, 1.0)
         return module
+
+
+class DefaultCoreComponent(CoreComponent):
+    """An LRU where observations are only symbols, otherwise an LSTM."""
+
+    def core_name(self, context: BuildContext) -> str:
+        return context.spec.default_core
 
 
 class LSTMComponent(CoreComponent):

@@ -45,6 +45,21 @@ class LinearComponent(LayerComponent):
         return initialise(nn.Linear(inputs[0].sizes[0], size), self.nonlinearity, self.initialisation)
 
 
+class JointLinearComponent(LinearComponent):
+    """A linear layer of several sources. It ignores all but the first until training finds them useful."""
+
+    num_sources = (1, None)
+
+    def build(self, inputs: Sequence[Shape], context: BuildContext) -> nn.Module:
+        from engram.agent.heads import ignore_at_first
+        from engram.agent.layers import JointLinear, initialise
+
+        (size,), read = self.output_shape(inputs, context).sizes, [shape.sizes[0] for shape in inputs]
+        layer = initialise(JointLinear(sum(read), size), self.nonlinearity, self.initialisation)
+        ignore_at_first(layer, read[0])
+        return layer
+
+
 class Conv2dComponent(LayerComponent):
     """A convolution. In small boxes, kernel and stride shrink until `leave` cells a side remain."""
 

@@ -16,8 +16,8 @@ from engram.agent.components import COMPONENTS
 from engram.agent.components.component import Component
 from engram.nearest import nearest, suggestion
 
-# Kinds of observations and of actions.
-Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts", "discrete", "continuous"]
+# Kinds of observations and of actions. Countable: a few symbols only.
+Condition = Literal["tokens", "no_tokens", "vector", "image", "symbols", "parts", "countable", "discrete", "continuous"]
 
 CONDITIONS = get_args(Condition)
 SOURCE = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d{1,9})?:(-?\d{1,9})?\])?")

@@ -62,8 +62,14 @@ def _observation_shape(spec: EnvSpec) -> Shape:
 
 def _select(graph: Graph, context: BuildContext) -> dict[str, Node]:
     """The nodes whose conditions this environment meets, and that have at least one source left."""
+    from engram.agent.event_counts import counted_parts  # imports torch, and graphs are read without it
+
     spec, actions = context.spec, "continuous" if context.continuous else "discrete"
-    met = {spec.observation_kind, actions, *(() if spec.observation_kind == "tokens" else ("no_tokens",))}
+    met = {spec.observation_kind, actions}
+    if spec.observation_kind != "tokens":
+        met.add("no_tokens")
+    if spec.only_symbols and counted_parts(spec):
+        met.add("countable")
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         sources = tuple(s for s in node.sources if s.name in nodes or s.name == OBSERVATION)

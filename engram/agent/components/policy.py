@@ -15,6 +15,7 @@ from engram.agent.components.graph import OBSERVATION, read_graph
 from engram.agent.components.layers import MergeComponent
 from engram.agent.components.node import NodeInput
 from engram.agent.components.plan import PlanStep, make_plan
+from engram.agent.event_counts import EventCounts
 from engram.agent.observations import Observations
 from engram.agent.policies.base import Policy, call_shape
 from engram.agent.policies.lstm_wrapper import Memory, join_memory, split_memory
@@ -81,7 +82,9 @@ class ComponentPolicy(Policy):
             module = self.components[step.name]
             if self.previous is not None and step.name == CORE:
                 inputs = [self.previous.append_to(inputs[0], td, rows, steps)]
-            if isinstance(module, Core):
+            if isinstance(module, EventCounts):
+                output = module(inputs[0], td, rows, steps, step.name)
+            elif isinstance(module, Core):
                 output = run_with_memory(module, stores[step.name], step.name, inputs[0], td, rows, steps)
             else:
                 output = module(*inputs)
@@ -94,12 +97,12 @@ class ComponentPolicy(Policy):
         return {name: store for name, store in self.memories.items() if isinstance(store, MemoryStore)}
 
     def get_memory(self) -> dict[str, Memory]:
-        """For each recurrent component, copies of h [L, H] and c [L, C], each by environment id."""
+        """For each component with memory, copies of h [L, H] and c [L, C], each by environment id."""
         memory = {}
         for name, store in self.stores().items():
             core = self.components[name]
-            assert isinstance(core, Core)
-            memory[name] = split_memory(store, core.hidden_size)
+            size = core.hidden_size if isinstance(core, Core) else store.memory_NLS.shape[2]
+            memory[name] = split_memory(store, size)
         return memory
 
     def set_memory(self, memory: Mapping[str, tuple[Mapping[int, Tensor], Mapping[int, Tensor]]]) -> None:
@@ -126,6 +129,8 @@ class ComponentPolicy(Policy):
         self.components[name] = module
         if isinstance(module, Core):
             self.memories[name] = MemoryStore(*module.memory_shape)
+        if isinstance(module, EventCounts):
+            self.memories[name] = module.memory
         if isinstance(component, WeightedComponent):
             self.weight_options[f"components.{name}"] = WeightOptions(
                 clip_scale=component.clip_scale,

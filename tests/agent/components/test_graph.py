@@ -128,7 +128,10 @@ def test_components_that_lead_only_to_an_unused_one_are_reported_with_it() -> No
 
 def test_an_observation_that_nothing_reads_is_reported() -> None:
     (line,) = problems(
-        EnvSpec.of(vector_env()), vector={"for": "image"}, shortcut=None, _action_={"sources": ["scores"]}
+        EnvSpec.of(vector_env()),
+        vector={"for": "image"},
+        shortcut=None,
+        _action_={"sources": ["scores", "count_shortcut"]},
     )
     assert line.startswith("_core_: left out, since none of its sources is for SimpleNamespace (vector observations")
 
