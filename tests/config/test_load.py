@@ -122,7 +122,7 @@ def test_a_users_graph_comes_from_a_file_and_its_components_can_be_changed(graph
     assert isinstance(settings.policy, YamlAgent)
     assert settings.py_agent is None
     assert settings.policy.components["_core_"]["hidden_size"] == 64
-    assert settings.policy.components["_core_"]["kind"] == "lstm"
+    assert settings.policy.components["_core_"]["kind"] == "core"
     assert (settings.policy.name, settings.policy.clip_range, settings.run) == ("mine", 0.5, "mine_tmaze")
 
 
