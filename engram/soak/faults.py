@@ -87,11 +87,11 @@ def _damage_checkpoint(trial: Trial, disk: Disk, rng: random.Random) -> None:
     damage = rng.choice(["flip", "truncate", "empty", "remove", "replace"])
     if damage == "remove":
         path.unlink()
-        return
-    if damage == "flip":
+    elif damage == "flip":
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    shorter: dict[str, bytes | bytearray] = {"truncate": content[: len(content) // 2], "empty": b"", "replace": b"[]"}
-    path.write_bytes(shorter.get(damage, content))
+        path.write_bytes(content)
+    else:
+        path.write_bytes({"truncate": bytes(content[: len(content) // 2]), "empty": b"", "replace": b"[]"}[damage])
 
 
 def _signal_worker(number: signal.Signals) -> Inject:

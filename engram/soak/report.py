@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-BLOCKS = 20
+BLOCKS = 20  # equal parts of the epochs; the line is fitted to their means
 STUDENT_95 = 2.101  # quantile of Student's t for 18 degrees of freedom: 20 blocks, 2 coefficients
-MIN_UPDATES = 6000  # for a slope: before, caches still fill
+MIN_UPDATES = 6000  # to judge a slope: in fewer, caches are still filling
 MAX_SLOPE = 200.0  # bytes per update
 
 
@@ -77,7 +77,7 @@ class Report:
     rounds: list[Round] = field(default_factory=list)
     broken_promises: list[str] = field(default_factory=list)
     orphans: int = 0
-    disk: str = ""  # how it was made full
+    disk: str = ""  # how a full disk is simulated
 
     def all_broken_promises(self) -> list[str]:
         orphans = [f"{self.orphans} processes were left behind"] if self.orphans else []

@@ -26,7 +26,7 @@ TASK = [
     "trainer.worker_restarts=1000",
     "device=cpu",
 ]
-LONGER = 5  # a round with restarts has this many times the epochs of an exact one, so that growing memory shows
+RESTARTS_LENGTH = 5  # epochs of a round with restarts per epoch of an exact one, so that growing memory shows
 MAX_PAUSE = 0.2  # before a fault, as a fraction of an exact run
 MIN_FAULTS, MAX_FAULTS = 2, {"exact": 8, "restarts": 10**6}  # per round
 END_SECONDS = 300.0  # for a program to end, or a restart to be counted: a worker may take 120 to build
@@ -71,7 +71,7 @@ class _Soak:
 
     def _overrides(self, kind: str) -> Sequence[str]:
         exact = kind == "exact"
-        steps = BATCH * self.plan.epochs * (1 if exact else LONGER)
+        steps = BATCH * self.plan.epochs * (1 if exact else RESTARTS_LENGTH)
         return [*TASK, f"trainer.total_timesteps={steps}", f"trainer.num_workers={0 if exact else 2}"]
 
     def _reference(self, kind: str) -> Trial:
@@ -96,12 +96,12 @@ class _Soak:
             if trial.wait(END_SECONDS + 5 * self.seconds[kind]) != 0:
                 self._broken(f"round {number} ended with code {trial.code}: {trial.last_output_line()}")
         self.report.orphans += trial.end_orphans()
-        found = self._judge(number, kind, reference, trial, time.monotonic() - began)
+        result = self._judge(number, kind, reference, trial, time.monotonic() - began)
         shutil.rmtree(trial.directory)
-        if not found.faults and attempts > 1:  # it ended before the first fault, so try again
+        if not result.faults and attempts > 1:  # it ended before the first fault, so try again
             return self._round(kind, faults, reference, deadline, attempts - 1)
-        self.report.rounds.append(found)
-        self.progress(str(found))
+        self.report.rounds.append(result)
+        self.progress(str(result))
 
     def _break_run(
         self, trial: Trial, faults: Iterator[tuple[str, Fault]], number: int, max_faults: int, deadline: float
@@ -125,7 +125,7 @@ class _Soak:
         seconds, epochs = time.monotonic() - trial.started, trial.epochs()
         restarts = _restarts(trial)
         fault.inject(trial, self.disk, self.rng)
-        code = trial.wait(END_SECONDS) if fault.code is not None else self._watch(trial, name, restarts)
+        code = trial.wait(END_SECONDS) if fault.code is not None else self._wait_for_restart(trial, name, restarts)
         problem = self._problem(trial, name, fault, code, restarts)
         if code == 0 and len(trial.epochs()) > len(epochs) + 2:
             problem = f"had no effect: the run ended {len(trial.epochs()) - len(epochs)} epochs later"
@@ -139,13 +139,13 @@ class _Soak:
             trial.start()
         return Injection(number, name, round(seconds, 2), len(epochs), code, lost * BATCH, problem)
 
-    def _watch(self, trial: Trial, name: str, restarts: int) -> int | None:
-        """Wait until a restart is counted; returns the exit code if the run ended instead of continuing."""
+    def _wait_for_restart(self, trial: Trial, name: str, restarts: int) -> int | None:
+        """Wait until a restart is counted. Returns the exit code if the run failed; None if it trains on or is done."""
         deadline = time.monotonic() + END_SECONDS
         while name in RESTARTS and _restarts(trial) <= restarts and time.monotonic() < deadline:
             if trial.wait(0.05) is not None:
                 break
-        return trial.code or None
+        return trial.code or None  # not 0: a run that has finished its training meanwhile did not fail
 
     def _problem(self, trial: Trial, name: str, fault: Fault, code: int | None, restarts: int) -> str | None:
         if fault.code is not None and code is None:
@@ -160,19 +160,19 @@ class _Soak:
     def _judge(self, number: int, kind: str, reference: Trial, trial: Trial, seconds: float) -> Round:
         injected = sum(each.round == number for each in self.report.injections)
         ours, theirs = (each.epochs()[-1].get("return") for each in (trial, reference))
-        found = Round(number, kind, injected, round(seconds, 1), ours, theirs)
+        result = Round(number, kind, injected, round(seconds, 1), ours, theirs)
         if kind == "exact":
-            found.difference = difference(reference.run, trial.run, ["latest"])
-            if found.difference:
-                self._broken(f"round {number} differs from the undisturbed run: {found.difference}")
-            return found
+            result.difference = difference(reference.run, trial.run, ["latest"])
+            if result.difference:
+                self._broken(f"round {number} differs from the undisturbed run: {result.difference}")
+            return result
         if theirs is not None and theirs >= SOLVED and (ours is None or ours < theirs - TOLERANCE):
             self._broken(f"round {number}: return {ours}, undisturbed {theirs:.3f}")
-        found.restarts = _restarts(trial)
-        found.memory = memory_slope([each["process/megabytes"] for each in trial.epochs()], UPDATES)
-        if found.memory and found.memory.grows:
-            self._broken(f"round {number}: memory grows by {found.memory}")
-        return found
+        result.restarts = _restarts(trial)
+        result.memory = memory_slope([each["process/megabytes"] for each in trial.epochs()], UPDATES)
+        if result.memory and result.memory.grows:
+            self._broken(f"round {number}: memory grows by {result.memory}")
+        return result
 
     def _broken(self, problem: str) -> None:
         self.report.broken_promises.append(problem)

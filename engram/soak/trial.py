@@ -18,7 +18,7 @@ from engram.stored.metrics import read_metrics
 from engram.training.checkpoint import list_checkpoints
 from engram.training.checkpoint.files import Checkpoint, load_checkpoint, load_latest
 
-NAME = "soak"
+RUN_NAME = "soak"
 ORPHAN_SECONDS = 10.0  # for workers to notice that the program is gone
 NOT_COMPARED = ("time/", "process/", "evaluate/")
 
@@ -30,12 +30,12 @@ class Trial:
 
     def __init__(self, directory: Path, overrides: Sequence[str], command: Command) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.run, self.failure_file = directory, directory / NAME, directory / "failure"
+        self.directory, self.run, self.failure_file = directory, directory / RUN_NAME, directory / "failure"
         self._output = directory / "output.txt"
-        self._arguments = ["train", *overrides, f"runs_dir={directory}", f"run={NAME}"]
+        self._arguments = ["train", *overrides, f"runs_dir={directory}", f"run={RUN_NAME}"]
         self._command = command
         self._child: Any = None
-        self._before: tuple[int, int] | None = None
+        self._stamp_at_start: tuple[int, int] | None = None
         self.started = 0.0
 
     @property
@@ -50,7 +50,7 @@ class Trial:
     def start(self) -> None:
         self.failure_file.unlink(missing_ok=True)
         self._output.write_text("")
-        self._before, self.started = self._metrics_stamp(), time.monotonic()
+        self._stamp_at_start, self.started = self._metrics_stamp(), time.monotonic()
         self._child = multiprocessing.get_context("fork").Process(target=self._train)
         self._child.start()
 
@@ -75,7 +75,7 @@ class Trial:
 
     def has_trained(self) -> bool:
         """Whether the child has finished an epoch."""
-        return self._metrics_stamp() != self._before
+        return self._metrics_stamp() != self._stamp_at_start
 
     def workers(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
@@ -107,8 +107,9 @@ class Trial:
         return lines[-1] if lines else "no output"
 
     def _train(self) -> None:
+        # Under nohup or in the background, some signals are inherited as ignored, and a run would keep ignoring them.
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_DFL)  # nohup and background jobs ignore some, which a run respects
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()  # so that its workers can be found after its death
         os.environ[FAILURE_FILE] = str(self.failure_file)
@@ -131,13 +132,12 @@ class Trial:
         return status.st_size, status.st_mtime_ns
 
 
-def difference(whole: Path, pieces: Path, checkpoints: Sequence[str] = ("latest", "best")) -> str | None:
+def difference(undisturbed: Path, resumed: Path, checkpoints: Sequence[str] = ("latest", "best")) -> str | None:
     """The first metric or tensor in which two run directories differ; None if they are equal to the bit.
 
-    `whole` was undisturbed, `pieces` was resumed. Their best checkpoints are the same only if both were saved in the
-    same epochs, and a stop signal saves at once.
+    Compare the best checkpoints only if both runs saved in the same epochs; a stop signal saves at once.
     """
-    expected, found = (_compared_metrics(run) for run in (whole, pieces))
+    expected, found = (_compared_metrics(run) for run in (undisturbed, resumed))
     if len(expected) != len(found):
         return f"{len(found)} epochs in metrics.jsonl, expected {len(expected)}"
     for record, other in zip(expected, found, strict=True):
@@ -145,7 +145,7 @@ def difference(whole: Path, pieces: Path, checkpoints: Sequence[str] = ("latest"
             names = [name for name in record if record[name] != other.get(name)]
             return f"epoch {record['epoch']}: {', '.join(names[:3])} of metrics.jsonl differ"
     for which in checkpoints:
-        content, other_content = (_content(run / "checkpoints", which) for run in (whole, pieces))
+        content, other_content = (_content(run / "checkpoints", which) for run in (undisturbed, resumed))
         if content.keys() != other_content.keys():
             return f"the {which} checkpoint holds other tensors"
         for name, value in content.items():
