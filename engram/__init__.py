@@ -82,7 +82,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "audit":  # a package that can be called
+    if name == "audit":  # a callable module, not an attribute of one
         return import_module("engram.audit")
     if name in _MODULES:
         module, _, attribute = _MODULES[name].partition(":")

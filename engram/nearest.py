@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-MAX_LENGTH = 100  # of a word that may be a name; comparing takes the square of it
+MAX_LENGTH = 100  # of a word that may be a name; the time to compare grows with its square
 LIKENESS = 0.6  # below this a suggestion confuses more than it helps
 
 

@@ -4,7 +4,7 @@ import re
 
 from pydantic import BaseModel, ConfigDict
 
-# Characters that command a terminal or reverse text: with them a stranger's file could hide what is shown.
+# Characters that control a terminal or reverse text: with them an untrusted file could fake what a user sees.
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 
 WORD, LONGEST_WORD = re.compile(r"\S+"), 1000  # characters of a name or value in a message

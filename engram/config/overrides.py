@@ -89,8 +89,8 @@ def set_value(tree: DictConfig, override: Override) -> None:
         except ConfigTypeError:
             OmegaConf.update(tree, name, value, merge=False, force_add=True)
     except ValueError:  # OmegaConf read a name as the index of a list
-        section = name.rpartition(".")[0]
-        raise UserError(f"{section}: a list, expected a section, which {name} is a setting of") from None
+        section, _, key = name.rpartition(".")
+        raise UserError(f"{section}: a list, expected a section with the setting {key}") from None
 
 
 def override_value(override: Override) -> Any:
@@ -201,7 +201,7 @@ class _Reader:
         return value
 
     def read_element(self) -> Any:
-        self.skip("")
+        self.skip_blanks()
         if self.skip("["):
             return self.read_list()
         if self.skip("{"):
@@ -230,7 +230,7 @@ class _Reader:
         """Quoted text, or bare text of this pattern."""
         if quoted := QUOTED_TEXT.match(self.text, self.position):
             self.position = quoted.end()
-            self.skip("")
+            self.skip_blanks()
             return _unquote(quoted[0])
         bare = pattern.match(self.text, self.position)
         if bare is None or not bare[0].strip():
@@ -244,6 +244,9 @@ class _Reader:
         if found:
             self.position = found.end()
         return found is not None
+
+    def skip_blanks(self) -> None:
+        self.skip("")
 
     def expect(self, mark: str) -> None:
         if not self.skip(mark):

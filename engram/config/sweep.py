@@ -64,7 +64,7 @@ class SweepSettings(Settings):
 
 
 def load_sweep(path: Path) -> SweepSettings:
-    """A sweep file, checked with one command line of its search space before anything is trained."""
+    """A sweep file. Its settings are checked at the ends of every range, and for every choice, before any training."""
     content = {"study": path.stem, **read_yaml(path)}
     try:
         sweep = SweepSettings.model_validate(content)
@@ -135,7 +135,8 @@ def _describe_errors(error: ValidationError) -> list[str]:
     lines = []
     for details in error.errors():
         *before, last = map(str, details["loc"])
-        name, known = ".".join([*before, last]), SearchRange.model_fields if before else SweepSettings.model_fields
+        name = ".".join([*before, last])
+        known = SearchRange.model_fields if before else SweepSettings.model_fields
         if details["type"] == "extra_forbidden":
             lines.append(f"{name}: no such option{suggestion(last, known)}")
         elif details["type"] == "missing":

@@ -75,7 +75,7 @@ def file_in_run(directory: Path, name: str, option: str) -> Path:
 
 
 def require_single_file(path: Path) -> None:
-    """Raise for a FIFO, because opening it waits for a reader, and for a file with hard links, maybe elsewhere."""
+    """Raise for a FIFO, because opening it waits for a reader, and for other hard links, which writing would change."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableError(f"{path}: not a regular file")
