@@ -95,13 +95,15 @@ def reverse_scan(x_RT: Tensor, discount_RT: Tensor) -> Tensor:
     return y.t().contiguous()
 
 
-def normalize(advantages: Tensor, mask: Tensor, world: World = ALONE, minimum: Tensor | float = 0.0) -> Tensor:
-    """Zero mean and unit variance over the masked steps of all ranks. A spread below `minimum` is not scaled up to 1.
+def normalize(advantages: Tensor, counted: Tensor, world: World = ALONE, minimum: Tensor | float = 0.0) -> Tensor:
+    """Zero mean and unit variance over the steps of all ranks for which `counted` is true; the others become 0.
+
+    A spread below `minimum` is not scaled up to 1.
 
     On a solved task, advantages are only errors of the critic. Scaled up, they would keep changing the policy.
     """
-    count = world.sum(mask.sum()).clamp(min=2)
-    mean = world.sum((advantages * mask).sum()) / count
-    centred = (advantages - mean) * mask
+    count = world.sum(counted.sum()).clamp(min=2)
+    mean = world.sum((advantages * counted).sum()) / count
+    centred = (advantages - mean) * counted
     spread = (world.sum(centred.square().sum()) / (count - 1)).sqrt()
     return centred / spread.clamp(min=1e-8).clamp(min=minimum)

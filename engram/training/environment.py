@@ -49,9 +49,11 @@ def current_environment(env: EnvSettings, seed: int, checkpoint: Checkpoint | No
     stored = None if checkpoint is None else checkpoint.state.get("env")
     if checkpoint is None or stored is None or stored["settings"].get("kind") != env.kind:
         return env, seed
-    code, own = (set(code_named_in({"env": each})) for each in (stored["settings"], env.model_dump(mode="json")))
-    if not code <= own:  # only the settings of a run are checked for code that a stranger may have written
-        raise UserError(f"{checkpoint.path} names code that the settings of its run do not: {', '.join(code - own)}")
+    in_checkpoint, in_settings = (
+        set(code_named_in({"env": each})) for each in (stored["settings"], env.model_dump(mode="json"))
+    )
+    if new := in_checkpoint - in_settings:  # only the settings of a run are checked for code that is not trusted
+        raise UserError(f"{checkpoint.path} names code that the settings of its run do not: {', '.join(new)}")
     try:
         return type(env).model_validate(stored["settings"]), stored["seed"]
     except ValidationError as error:

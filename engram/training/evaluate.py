@@ -193,13 +193,13 @@ class Evaluation:
 
 
 class Tally:
-    """Collects agent-episodes by episode of the environment, up to a quota per environment."""
+    """Groups the episodes of agents by the environment's episode they belong to, up to a quota per environment."""
 
     def __init__(self, quota_per_env: np.ndarray, agents: int) -> None:
         self.quota, self.agents = quota_per_env, agents
         self._ended = np.zeros_like(quota_per_env)  # episodes of each environment
         self._first = np.concatenate([[0], np.cumsum(quota_per_env)])  # index of each environment's first episode
-        self._indices: list[np.ndarray] = []  # the episode of each agent-episode in _episodes
+        self._indices: list[np.ndarray] = []  # for each entry of _episodes, the environment's episode it belongs to
         self._episodes: list[Episodes] = []
 
     @property

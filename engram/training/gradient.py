@@ -92,7 +92,7 @@ def replay(agent: nn.Module, minibatch: Minibatch) -> TensorDictBase:
 
 
 def replay_error(replayed: Mapping[str, Tensor], minibatch: Minibatch, world: World = ALONE) -> ReplayError:
-    """Over the steps of all ranks."""
+    """The largest differences over the steps of all ranks."""
     data, counted = minibatch.data, learnable(minibatch.data)
 
     def largest(new: Tensor, old: Tensor) -> Tensor:

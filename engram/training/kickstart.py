@@ -43,8 +43,9 @@ class Teacher:
     def evaluate(self, td: TensorDictBase) -> dict[str, Tensor]:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
         inputs = td.select(*POLICY_FIELDS, "training_env_id_start", strict=False).copy()
+        # Fixed noise, because the teacher's actions are not used.
         noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
-        outputs = self.agent(inputs.set("action_noise", noise))  # fixed, because its actions are not used
+        outputs = self.agent(inputs.set("action_noise", noise))
         return {"teacher_log_probs": outputs["full_log_probs"], "teacher_values": outputs["values"]}
 
 

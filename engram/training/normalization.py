@@ -12,7 +12,7 @@ from engram.training.experience import Experience, learnable
 from engram.training.settings import PPO
 
 MOMENTS_CHUNK = 1024  # observations
-FIRST_SWEEPS = 32  # each moves the mean return by some 20% of the way or more
+FIRST_SWEEPS = 32  # each closes a fifth or more of the mean return's distance to its limit
 
 
 def return_scale(agent: MettaAgent, normalize: bool) -> ReturnScale:
@@ -62,10 +62,10 @@ def update_normalizers(
         normalizer.update(count.float(), mean.float(), variance.float())
 
 
-def mean_and_variance(returns: Tensor, mask: Tensor, world: World = ALONE) -> tuple[Tensor, Tensor]:
-    """Over the masked steps of all ranks."""
-    kept = returns[mask].double()
-    count = world.sum(mask.sum()).clamp(min=1)
+def mean_and_variance(returns: Tensor, counted: Tensor, world: World = ALONE) -> tuple[Tensor, Tensor]:
+    """The mean and variance of the returns of all ranks, over the steps for which `counted` is true."""
+    kept = returns[counted].double()
+    count = world.sum(counted.sum()).clamp(min=1)
     mean, mean_square = world.sum(kept.sum()) / count, world.sum(kept.square().sum()) / count
     return mean.float(), (mean_square - mean.square()).float()
 

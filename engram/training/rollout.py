@@ -63,8 +63,7 @@ class Rollout:
         with self.threads.while_acting(), autocast(self.precision, self.device):
             while not experience.full:
                 with timers("environment"):
-                    held = self._held and self._at_start()
-                    batch = self._held.pop(0) if held else self.env.recv()
+                    batch = self._held.pop(0) if self._held_is_next() else self.env.recv()
                 with timers("inference"):
                     actions = self._step(batch, noise, teaching)
                 if actions is None:
@@ -81,9 +80,9 @@ class Rollout:
         self._tds.clear()
         self.agent.reset_memory()
 
-    def _at_start(self) -> bool:
-        """Batches held back at the end of the previous rollout come first."""
-        return bool((self.experience.position[self._held[0].rows] == 0).all())
+    def _held_is_next(self) -> bool:
+        """Whether the next batch is one held back by the previous rollout; one held back by this rollout is not."""
+        return bool(self._held) and bool((self.experience.position[self._held[0].rows] == 0).all())
 
     def _step(self, batch: Batch, noise: Tensor, teaching: bool) -> np.ndarray | None:
         """Store one step of these rows and return their actions; None if they are full and the step only bootstraps."""

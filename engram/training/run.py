@@ -225,8 +225,9 @@ def _train(
         for sink in sinks:
             storage.attempt(sink.name, partial(sink.write, record))
         display.update({**record, "checkpoint": checkpoints.epoch})
-        for finding in diagnosis.add(record) if diagnosis else ():
-            log.warning("%s. Try %s", finding.line, finding.advice)
+        if diagnosis is not None:
+            for finding in diagnosis.add(record):
+                log.warning("%s. Try %s", finding.line, finding.advice)
 
     def stop_after(record: Record) -> bool:
         return hooks.on_epoch is not None and apply_hook(training, hooks.on_epoch(record), settings.seed, opener)

@@ -165,11 +165,13 @@ def by_dotted_name(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten `{ppo: {ent_coef: schedule}}`, as a command line gives it, to `{ppo.ent_coef: schedule}`."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        is_tree = isinstance(value, dict) and value and all(isinstance(part, dict) for part in value.values())
-        nested = is_tree or (isinstance(value, dict) and key in SCHEDULABLE)
-        for name, part in (by_dotted_name(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}).items():
-            both = isinstance(part, dict) and isinstance(flat.get(name), dict)
-            flat[name] = {**flat[name], **part} if both else part
+        # A schedule is a dict of plain values. A dict of dicts is a level above it, as is a section, even if empty.
+        of_dicts = isinstance(value, dict) and value and all(isinstance(part, dict) for part in value.values())
+        is_level = of_dicts or (isinstance(value, dict) and key in SCHEDULABLE)
+        inner = by_dotted_name(value, f"{prefix}{key}.") if is_level else {f"{prefix}{key}": value}
+        for name, part in inner.items():  # a name may be given twice, dotted and nested: then its options are merged
+            merge = isinstance(part, dict) and isinstance(flat.get(name), dict)
+            flat[name] = {**flat[name], **part} if merge else part
     return flat
 
 

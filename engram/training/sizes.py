@@ -120,7 +120,9 @@ def targets(trainer: Trainer, device: str, cores: int) -> tuple[int, int]:
     while batch_size > 512 and steps < 8 * batch_size:  # a very short run still makes several updates
         batch_size //= 2
     batch_size = max(min(batch_size, steps), horizon)
-    return min(4096, max(1, batch_size // (horizon if accelerator else max(horizon, 64)))), batch_size
+    steps_per_row = horizon if accelerator else max(horizon, 64)
+    rows = min(4096, max(1, batch_size // steps_per_row))
+    return rows, batch_size
 
 
 def steps_played(total_timesteps: int, batch_size: int) -> int:
@@ -160,8 +162,8 @@ def _environments_and_segments(
         """Segments per batch: a multiple of the rows and of the segments per minibatch."""
         if trainer.batch_size:
             return trainer.batch_size // horizon
-        step = math.lcm(num_envs * agents, minibatch)
-        return step * max(1, round(batch_size / horizon / step))
+        unit = math.lcm(num_envs * agents, minibatch)
+        return unit * max(1, round(batch_size / horizon / unit))
 
     def distance(num_envs: int) -> float:
         size = segments_for(num_envs) * horizon
@@ -178,9 +180,10 @@ def _environments_and_segments(
         possible = _divisors(trainer.batch_size // horizon // agents)
     else:
         # Multiples of the cores, not of the given workers: the number of workers must not change what is learned.
-        step = 1 if very_short else min(cores, MAX_WORKERS)
+        unit = 1 if very_short else min(cores, MAX_WORKERS)
         maximum = max(2 * rows // agents, workers)
-        possible = [*range(step, maximum + 2 * step, step), math.lcm(agents * step, minibatch) // agents]
+        one_minibatch = math.lcm(agents * unit, minibatch) // agents  # one segment per row fills whole minibatches
+        possible = [*range(unit, maximum + 2 * unit, unit), one_minibatch]
     num_envs = min((number for number in possible if number >= workers), key=distance)
     return num_envs, segments_for(num_envs)
 

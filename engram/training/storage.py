@@ -26,8 +26,8 @@ class DiskError(UserError):
 class Storage:
     """Tries to write. A failure is a warning at first; if it lasts longer than `timeout` seconds, training stops.
 
-    `restore` recreates the run's directory if it was removed. `give_up` tells whether a run that was asked to stop has
-    waited long enough; then it stops without having written.
+    `restore` recreates the run's directory if it was removed. `give_up` returns whether a run that was asked to stop
+    has waited long enough: then a write that fails is not tried again.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class LineFile:
             self._file.close()
 
     def _write_unwritten(self) -> None:
-        if not self._in_place():
+        if not self._is_at_path():
             self._recreate()
         try:
             _write_all(self._file, self._unwritten)
@@ -149,7 +149,8 @@ class LineFile:
         self._end += len(self._unwritten)
         self._unwritten = b""
 
-    def _in_place(self) -> bool:
+    def _is_at_path(self) -> bool:
+        """Whether the path still names the open file."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:

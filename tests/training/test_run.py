@@ -1,4 +1,4 @@
-"""Whole runs, small ones: what they leave behind, that they repeat, and that they go on where they stopped."""
+"""Whole runs, small ones: what they leave behind, that they repeat, and that they resume where they stopped."""
 
 import json
 from pathlib import Path

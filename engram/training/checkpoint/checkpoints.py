@@ -66,7 +66,7 @@ class Checkpoints:
         return saved
 
     def _write(self, epoch: int, groups: Groups, state: dict[str, Any], score: Score | None) -> None:
-        """Write the best checkpoint first: a run killed before the last one repeats this epoch and saves both again."""
+        """Write the best checkpoint first: a run killed between the two repeats this epoch and saves both again."""
         metrics = self.directory.parent / METRICS_FILE
         if metrics.exists():  # a checkpoint that outlives a power failure needs its metrics
             sync(metrics)

@@ -77,7 +77,7 @@ def save_best(directory: Path, epoch: int, groups: "Mapping[str, Mapping[str, Te
     """Write `directory/best_epoch_N`, point `directory/best` to it, and delete the previous best."""
     target, link, new_link = directory / f"best_epoch_{epoch:06d}", directory / BEST, directory / f".new_{BEST}"
     _write(target, groups, state)
-    if link.is_dir() and not link.is_symlink():  # a copy that lost its links
+    if link.is_dir() and not link.is_symlink():  # the run was copied by a tool that follows links
         delete(link)
     new_link.unlink(missing_ok=True)
     new_link.symlink_to(target.name, target_is_directory=True)
