@@ -1,6 +1,7 @@
 """Heads: from the core's outputs to a value and to the logits of actions."""
 
 # N rows, I input size, A actions, E size of an action's embedding, C channels of the big actor
+# D dimensions of continuous actions
 
 import torch
 from torch import Tensor, nn
@@ -130,8 +131,8 @@ class Shortcut(nn.Linear):
         nn.init.zeros_(self.weight)
         self.scale = min(1.0, SHORTCUT_INPUTS / input_size)
 
-    def forward(self, read_NI: Tensor) -> Tensor:
-        return super().forward(read_NI) * self.scale
+    def forward(self, observations_NI: Tensor) -> Tensor:
+        return super().forward(observations_NI) * self.scale
 
 
 @torch.no_grad()

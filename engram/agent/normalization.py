@@ -14,7 +14,7 @@ from engram.env.parts import OBSERVATION
 OBSERVATION_LIMIT = 10.0
 MAX_COUNT = 1e6  # then old observations are forgotten slowly
 VALUE_RATE = 0.1  # weight of a new rollout in the running mean of returns
-MIN_STD = 0.5  # of the largest std so far, or a rare failure at a solved task would be an error of many stds
+MIN_STD = 0.5  # fraction of the largest std so far; with less, a rare failure at a solved task is many stds away
 EQUAL_RETURNS = 1e-3  # returns count as equal if their std is a smaller fraction of their mean
 
 

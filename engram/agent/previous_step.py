@@ -59,8 +59,10 @@ def split_previous(names: Sequence[str] | None, spec: EnvSpec) -> tuple[list[str
     An environment whose observations are only symbols shows the previous action as a part already.
     """
     shown = any(part.name == PREVIOUS_ACTION for part in spec.parts)
-    read = [name for name in names or () if not (shown and name == "action")]
-    return read, [PREVIOUS_ACTION] if shown and names is not None and "action" not in names else []
+    if not shown:
+        return list(names or ()), []
+    excluded = [PREVIOUS_ACTION] if names is not None and "action" not in names else []
+    return [name for name in names or () if name != "action"], excluded
 
 
 def _compressed(rewards_N: Tensor) -> Tensor:

@@ -100,11 +100,11 @@ def backward(
 ) -> list[Tensor]:
     """Gradients of x, h0, c0, w_ih, w_hh and the bias."""
     shapes = {"d_x": x.shape, "d_h0": h0.shape, "d_c0": c0.shape, "d_w_ih": w_ih.shape, "d_w_hh": w_hh.shape}
-    made = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
+    gradients = {name: x.new_empty(shape) for name, shape in shapes.items()} | {"d_b": x.new_empty(w_ih.shape[0])}
     held = _contiguous(w_ih=w_ih, w_hh=w_hh, outputs=outputs, cells=cells, gates=gates)
     x, h0, c0, d_outputs = (_rows_contiguous(each) for each in (x, h0, c0, d_outputs))
     starts = starts.bool()
-    held |= made | {"h0": h0, "c0": c0, "d_outputs": d_outputs}
+    held |= gradients | {"h0": h0, "c0": c0, "d_outputs": d_outputs}
     if d_cells is not None:
         held["d_cells"] = d_cells = _rows_contiguous(d_cells)
     call = _call(x, w_hh.shape[1], starts, held)
@@ -113,7 +113,7 @@ def backward(
     if d_cells is not None:
         call.d_cells_step, call.d_cells_row = d_cells.stride()[:2]
     _run("backward", call)
-    return list(made.values())
+    return list(gradients.values())
 
 
 def _call(x: Tensor, hidden: int, starts: Tensor, tensors: dict[str, Tensor]) -> LSTMCall:

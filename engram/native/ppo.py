@@ -74,13 +74,13 @@ def loss_and_gradient(*inputs: Tensor, **options: Tensor | float) -> LossAndGrad
     held = [each.float().contiguous() for each in inputs]  # kept alive for the kernel, which gets pointers
     check_tensors("PPO loss", dict(zip(INPUTS, held, strict=True)), dict.fromkeys(INPUTS, held[0].shape))
     losses, gradients = held[0].new_empty(6), held[0].new_empty(len(GRADIENTS), *held[0].shape)
-    step = gradients.stride(0) * FLOAT
+    gradient_bytes = gradients.stride(0) * FLOAT
     call = PPOCall(
         held[0].numel(),
         *(tensor.data_ptr() for tensor in held),
         *(float(options[name]) for name in OPTIONS),
         losses.data_ptr(),
-        *(gradients.data_ptr() + i * step for i in range(len(GRADIENTS))),
+        *(gradients.data_ptr() + i * gradient_bytes for i in range(len(GRADIENTS))),
     )
     run("ppo_loss", call)
     return LossAndGradient(losses, gradients)

@@ -44,8 +44,9 @@ def read_graph(data: object) -> Graph:
     if len(data) > MAX_COMPONENTS:
         graph.problems.add("", f"{len(data):,} components, expected at most {MAX_COMPONENTS:,}")
         return graph
-    for given, content in data.items():
-        name = _read_name(str(given), {str(key) for key in data}, graph.problems)
+    given_names = {str(key) for key in data}
+    for key, content in data.items():
+        name = _read_name(str(key), given_names, graph.problems)
         if name is not None:
             graph.nodes[name] = read_node(name, content, graph.problems)
     _check_sources(graph)
@@ -97,7 +98,8 @@ def ancestors(nodes: Mapping[str, Node], names: Iterable[str]) -> set[str]:
     return found
 
 
-def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
+def _read_name(name: str, given_names: set[str], problems: Problems) -> str | None:
+    """The name, corrected if it is nearly one of ROLES; None if it cannot be used at all."""
     if name == OBSERVATION:
         problems.add(name, "reserved for the observation: rename the component")
         return None
@@ -105,7 +107,7 @@ def _read_name(name: str, given: set[str], problems: Problems) -> str | None:
         problems.add(name, "invalid name: use letters, digits and underscores, starting with a letter")
         return None
     if name.startswith("_") and name not in ROLES:
-        unused = [role for role in ROLES if role not in given]
+        unused = [role for role in ROLES if role not in given_names]
         hint = "" if problems.too_many_for_hints else suggestion(name, unused, otherwise=": rename it")
         problems.add(name, f"only {', '.join(ROLES)} may start with an underscore{hint}")
         return nearest(name, unused) or name

@@ -145,8 +145,12 @@ def _read_options(name: str, kind: str, options: dict[str, Any], problems: Probl
     try:
         return COMPONENTS[kind].model_validate(corrected)
     except ValidationError as error:
-        first = {details["loc"][:1]: details for details in reversed(error.errors())}  # one error per option
-    for details in reversed(first.values()):
+        errors = error.errors()
+    # Only the first error of each option is reported.
+    first: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for details in errors:
+        first.setdefault(details["loc"][:1], details)
+    for details in first.values():
         problems.add(".".join([name, *map(str, details["loc"][:1])]), _message(details))
     return None
 

@@ -1,6 +1,6 @@
 """Encoders of observations that are not tokens: vectors, images, symbols, and several parts together."""
 
-# N rows, R numbers that are read of one, H x W cells, C channels
+# N rows, R size of the vector that a reader makes of one, H x W cells, C channels
 
 import math
 from collections.abc import Sequence
@@ -178,12 +178,15 @@ def read_size(part: Part) -> int:
     """The number of features that a part becomes."""
     if part.kind == "image" or _is_large_grid(part):
         return IMAGE_FEATURES
-    return math.prod(part.shape[:-1]) * sum(part.symbols) if part.kind == "symbols" else math.prod(part.shape)
+    return _one_hot_size(part) if part.kind == "symbols" else math.prod(part.shape)
+
+
+def _one_hot_size(part: Part) -> int:
+    return math.prod(part.shape[:-1]) * sum(part.symbols)
 
 
 def _is_large_grid(part: Part) -> bool:
-    one_hots = math.prod(part.shape[:-1]) * sum(part.symbols)
-    return part.kind == "symbols" and len(part.shape) == 3 and one_hots > FLAT_SYMBOLS
+    return part.kind == "symbols" and len(part.shape) == 3 and _one_hot_size(part) > FLAT_SYMBOLS
 
 
 def _make_reader(part: Part) -> nn.Module:

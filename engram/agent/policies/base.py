@@ -125,8 +125,8 @@ class Policy(nn.Module):
 
     def get_agent_experience_spec(self) -> TensorDict:
         """The fields that learning needs from a rollout: one row of each."""
-        before = {} if self.previous is None else self.previous.fields()
-        return TensorDict({"env_obs": example(self.env_spec), **before}, batch_size=[])
+        previous = {} if self.previous is None else self.previous.fields()
+        return TensorDict({"env_obs": example(self.env_spec), **previous}, batch_size=[])
 
     def forward_inference(self, td: TensorDictBase, logits: Tensor, value: Tensor) -> TensorDictBase:
         """Fill in an acting td [B]: actions, their log-probabilities, and values."""
@@ -171,8 +171,8 @@ class Policy(nn.Module):
     def _learning_shape(self, td: TensorDictBase, action: Tensor) -> tuple[int, int]:
         if td.batch_dims == 2:
             return td.batch_size[0], td.batch_size[1]
-        per_action = len(self.env_spec.single_action_space.shape)
-        if action.dim() == per_action + 2:
+        dims_of_one_action = len(self.env_spec.single_action_space.shape)
+        if action.dim() == dims_of_one_action + 2:
             return action.shape[0], action.shape[1]
         if math.prod(self.segment_shape) == math.prod(td.batch_size):
             return self.segment_shape
@@ -220,7 +220,7 @@ def warn_of_unused(policy: type[Policy], arguments: Mapping[str, Any]) -> None:
     }
     for name in arguments:
         hint = suggestion(name, known)
-        if name in known:  # to a base class, which does not receive it
+        if name in known:  # a base class has this option, but __init__ does not pass it on
             hint = "; let __init__ take **kwargs and give them to super().__init__"
         warnings.warn(f"{policy.__name__}: nothing uses the option {name}{hint}", stacklevel=4)
 

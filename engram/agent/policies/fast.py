@@ -63,7 +63,7 @@ class Fast(LSTMWrapper):
 
 
 class LatentAttn(Fast):
-    """A few learned queries attend to the tokens. The base of three sizes; two layers everywhere."""
+    """A few learned queries attend to the tokens. The base of three sizes. The core always has two layers."""
 
     def __init__(
         self, env: object, input_size: int = 128, hidden_size: int = 128, num_layers: int = 2, **kwargs: Any

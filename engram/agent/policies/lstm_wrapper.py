@@ -132,7 +132,7 @@ class LSTMWrapper(Policy):
         return {name: store for name, store in stores.items() if store is not None}
 
     def get_memory(self) -> Memory:
-        """Copies of h [L, H] and c [L, H], each by environment id. A critic's own memory and counts are more layers."""
+        """Copies of h [L, H] and c [L, H], each by environment id. A critic's core and counts add layers."""
         width = self.core.memory_shape[1]
         (h, c), *others = (split_memory(store, self.core.hidden_size, width) for store in self.stores().values())
         for more_h, more_c in others:
@@ -250,7 +250,7 @@ def split_memory(store: MemoryStore, hidden_size: int, width: int | None = None)
 
 
 def join_memory(memory: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> dict[int, Tensor]:
-    """The inverse. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
+    """The inverse of `split_memory`. A value may also be [L, B, ...]: then its key is the id of the first of B rows."""
     h, c = memory
     if h.keys() != c.keys():
         raise ValueError(f"h and c must have the same environment ids; only one has {sorted(h.keys() ^ c.keys())}")

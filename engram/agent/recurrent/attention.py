@@ -38,7 +38,7 @@ def attention_layer(
     read_TBP = (weights @ value).permute(2, 0, 1, 3).reshape(steps, rows, size)
     kept_BWP = both_BJP[:, steps:]
     if steps > 1:  # for a single step, `clear` has already emptied memory at an episode start
-        since_B = _next_count(starts_TB, torch.full_like(count_B, window), window)
+        since_B = _next_count(starts_TB, torch.full_like(count_B, window), window)  # without a start: the whole window
         kept_BWP = kept_BWP.masked_fill(~_filled(since_B, window).unsqueeze(2), 0)
     memory_BS = torch.cat([kept_BWP.flatten(1), _next_count(starts_TB, count_B, window).unsqueeze(1)], dim=1)
     return gated_output(F.linear(read_TBP, w_hh) + skip), memory_BS

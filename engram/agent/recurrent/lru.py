@@ -90,8 +90,8 @@ class LRU(Core):
     def spread_time_scales(self, horizon: int) -> None:
         """Half of the units remember: lifetimes from 1 to `horizon` steps, and at most half a turn in a lifetime.
 
-        The others are a delay line: long lifetimes and all angles, from which a linear readout tells the input of any
-        one past step. Units that only remember learn that very slowly.
+        The others are a delay line: long lifetimes and all angles, from which a linear readout can recover the input
+        of any single past step. The first half alone would learn that very slowly.
         """
         longest = math.log(max(horizon, 2))
         for layer in range(self.num_layers):

@@ -116,7 +116,7 @@ def run_with_memory(
     rows: int,
     steps: int,
 ) -> Tensor:
-    """Run a core, or a function with its call, on features [N, I] with the memory of the td's rows. Returns [N, H]."""
+    """Run a core, or a function called like it, on features [N, I] with the memory of the td's rows: gives [N, H]."""
     inputs_TBI = features_NI.view(rows, steps, -1).transpose(0, 1)
     starts_TB = episode_starts(td, rows, steps)
     memory_BLS, ids = read_memory(store, name, td, rows, steps)
