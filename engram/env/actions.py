@@ -54,7 +54,8 @@ def encode_action(space: spaces.Space, action: Any, size: int) -> np.ndarray:
     If `size` is the number of combinations, there is one one-hot of all of them. A policy can then remember the cells
     it chose by adding up its inputs; a sum of separate rows and columns would not say which row goes with which column.
     """
-    if isinstance(space, spaces.MultiDiscrete) and size == joint_choices(space) != spaces.flatdim(space):
+    is_joint = size == joint_choices(space) and size != spaces.flatdim(space)
+    if isinstance(space, spaces.MultiDiscrete) and is_joint:
         encoded = np.zeros(size, np.float32)
         encoded[np.ravel_multi_index(np.ravel(action - space.start), tuple(space.nvec.ravel()))] = 1
         return encoded

@@ -10,7 +10,7 @@ from engram.env.block import Buffers, Column, Ended
 from engram.env.errors import NotFiniteError
 from engram.env.splitmix import episode_seed
 
-MAX_LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block has no state
+MAX_LOGGED_STEPS = 10_000  # per episode; while a longer episode runs, its block cannot be saved
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 MAX_REWARD = 1e15  # the square of a return must fit into float32
 MAX_STATS = 16  # numbers kept from an episode's last info

@@ -73,7 +73,7 @@ def make(settings: Gym) -> gymnasium.Env:
             raise UserError(f"env.kwargs: {error}") from error
         raise error.__cause__ or error from None  # Gymnasium wraps the environment's own error and hides its location
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
-        env.env = env.env.env  # it checks at every step that reset was called; a block always resets first
+        env.env = env.env.env  # without OrderEnforcing's check at every step: a block always resets first
     return wrap(env, settings.wrappers)
 
 

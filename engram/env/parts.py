@@ -147,7 +147,7 @@ def _box_part(name: str, space: spaces.Box, symbols: int | None) -> Part:
     if symbols is None:
         symbols = _declared_symbols(space)
     if symbols is not None and len(space.shape) >= 2:
-        grid = shape or (*space.shape, 1)[: max(3, len(space.shape))]
+        grid = shape or (space.shape if len(space.shape) > 2 else (*space.shape, 1))  # [H, W] gets one channel
         stored = dtype if dtype == np.uint8 else np.dtype(np.int32)
         return _symbol_part(name, grid, stored, (symbols,) * grid[-1])
     if shape is not None:

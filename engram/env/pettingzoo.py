@@ -157,7 +157,7 @@ class PettingZooBlock:
         for row, agent in enumerate(self._agents, first):
             self._buffers.starts[row] = True
             if agent in env.agents:
-                self._explain_misfit(row, step_checks.check_observed, agent, observations)
+                self._run_for_row(row, step_checks.check_observed, agent, observations)
                 self._write_alive(row, observations[agent], infos.get(agent))
             else:
                 self._write_absent(row)
@@ -174,26 +174,26 @@ class PettingZooBlock:
             error.add_note(self._log.describe(i))
             raise
         returned = (observations, rewards, terminations, truncations, infos)
-        self._explain_misfit(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
+        self._run_for_row(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
         for row, agent in enumerate(self._agents, first):
             # An agent that left may be missing from every mapping.
             if agent in acting and (agent in env.agents or agent in observations):
-                self._explain_misfit(row, step_checks.check_present, "terminated", agent, terminations)
-                self._explain_misfit(row, step_checks.check_present, "truncated", agent, truncations)
+                self._run_for_row(row, step_checks.check_present, "terminated", agent, terminations)
+                self._run_for_row(row, step_checks.check_present, "truncated", agent, truncations)
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated is not False or truncated is not False:
-                self._explain_misfit(row, step_checks.check_flag, "terminated", terminated)
-                self._explain_misfit(row, step_checks.check_flag, "truncated", truncated)
+                self._run_for_row(row, step_checks.check_flag, "terminated", terminated)
+                self._run_for_row(row, step_checks.check_flag, "truncated", truncated)
             if agent in infos:
-                self._explain_misfit(row, step_checks.check_info, infos[agent])
+                self._run_for_row(row, step_checks.check_info, infos[agent])
             present = agent in env.agents and not (terminated or truncated)
             if agent in acting:
                 if agent in rewards or present or agent in observations:
-                    self._explain_misfit(row, step_checks.check_reward, rewards.get(agent))
+                    self._run_for_row(row, step_checks.check_reward, rewards.get(agent))
                 self._rewards[row] = rewards.get(agent, 0.0)
                 self._log.lengths[row] += 1
             if present:
-                self._explain_misfit(row, step_checks.check_observed, agent, observations)
+                self._run_for_row(row, step_checks.check_observed, agent, observations)
                 self._write_alive(row, observations[agent], infos.get(agent))
                 self._buffers.starts[row] = agent not in acting
             elif agent in acting:
@@ -208,7 +208,7 @@ class PettingZooBlock:
             if observation is None:  # the previous observation is the best guess
                 buffers.final_observations[row] = buffers.observations[row]
             else:
-                self._explain_misfit(row, self._final_writer.write, row, observation)
+                self._run_for_row(row, self._final_writer.write, row, observation)
         else:
             buffers.terminals[row] = True
         buffers.starts[row] = True
@@ -217,16 +217,16 @@ class PettingZooBlock:
 
     def _write_alive(self, row: int, observation: Any, info: Any) -> None:
         if self._strict:
-            self._explain_misfit(row, step_checks.check_in_space, self._space, observation)
-        self._explain_misfit(row, self._writer.write, row, observation)
+            self._run_for_row(row, step_checks.check_in_space, self._space, observation)
+        self._run_for_row(row, self._writer.write, row, observation)
         if self._buffers.spec.action_mask:
-            self._explain_misfit(row, self._writer.write_mask, row, mask_of(observation, info))
+            self._run_for_row(row, self._writer.write_mask, row, mask_of(observation, info))
         self._alive[row] = self._buffers.alive[row] = True
 
-    def _explain_misfit(self, row: int, check: Callable[..., None], *arguments: Any) -> None:
-        """Runs a check or a write; the error for a value that does not fit names the environment and the agent."""
+    def _run_for_row(self, row: int, check_or_write: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function with values of a row; if one does not fit, the error names the environment and the agent."""
         try:
-            check(*arguments)
+            check_or_write(*arguments)
         except MisfitError as error:
             env, agent = divmod(row, len(self._agents))
             where = f"{self._name}: {self._log.describe(env)}: {self._agents[agent]}"

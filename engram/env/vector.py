@@ -16,7 +16,8 @@ from engram.env.workers.restarts import INTERRUPTED, Restarts
 from engram.env.workers.transport import Command
 from engram.settings import UserError
 
-_Finished = tuple[int, int, Ended | Episodes]  # the batch's step, the row that the episodes' rows count from, episodes
+# Episodes that ended: the step of their batch, their first row (rows within `Ended` count from it), and the episodes.
+_Finished = tuple[int, int, Ended | Episodes]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class VectorEnv:
         else:
             watch = HangWatch(step_timeout, start_timeout, on_hang) if on_hang else None
             opened = open_local(*common, self.restarts, watch)
-        self._pool, self._buffers, self._shares = opened
+        self._pool, self._buffers, self._shares = opened  # shares: by batch, the environments of each worker
         self._finalizer = weakref.finalize(self, self._pool.close)  # also when the interpreter exits
         self._batches = [self._make_batch(envs) for envs in positions]
         self._sizes = [len(envs) for envs in positions]

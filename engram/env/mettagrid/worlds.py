@@ -197,6 +197,10 @@ def _world(
 
 
 def _room_tokens(room: Room, resources: int, altar_tokens: int) -> int:
+    """An upper bound on the tokens in one view of a room: its border, and as many things as fit, the largest first.
+
+    The room is square, so one axis is enough to tell how many cells of the view are within the room.
+    """
     position = np.arange(1, room.size - 1)
     first = np.maximum(position - room.window // 2, 0)
     last = np.minimum(position + room.window // 2, room.size - 1)

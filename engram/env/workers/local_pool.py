@@ -25,7 +25,7 @@ _DEBUGGERS = ("pdb", "bdb", "ipdb", "pydevd", "debugpy")
 class Call:
     """A call of environments that is under way, in the thread that made it."""
 
-    describe: Callable[[str], str]  # the whole message, from what happened
+    describe: Callable[[str], str]  # makes the whole message from a text about what happened
     steps: bool  # whether environments step; anything else may take longer
     thread: int
 

@@ -83,7 +83,7 @@ class WorkerPool:
             self._send(batch, slot)
 
     def finish(self, batch: int) -> list[Any]:
-        """Also collects the replies of other batches that arrive meanwhile."""
+        """Waits for the results of a batch, one per share, and handles the replies of other batches meanwhile."""
         results, slots = self._results[batch], self._owners[batch]
         timeout = self._timeouts[self._pending[batch].command]
         while len(results) < len(slots):
