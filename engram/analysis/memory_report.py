@@ -138,7 +138,7 @@ def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[]
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
 
 
-def erased(memory: Tensor, episode_step: Tensor) -> Tensor:
+def erased(memory: Tensor, since_start: Tensor) -> Tensor:
     """Memory is empty at every step."""
     return torch.zeros_like(memory)
 
@@ -149,10 +149,10 @@ class Frozen:
     def __init__(self) -> None:
         self._first: Tensor | None = None
 
-    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+    def __call__(self, memory: Tensor, since_start: Tensor) -> Tensor:
         if self._first is None:
             self._first = torch.zeros_like(memory)
-        first = (episode_step == 1).unsqueeze(1)
+        first = (since_start == 1).unsqueeze(1)
         self._first = torch.where(first, memory, self._first)
         return self._first
 
@@ -164,9 +164,9 @@ class Swapped:
         self._bank, self._step = bank, step
         self._generator = torch.Generator().manual_seed(0)
 
-    def __call__(self, memory: Tensor, episode_step: Tensor) -> Tensor:
+    def __call__(self, memory: Tensor, since_start: Tensor) -> Tensor:
         others = self._bank[torch.randint(len(self._bank), (len(memory),), generator=self._generator)]
-        return torch.where((episode_step == self._step).unsqueeze(1), others, memory)
+        return torch.where((since_start == self._step).unsqueeze(1), others, memory)
 
 
 def mean_return(recording: Recording, agents: int, episodes_per_env: int) -> Estimate | None:

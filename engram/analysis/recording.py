@@ -115,7 +115,11 @@ def _play(
         for name, column in (acted | {"rewards": batch.buffers.rewards.copy()}).items():
             columns.setdefault(name, []).append(column)
         ended += batch.buffers.starts.reshape(env.num_envs, -1).all(1)
-        if (ended >= episodes).all() if episodes else (step + 1 >= MIN_STEPS and batch.buffers.starts.all()):
+        if episodes:
+            done = bool((ended >= episodes).all())
+        else:
+            done = step + 1 >= MIN_STEPS and bool(batch.buffers.starts.all())
+        if done:
             break
         if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
             first_env_starts.append(step + 1)

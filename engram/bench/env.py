@@ -38,8 +38,9 @@ SAMPLED_STEPS = 64  # steps of random actions that are sampled beforehand and re
 def measure(options: Options, progress: Callable[[str], None]) -> BenchResult:
     result = BenchResult("env", options.to_json())
     for task, (title, settings, sizes) in TASKS.items():
-        for envs in sizes if options.includes(task) else ():
-            _measure(result, title.format(envs), settings, envs, options, progress)
+        if options.includes(task):
+            for envs in sizes:
+                _measure(result, title.format(envs), settings, envs, options, progress)
     return result
 
 

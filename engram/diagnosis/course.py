@@ -36,6 +36,7 @@ class Course:
 
     @cached_property
     def first(self) -> float:
+        """The mean return in the first tenth of the run."""
         return mean_between(self.returns, 0.0, FIRST, self.steps)
 
     @cached_property
@@ -45,6 +46,7 @@ class Course:
 
     @cached_property
     def last(self) -> float:
+        """The mean return in the last fifth of the run."""
         return mean_between(self.returns, 1 - LAST, 1.0, self.steps)
 
     @cached_property
@@ -95,7 +97,10 @@ class Course:
         return self.start - self.last > MIN_FALL * self.range and self._above(self.start, self.last, epochs=2)
 
     def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
-        """Whether one mean is above the other beyond chance. `epochs`: in the shorter mean; 0: a tenth of the run."""
+        """Whether one mean is above the other beyond chance.
+
+        `epochs`: how many the mean with fewer epochs is taken over; 0: a tenth of the run.
+        """
         width = max(epochs or FIRST * len(self.returns.mean), 1.0)
         error = max(self.noise * math.sqrt(2 / width), 1e-9 * max(abs(high), abs(low)))
         return high - low > max(MIN_STANDARD_ERRORS * error, MIN_GAIN * self.range)

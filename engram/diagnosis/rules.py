@@ -37,15 +37,20 @@ def not_finite(course: Course, _: Setup) -> Finding | None:
         return None
     epoch = min(bad.values())
     names = [name for name, first in bad.items() if first == epoch]
-    rewards = any(name in ("return", "episode/return") for name in names)
+    evidence = f"in epoch {epoch} {', '.join(names[:4])} {'was' if len(names) == 1 else 'were'} NaN or infinite"
+    if any(name in ("return", "episode/return") for name in names):
+        return Finding(
+            "Not a number",
+            evidence,
+            "The environment gave a reward that is not a number.",
+            "engram check-env with env.check=strict finds the step that gives it.",
+        )
     return Finding(
         "Not a number",
-        f"in epoch {epoch} {', '.join(names[:4])} {'was' if len(names) == 1 else 'were'} NaN or infinite",
-        "The environment gave a reward that is not a number." if rewards else "A loss or gradient overflowed.",
-        "engram check-env with env.check=strict finds the step that gives it."
-        if rewards
-        else "a lower trainer.optimizer.learning_rate, or smaller rewards (env.reward_scale). log.txt names the first "
-        "bad tensor; the last checkpoint is good.",
+        evidence,
+        "A loss or gradient overflowed.",
+        "a lower trainer.optimizer.learning_rate, or smaller rewards (env.reward_scale). log.txt names the first bad "
+        "tensor; the last checkpoint is good.",
     )
 
 
@@ -108,14 +113,14 @@ def exploding_kl(course: Course, setup: Setup) -> Finding | None:
     largest, at = float(kl.high.max()), int(kl.steps[int(kl.high.argmax())])
     evidence = f"the KL divergence of an epoch reached {largest:.3g} (0.01 to 0.05 are usual) at {at:,} steps"
     if rate >= FAST_RATE:
+        at_most, advice = "", "trainer.optimizer.learning_rate=0.001 or less."
+        if rate > setup.learning_rate:
+            at_most, advice = " at most", "a trainer.schedule.optimizer.learning_rate that does not rise."
         return Finding(
             "Learning rate too high",
-            f"{evidence}; trainer.optimizer.learning_rate is {rate:g}"
-            + (" at most" if rate > setup.learning_rate else ""),
+            f"{evidence}; trainer.optimizer.learning_rate is {rate:g}{at_most}",
             "Single updates change the policy completely, and destroy what it had learned.",
-            "a trainer.schedule.optimizer.learning_rate that does not rise."
-            if rate > setup.learning_rate
-            else "trainer.optimizer.learning_rate=0.001 or less.",
+            advice,
         )
     return Finding(
         "KL divergence explodes",
@@ -129,16 +134,16 @@ def clipped_updates(course: Course, setup: Setup) -> Finding | None:
     share = course.mean("loss/clip_fraction", 0.1, 1.0)
     if share is None or share < MOST_CLIPPED:
         return None
-    narrow = setup.clip_coef < NARROW_CLIP
+    meaning = "The policy leaves the clip range in its first updates, and the rest of each epoch is lost."
+    advice = "a lower trainer.optimizer.learning_rate or fewer trainer.update_epochs."
+    if setup.clip_coef < NARROW_CLIP:
+        meaning = "The clip range is so narrow that hardly any step has a gradient."
+        advice = "trainer.ppo.clip_coef=0.2."
     return Finding(
         "Every update is clipped",
         f"{share:.0%} of the probability ratios are clipped; trainer.ppo.clip_coef is {setup.clip_coef:g}",
-        "The clip range is so narrow that hardly any step has a gradient."
-        if narrow
-        else "The policy leaves the clip range in its first updates, and the rest of each epoch is lost.",
-        "trainer.ppo.clip_coef=0.2."
-        if narrow
-        else "a lower trainer.optimizer.learning_rate or fewer trainer.update_epochs.",
+        meaning,
+        advice,
     )
 
 
@@ -160,10 +165,10 @@ def short_sighted(course: Course, setup: Setup) -> Finding | None:
     length = course.mean("episode/length", 0.5, 1.0) or 0.0
     if setup.gamma >= LOW_GAMMA or setup.immediate_rewards or length < SHORT_SIGHT / (1 - setup.gamma):
         return None
-    ahead = 1 / (1 - setup.gamma)
+    horizon = 1 / (1 - setup.gamma)
     return Finding(
         "The discount hides later rewards",
-        f"trainer.ppo.gamma is {setup.gamma:g}, so rewards count for about {ahead:.2g} step{'s' * (ahead > 1)}; "
+        f"trainer.ppo.gamma is {setup.gamma:g}, so rewards count for about {horizon:.2g} step{'s' * (horizon > 1)}; "
         f"episodes have {length:.0f}",
         "The agent learns nothing from the later consequences of its actions.",
         "trainer.ppo.gamma=0.99.",

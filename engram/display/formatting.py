@@ -17,14 +17,18 @@ def number(value: float | None) -> str:
         return f"{value:.1e}"
     if size < 1:
         return f"{value:.4f}" if size < 0.1 else f"{value:.3f}"
-    return f"{value:.2f}" if size < 100 else f"{value:,.0f}" if size >= 1000 else f"{value:.1f}"
+    if size < 100:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
 
 
 def score(value: float | None) -> str:
     """A return, with two decimals while it is small, so that its width does not jump."""
     if value is None or not math.isfinite(value):
         return number(value)
-    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+    if abs(value) < 100:
+        return f"{value:.2f}"
+    return f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def interval(low: float | None, high: float | None) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 WEB = Path(__file__).with_name("web")
 _STYLE = re.compile(r'<link rel="stylesheet" href="([\w.]+)">')
 _SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
-_DATA = '<script id="data" type="application/json"></script>'
+_DATA_START, _DATA_END = '<script id="data" type="application/json">', "</script>"
+_DATA = _DATA_START + _DATA_END  # empty in the templates
 _ALIGNMENT = 8  # bytes: a typed array must begin at a multiple of its item size
 
 
@@ -24,8 +25,8 @@ def page(template: str, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarra
     html = _SCRIPT.sub(lambda match: f"<script>\n{_text(match[1])}</script>", html)
     layout, packed = pack(arrays)
     content = json.dumps({**facts, "layout": layout, "packed": packed}, allow_nan=False)
-    # "<" would let a name in the data end the script.
-    return html.replace(_DATA, _DATA.replace("></", f">{content.replace('<', chr(92) + 'u003c')}</"))
+    escaped = content.replace("<", r"\u003c")  # "</script>" in a name would end the script
+    return html.replace(_DATA, f"{_DATA_START}{escaped}{_DATA_END}")
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], str]:

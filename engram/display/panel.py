@@ -60,7 +60,9 @@ def run_panel(progress: RunProgress, width: int, height: int) -> Panel:
     columns = min(max((inner + GAP) // (METRIC_WIDTH + GAP), 1), 4)
     rows_without_statistics = ceil(len(METRICS) / columns)
     all_rows = ceil((len(METRICS) + len(progress.statistics)) / columns)
-    metric_rows = max(min(all_rows, max(free_rows - MIN_CHART_ROWS, rows_without_statistics), free_rows - 1), 0)
+    # All metrics leave the chart at least one row, statistics of the environment leave it MIN_CHART_ROWS.
+    wanted_rows = min(all_rows, max(free_rows - MIN_CHART_ROWS, rows_without_statistics))
+    metric_rows = max(min(wanted_rows, free_rows - 1), 0)
     chart_rows = min(max(free_rows - metric_rows, 1), CHART_ROWS)
     blank = Text()
     body = Group(
@@ -134,8 +136,8 @@ def _labelled_chart(progress: RunProgress, width: int, rows: int) -> Iterable[Te
     label_width = max(label.cell_len for label in chart_labels) + 1
     if rows == 1 or width < 3 * label_width:
         return chart(progress.curve, scale, width, rows)
-    columns = chart(progress.curve, scale, width - label_width, rows)
-    return [line.append(" ").append_text(label) for line, label in zip(columns, chart_labels, strict=True)]
+    lines = chart(progress.curve, scale, width - label_width, rows)
+    return [line.append(" ").append_text(label) for line, label in zip(lines, chart_labels, strict=True)]
 
 
 def _metrics(progress: RunProgress, width: int, columns: int, rows: int) -> list[Text]:

@@ -59,8 +59,8 @@ def compare(
 ) -> Agreement:
     """Play `steps` steps with sampled actions; raise `UserError` at the first difference.
 
-    Each keeps its own memory. The rows of a step go through the exported policy in one call or two, so that it is
-    tested with batches of several sizes.
+    Both policies keep their own memory. The rows of a step go through the exported policy in one call or two, so that
+    it is tested with batches of several sizes.
     """
     original = Original(agent, step.use_memory)
     generator = np.random.default_rng(EVALUATION_SEED)

@@ -88,7 +88,8 @@ class GreedyActions:
     def sample(self, logits: Tensor, noise: Tensor) -> ActionSample:
         if isinstance(self.actions, GaussianActions):
             mean, log_std = self.actions.parameters(logits)
-            return ActionSample(mean.reshape(-1, *self.actions.shape), -log_std.sum(-1), log_std)
+            log_density = -log_std.sum(-1)  # at the mean, without the constant; an exported step does not return it
+            return ActionSample(mean.reshape(-1, *self.actions.shape), log_density, log_std)
         sample = self.actions.sample(logits, noise)
         return sample._replace(actions=self.actions.greedy(sample.full_log_probs, sample.actions))
 
