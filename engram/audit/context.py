@@ -52,13 +52,13 @@ class AuditContext:
         self.failed: set[str] = set()  # the checks that failed so far
         self.original = self._build(adapter)
         self.learning_error = self._try_learning()
-        self.random_outputs = {mode: self._random_outputs(mode) for mode in (None, False)}
+        self.random_outputs = self._random_outputs(None)  # in the mode of the training loop
+        self.random_in_evaluation = self._random_outputs(False)
         self.mode_matters = self._mode_matters()
         self._test_reset(self.original)
-        self.learned_start = ""  # the parameters of a learned initial state, if there is one
         self.visible, self.past_effect = with_visible_memory(self)
         self.memory_effect = self.past_effect if self.past_effect > EXACT else clock_effect(self, self.visible)
-        self.learned_start = learned_start(self)
+        self.learned_start = learned_start(self)  # the parameters of a learned initial state, if there is one
 
     @property
     def ids(self) -> list[int]:
@@ -123,7 +123,7 @@ class AuditContext:
 
     def needs_repeatable_outputs(self) -> None:
         """Skip the check if the outputs are random, even in evaluation mode."""
-        if self.random_outputs[False]:
+        if self.random_in_evaluation:
             raise DoesNotApplyError("the policy draws random numbers by itself: see determinism")
 
     def _build(self, name: str) -> PolicyAdapter:

@@ -30,10 +30,12 @@ class Precision(NamedTuple):
 
 
 DOUBLE = Precision(1e-6, 3e-4, 1e-7)
-KINK = 0.01  # part of the step with which a difference is repeated
-LONGER, JUMP = (1e2, 1e3), 0.1  # factors of the step; relative difference beyond which a function is not smooth
+SHORTER = 0.01  # factor of the step: a wrong difference is taken again, because a ReLU's kink may be within the step
+LONGER = (1e2, 1e3)  # factors of the step, to see whether a function is smooth
+JUMP = 0.1  # relative difference between short and longer steps beyond which it is not
 NUDGE = 1e-3  # relative to the size of weights
-EXACT_STEP = 2.0**-17  # with eighths as directions, observations stay exact where a policy turns them into float32
+# The step for observations. Changes are multiples of 1/8 of it, so that float32 represents the changed ones exactly.
+EXACT_STEP = 2.0**-17
 SINGLE = Precision(1e-2, 0.1, 1e-2)
 
 
@@ -90,9 +92,9 @@ class LearningCall:
         return gradients_of(loss(self.run()), self.parameters())
 
     @torch.no_grad()
-    def derivative(self, loss: Loss, direction: dict[str, Tensor], shorter: float = 1.0) -> Tensor:
-        """The central difference of a function of the outputs along a direction in the weights."""
-        parameters, values, length = self.parameters(), [], self.precision.step * shorter
+    def derivative(self, loss: Loss, direction: dict[str, Tensor], factor: float = 1.0) -> Tensor:
+        """The central difference of a function of the outputs along a direction in the weights, over `factor` steps."""
+        parameters, values, length = self.parameters(), [], self.precision.step * factor
         for sign in (1, -1):
             for name, delta in direction.items():
                 parameters[name].add_(sign * length * delta)
@@ -119,8 +121,8 @@ class LearningCall:
             size = float(torch.stack([(gradients[n] * d).norm() for n, d in direction.items()]).norm())
             given = sum(float((gradients[n] * d).sum()) for n, d in direction.items())
             error = self._relative(given, float(self.derivative(loss, direction)), size)
-            if self.precision is DOUBLE and error > DOUBLE.error:  # a kink of a ReLU within the step is not a fault
-                error = min(error, self._relative(given, float(self.derivative(loss, direction, KINK)), size))
+            if self.precision is DOUBLE and error > DOUBLE.error:
+                error = min(error, self._relative(given, float(self.derivative(loss, direction, SHORTER)), size))
             worst = max(worst, error)
         return worst
 

@@ -25,7 +25,7 @@ class OutputSlice(NamedTuple):
 
 
 Recorded = dict[str, list[Tensor]]  # module -> its output in each call
-Turns = dict[OutputSlice, list[tuple[int, int]]]  # the digits and bits at which a slice changed
+Trials = dict[OutputSlice, list[tuple[int, int]]]  # the trials in which a slice changed, as (digit, bit)
 
 
 class GradientTap(NamedTuple):
@@ -42,13 +42,14 @@ def find_gradient_tap(
 ) -> GradientTap | None:
     """The first module whose output has a separate slice for each of these steps of the first row.
 
-    A binary search for all steps at once: for each binary digit of a step's number, the observations of the steps that
-    have a 0 there are changed, then the others. A slice belongs to the step that changes in the same turns.
+    A binary search for all steps at once. Steps are numbered, and there is a trial for each binary digit and bit: it
+    changes the observations of the steps whose number has this bit there. A slice belongs to the step that was changed
+    in the same trials.
     """
     untouched = adapter.copy()
     base, _ = record(adapter, segment, memory)
     others = [_other_observation(segment.observations[0, step], adapter.spec, generator) for step in steps]
-    turns: dict[str, Turns] = {
+    trials: dict[str, Trials] = {
         name: {} for name, calls in base.items() if any(output.requires_grad for output in calls)
     }
     for digit in range(max((len(steps) - 1).bit_length(), 1)):
@@ -57,22 +58,22 @@ def find_gradient_tap(
             for number, (step, other) in enumerate(zip(steps, others, strict=True)):
                 if number >> digit & 1 == bit:
                     observations[0, step] = other
-            calls = {name: len(base[name]) for name in turns}
+            calls = {name: len(base[name]) for name in trials}
             with torch.no_grad():  # on a copy, since the call is left early
                 changed = _record_until(untouched.copy(), replace(segment, observations=observations), memory, calls)
-            for name, slices in turns.items():
+            for name, slices in trials.items():
                 for piece in _changed(base[name], changed.get(name, []), segment.shape):
                     slices.setdefault(piece, []).append((digit, bit))
-        turns = {name: slices for name, slices in turns.items() if _separate(slices, digit + 1, len(steps))}
-    for name, slices in turns.items():
+        trials = {name: slices for name, slices in trials.items() if _separate(slices, digit + 1, len(steps))}
+    for name, slices in trials.items():
         by_number = {sum(bit << digit for digit, bit in found): piece for piece, found in slices.items()}
         if len(by_number) == len(steps):
             return GradientTap(name, [by_number[number] for number in range(len(steps))])
     return None
 
 
-def _separate(slices: Turns, digits: int, steps: int) -> bool:
-    """Whether as many slices change as there are steps, each in one of the two turns of every digit."""
+def _separate(slices: Trials, digits: int, steps: int) -> bool:
+    """Whether as many slices change as there are steps, each in one of the two trials of every digit."""
     return len(slices) == steps and all([d for d, _ in found] == list(range(digits)) for found in slices.values())
 
 

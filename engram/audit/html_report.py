@@ -95,10 +95,11 @@ def figures(result: CheckResult) -> Iterator[str]:
         text = "gradient of the last step of a segment at earlier steps, on a logarithmic scale."
         steps = [int(step) for step in evidence["gradient_steps"]]
         yield _figure(bars(evidence["gradient_reach"].tolist(), "gradient", steps), "Gradient reach", text)
-    for name, when in (("leaks", "acting"), ("learning", "learning")) if "leaks" in evidence else ():
+    if "leaks" in evidence:
         text = "how much another past of one row changes the outputs of the others."
-        picture = heatmap(evidence[name].clone().fill_diagonal_(0), bound, "other past of row", "seen in row")
-        yield _figure(picture, f"Between rows, {when}", text)
+        for name, when in (("leaks", "acting"), ("learning", "learning")):
+            picture = heatmap(evidence[name].clone().fill_diagonal_(0), bound, "other past of row", "seen in row")
+            yield _figure(picture, f"Between rows, {when}", text)
     if "graph_nodes" in evidence:
         picture = bars(evidence["graph_nodes"].tolist(), "operations")
         yield _figure(picture, "Graph", "operations in the graph after each step of acting.")
@@ -108,21 +109,21 @@ def _figure(picture: str, name: str, caption: str) -> str:
     return f"<figure>{picture}<figcaption><b>{escape(name)}</b>: {escape(caption)}</figcaption></figure>"
 
 
-def heatmap(values: Tensor, bound: float, down: str, across: str) -> str:
+def heatmap(values: Tensor, bound: float, y_label: str, x_label: str) -> str:
     """[rows, columns]: green where a value is within the bound, red on a logarithmic scale where it is not."""
     rows, columns = values.shape
     cells = [
         f'<rect x="{LEFT + x * CELL}" y="{TOP + y * CELL}" width="{CELL - 1}" height="{CELL - 1}" '
-        f"{_shade(value, bound)}><title>{down} {y}, {across} {x}: {value:.2g}</title></rect>"
+        f"{_shade(value, bound)}><title>{y_label} {y}, {x_label} {x}: {value:.2g}</title></rect>"
         for y, line in enumerate(values.tolist())
         for x, value in enumerate(line)
     ]
     labels = [_text(LEFT + (x + 0.5) * CELL, TOP + rows * CELL + 12, str(x)) for x in _ticks(columns)]
     labels += [_text(LEFT - 14, TOP + (y + 0.8) * CELL, str(y)) for y in _ticks(rows)]
-    return _svg(LEFT + columns * CELL + 8, TOP + rows * CELL + BOTTOM, across, down, [*cells, *labels])
+    return _svg(LEFT + columns * CELL + 8, TOP + rows * CELL + BOTTOM, x_label, y_label, [*cells, *labels])
 
 
-def bars(values: Sequence[float], down: str, labels: Sequence[int] | None = None) -> str:
+def bars(values: Sequence[float], y_label: str, labels: Sequence[int] | None = None) -> str:
     """One bar for each step on a logarithmic scale; a missing value is marked."""
     shown = [value for value in values if value > 0 and math.isfinite(value)]
     top, floor = max(shown, default=1.0), min(shown, default=1.0)
@@ -138,7 +139,7 @@ def bars(values: Sequence[float], down: str, labels: Sequence[int] | None = None
         if number in _ticks(len(values)):
             parts.append(_text(x + CELL / 2, TOP + BAR_HEIGHT + 13, str(label)))
     parts.append(_text(LEFT - 14, TOP + 10, f"{top:.0e}"))
-    return _svg(LEFT + len(values) * CELL + 8, TOP + BAR_HEIGHT + BOTTOM, "step", down, parts)
+    return _svg(LEFT + len(values) * CELL + 8, TOP + BAR_HEIGHT + BOTTOM, "step", y_label, parts)
 
 
 def _shade(value: float, bound: float) -> str:
@@ -156,9 +157,9 @@ def _text(x: float, y: float, text: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(text)}</text>'
 
 
-def _svg(width: int, height: int, across: str, down: str, parts: list[str]) -> str:
+def _svg(width: int, height: int, x_label: str, y_label: str, parts: list[str]) -> str:
     """A drawing with the names of its axes."""
     axis = f'<text transform="translate(10,{(height - BOTTOM) / 2 + TOP:.0f}) rotate(-90)" text-anchor="middle">'
-    names = [_text((LEFT + width) / 2, height - 5, across), f"{axis}{escape(down)}</text>"]
+    names = [_text((LEFT + width) / 2, height - 5, x_label), f"{axis}{escape(y_label)}</text>"]
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}>{"".join([*parts, *names])}</svg>'

@@ -88,7 +88,8 @@ def _result(policy: RecordingPolicy, name: str, question: str) -> CheckResult:
     problems, asked = _problems(policy, question), policy.seen[question]
     finding = "; ".join(f"{text} ({count} times)" for text, count in problems.items())
     if question == "loop_replay":
-        finding += f"{'; ' * bool(finding)}logits differ by at most {policy.replay_error:.2g}"
+        error = f"logits differ by at most {policy.replay_error:.2g}"
+        finding = f"{finding}; {error}" if finding else error
     text, fix = QUESTIONS[question]
     status = "fail" if problems else "pass" if asked else "skip"
     finding = finding or (f"right in all {asked} cases" if asked else "the loop does not do this")

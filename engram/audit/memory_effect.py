@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engram.audit.context import AuditContext
 
 VISIBLE = 1e-3  # how much memory should change an output, for faults to show clearly
-PASTS = (3, 24)  # steps that should leave a trace: one that does not fill a memory, and one for slow ones
+PASTS = (3, 24)  # steps of a past: short, before a memory saturates, and long, for a memory that changes slowly
 
 
 def with_visible_memory(audit: "AuditContext") -> tuple[PolicyAdapter, float]:

@@ -13,8 +13,8 @@ from engram.audit.adapters.external_state import leaves, map_state
 
 Change = Callable[[Tensor], Tensor]
 
-COUNTS = "counts"  # the store of event counts, which are no halves of anything
-MOST = 12  # a memory with more parts is not examined part by part
+COUNTS = "counts"  # the store of event counts, which is never h beside c
+MAX_PARTS = 12  # a memory with more parts is not examined part by part
 
 
 class MemoryPart(NamedTuple):
@@ -68,7 +68,7 @@ def memory_parts(adapter: PolicyAdapter, memory: Any) -> list[MemoryPart]:
             if all(tensor.is_floating_point() for tensor in tensors):
                 found.append(MemoryPart(name, leaf, tensors=len(tensors)))
             leaf += len(tensors)
-    return found if len(found) <= MOST else []
+    return found if len(found) <= MAX_PARTS else []
 
 
 def _of_policy(policy: Policy) -> Iterator[MemoryPart]:

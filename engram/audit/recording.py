@@ -36,14 +36,14 @@ class Step(NamedTuple):
     row: int
     number: int
     start: bool  # the observation is the first of an episode
-    after: str = ""  # how the episode before it ended
+    ended_by: str = ""  # for a start: how the episode before it ended, one of ENDS
 
 
 class Played(NamedTuple):
     """One acting call's part for one row."""
 
-    before: Tensor  # the state, [2, HIDDEN], after the start of an episode cleared it
-    after: Tensor
+    before: Tensor  # the state [2, HIDDEN] that the step began with: zero at the start of an episode
+    after: Tensor  # the state that it returned
     action: int | None
     logits: Tensor
 
@@ -84,8 +84,8 @@ class RecordingEnv:
     def _observe(self, starts: np.ndarray, terminated: np.ndarray | None) -> np.ndarray:
         observations = self._random.normal(size=(ROWS, SIZE)).astype(np.float32)
         for row in range(ROWS):
-            after = "" if terminated is None or not starts[row] else ENDS[0 if terminated[row] else 1]
-            self.steps[observations[row].tobytes()] = Step(row, self._number, bool(starts[row]), after)
+            ended_by = "" if terminated is None or not starts[row] else ENDS[0 if terminated[row] else 1]
+            self.steps[observations[row].tobytes()] = Step(row, self._number, bool(starts[row]), ended_by)
         self._number += 1
         return observations
 
@@ -176,7 +176,7 @@ class RecordingPolicy(nn.Module):
             self.seen["loop_acting"] += 1
             if not _close(used, expected):
                 if step.start and _close(used, before):
-                    self._note("loop_acting", f"{NOT_CLEARED} after {step.after or 'reset()'}")
+                    self._note("loop_acting", f"{NOT_CLEARED} after {step.ended_by or 'reset()'}")
                 elif not used.any():
                     self._note("loop_acting", ZERO_INSIDE)
                     self.zeroed.add(step.number)
@@ -189,7 +189,7 @@ class RecordingPolicy(nn.Module):
             self.last[step.row] = step
 
     def _learns(self, steps: list, state: Any, flags: Tensor, actions: Tensor | None, logits: Tensor) -> None:
-        fresh = self._weight_version() == self._weights
+        not_updated = self._weight_version() == self._weights  # learning must give the logits of acting
         for column in range(len(steps[0])):
             line = [row[column] for row in steps]
             self.seen["loop_order"] += 1
@@ -207,12 +207,12 @@ class RecordingPolicy(nn.Module):
                 self._note("loop_starts", shifted)
             self._check_start_state(line[0], used)
             for number, step in enumerate(line):
-                # At the first step a loop may hand over a state of zeros in place of a flag: see its start state.
+                # At the first step, a state of zeros does what a flag does; `_check_start_state` judges the state.
                 flag = bool(flags[number, column]) or (number == 0 and step.start)
                 self._check_step(
                     step, step.start if shifted else flag, None if actions is None else actions[number, column]
                 )
-                if fresh and step in self.played:
+                if not_updated and step in self.played:
                     self.seen["loop_replay"] += 1
                     apart = float((logits[number, column] - self.played[step].logits).abs().max())
                     self.replay_error = max(self.replay_error, apart)
@@ -254,7 +254,7 @@ class RecordingPolicy(nn.Module):
             text = (
                 "an episode start is not passed to learning"
                 if step.start
-                else "learning is told of a start that was none"
+                else "learning is given an episode start where no episode starts"
             )
             self._note("loop_starts", text)
         played = self.played.get(step)

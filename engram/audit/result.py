@@ -103,7 +103,7 @@ class AuditReport:
     seed: int
     parameters: int
     results: tuple[CheckResult, ...]
-    assumed_loop: str = ""  # how the training loop around the policy is taken to handle memory
+    assumed_loop: str = ""  # how the training loop around the policy is assumed to handle memory
 
     @property
     def passed(self) -> bool:

@@ -127,6 +127,7 @@ def _uncopiable(module: nn.Module) -> Iterator[Any]:
 
 
 def _walk(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Paths and values in a module: tensors, flat arrays, and containers as lists of (path, entry)."""
     seen: set[int] = {id(part) for part in module.modules()}
     for name, part in module.named_modules():
         for key, value in {**vars(part), **part._buffers}.items():

@@ -149,20 +149,19 @@ def root_causes(results: "Sequence[CheckResult]") -> list[RootCause]:
     if boundary is not None and any(text in boundary.finding for text in CLEARS_OTHERS):
         order.insert(0, "boundary_acting")
     explains = dict(EXPLAINS)
+    replay_cause = failed["replay"].cause if "replay" in failed else ""
     if _learning_differs_without_starts(failed.get("replay")):
-        # Each of these two makes learning differ. A memory that is wrong in learning alone fails neither.
+        # If only learning differs, a failure of one of these two checks is the cause, not a memory wrong in learning.
         others = () if ACTING_DIFFERS in failed["replay"].finding else ("action_log_prob", "memory_interface")
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)
         explains[first] = [*EXPLAINS[first], *EXPLAINS["replay"]]
     if "row_isolation" in failed and ONLY_AT_STARTS in failed["row_isolation"].cause:
         order.insert(0, "boundary_acting")
-    if "row_isolation" in failed and ROUNDED in getattr(failed.get("replay"), "cause", ""):
+    if "row_isolation" in failed and ROUNDED in replay_cause:
         order.insert(0, "replay")
         explains["replay"] = [*explains["replay"], "row_isolation"]
-    if "memory_interface" in failed and any(
-        sign in getattr(failed.get("replay"), "cause", "") for sign in IN_THE_STORE
-    ):
+    if "memory_interface" in failed and any(sign in replay_cause for sign in IN_THE_STORE):
         order.insert(order.index("memory_interface"), "replay")  # what is set is stored, and stored wrongly
         explains["replay"] = [*explains["replay"], "memory_interface"]
     if "causality" in failed and "row_isolation" not in failed:  # steps out of order look like no memory

@@ -105,8 +105,8 @@ def _parameters(found: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter]
     own = inspect.signature(found).parameters
     named = {name: p for name, p in own.items() if p.kind not in variable}
     kinds = {p.kind for p in own.values()}
-    bases = found.__mro__[1:] if isinstance(found, type) else ()
-    for base in bases if kinds & {*variable} else ():
+    bases = found.__mro__[1:] if isinstance(found, type) and kinds & {*variable} else ()
+    for base in bases:
         constructor = vars(base).get("__init__")
         if constructor is None or base in (nn.Module, object):
             continue

@@ -19,7 +19,7 @@ from engram.config.run_directory import prepare_directory
 from engram.settings import UserError
 from engram.training.run import start
 
-ENV = ("env=recall", "env.delay=4")  # whose episodes go on from one rollout to the next
+ENV = ("env=recall", "env.delay=4")  # whose episodes continue from one rollout to the next
 
 
 def audited(directory: Path, every: int, name: str, looks: list[Any]) -> None:

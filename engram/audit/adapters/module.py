@@ -115,7 +115,7 @@ class ModuleAdapter(ExternalStateAdapter):
 
     @torch.no_grad()
     def _find_call(self) -> tuple[MakeState, str]:
-        """The first initial state and layout with which three batch sizes work; else say what to write."""
+        """The first initial state and layout that work for two batch sizes; else raises with the adapter to write."""
         errors = []
         for make_state in self._candidates():
             for layout in LAYOUTS:

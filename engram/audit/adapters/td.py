@@ -44,7 +44,7 @@ class TdAdapter(PolicyAdapter):
         self.reset_works = callable(getattr(policy, "reset_memory", None))
         self.compiled: Any = None  # called in place of the policy
         self.only_starts = False  # episode starts are given as `starts`, and neither as dones nor as truncateds
-        self._blank: nn.Module = copy_policy(policy, policy)  # `reset` restores it; never called, so copies share it
+        self._blank: nn.Module = copy_policy(policy, policy)  # what `reset` restores; never called, so shared by copies
 
     def constants(self) -> tuple[Any, ...]:
         return (*super().constants(), self._blank)
@@ -153,7 +153,7 @@ class TdAdapter(PolicyAdapter):
         """Adds zeros as previous actions and rewards for policies that read them: they are inputs like any other."""
         previous = getattr(self.policy, "previous", None)
         fields = previous.fields() if isinstance(previous, PreviousStep) else {}
-        return td.update({name: field.expand(*td.batch_size, *field.shape).clone() for name, field in fields.items()})
+        return td.update({name: one.expand(*td.batch_size, *one.shape).clone() for name, one in fields.items()})
 
     def _call(self, td: TensorDictBase, **action: Tensor) -> TensorDictBase:
         return (self.policy if self.compiled is None else self.compiled)(td, **action)

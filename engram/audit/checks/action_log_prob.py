@@ -34,13 +34,13 @@ def action_log_prob(audit: AuditContext) -> Verdict:
             problems += _drawn(audit, acted)
             if factors != USUAL and isinstance(audit.spec.single_action_space, spaces.Box):
                 continue  # actions at their bounds may have infinite densities
-            off, texts = _of_the_action(audit, _joined(acted))
-            problems += [f"acting: {text}" for text in texts]
-            measured = max(measured, off)
+            error, found = _of_the_action(audit, _joined(acted))
+            problems += [f"acting: {problem}" for problem in found]
+            measured = max(measured, error)
             if not audit.learning_error:
-                off, texts = _in_learning(audit, *factors)
-                problems += [f"learning: {text}" for text in texts]
-                measured = max(measured, off)
+                error, found = _in_learning(audit, *factors)
+                problems += [f"learning: {problem}" for problem in found]
+                measured = max(measured, error)
             if problems:
                 break
     finding = (
@@ -96,11 +96,10 @@ def _of_the_action(audit: AuditContext, output: PolicyOutput) -> tuple[float, li
     if error > tolerance(log_prob, exact=1e-4):
         problems.append(f"the log-probability is not that of the action: off by {error:.2g}")
     if output.entropy is not None:
-        off = max_difference(
-            torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0), output.entropy.reshape(-1)
-        )
-        if off > 1e-3:
-            problems.append(f"the entropy is not that of the distribution: off by {off:.2g}")
+        entropy = torch.stack([-(part.exp() * part).sum(-1) for part in parts]).sum(0)
+        difference = max_difference(entropy, output.entropy.reshape(-1))
+        if difference > 1e-3:
+            problems.append(f"the entropy is not that of the distribution: off by {difference:.2g}")
     return error / tolerance(log_prob, exact=1.0), problems
 
 
@@ -151,7 +150,7 @@ def _excess_log_prob(probabilities_NA: Tensor, drawn_N: Tensor) -> float:
 
 
 def _in_learning(audit: AuditContext, weights: float, outputs: float) -> tuple[float, list[str]]:
-    """The same for actions that were given, among them ones that are unlikely."""
+    """What `_of_the_action` returns for a learning call, whose random actions are unlikely ones too."""
     segment = audit.segment(111)
     actions = random_actions(audit.spec, segment.shape, audit.generator(113))
     adapter = audit.adapter(original_weights=True)

@@ -47,20 +47,20 @@ def boundary_acting(audit: AuditContext) -> Verdict:
     starting = torch.zeros(audit.rows, dtype=torch.bool)
     starting[[1, 4]] = True
     expected = torch.where(starting.view(-1, 1, 1), fresh, carried)
-    bound, off = tolerance(carried, fresh), 0.0
+    bound, worst = tolerance(carried, fresh), 0.0
     found: dict[str, Explanation] = {}
     for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(scenario.dones)
         flags[starting, BEFORE] = True
         seen = play(audit.adapter(), scenario.with_starts(flags & done, flags & truncated)).numbers[:, BEFORE:]
         difference = max_difference(seen, expected)
-        off = max(off, difference)
+        worst = max(worst, difference)
         if difference > bound:
             found[name] = explain_acting(seen, carried, fresh, starting, bound)
-    special = (_all_rows_start, _one_step_episodes, _first_observation_ignored)
-    short = "" if found else next((text for each in special if (text := each(audit, scenario, bound))), "")
-    text = joined(found) or short or "a row that starts an episode acts as a fresh policy does; other rows go on"
-    cause = (attempt(start_cause, audit) if found else "") or cause_of(found) or short.partition(";")[0]
+    special_cases = (_all_rows_start, _one_step_episodes, _first_observation_ignored)
+    special = "" if found else next((text for case in special_cases if (text := case(audit, scenario, bound))), "")
+    text = joined(found) or special or "a row that starts an episode acts as a fresh policy does; other rows continue"
+    cause = (attempt(start_cause, audit) if found else "") or cause_of(found) or special.partition(";")[0]
     if cause in (IGNORED, IN_PART) and (parts := attempt(surviving_parts, audit)):
         cause = parts if parts != FADED or cause == IN_PART else cause
     if cause in (IGNORED, IN_PART, FADED):
@@ -69,8 +69,8 @@ def boundary_acting(audit: AuditContext) -> Verdict:
         past = attempt(past_by_learning, audit)
         cause = f"in acting, {past}" if past else attempt(mixed_with_old, audit) or cause
     return Verdict(
-        off <= bound and not short,
-        off,
+        worst <= bound and not special,
+        worst,
         bound,
         text,
         cause=cause,
@@ -80,7 +80,7 @@ def boundary_acting(audit: AuditContext) -> Verdict:
 
 
 def _initial_state(audit: AuditContext) -> tuple[str, ...]:
-    """A note if episodes begin with something else than an empty memory. It is the same in all, so it is no fault."""
+    """A note if episodes begin with something else than an empty memory: no fault, since all begin with the same."""
     if audit.learned_start:
         return (f"a start brings in the learned initial state {audit.learned_start}",)
     scenario = audit.scenario(58, steps=1)
@@ -135,10 +135,10 @@ def _one_step_episodes(audit: AuditContext, scenario: Scenario, bound: float) ->
     flags[:, BEFORE : BEFORE + 2] = True
     seen = play(audit.adapter(), scenario.with_starts(dones=flags)).numbers[:, BEFORE + 1 :]
     fresh = play(audit.adapter(), audit.fresh_start(scenario.part(BEFORE + 1))).numbers
-    off = max_difference(seen, fresh)
-    return (
-        f"the second of two starts in a row is ignored, or cleared differently; off by {off:.2g}" if off > bound else ""
-    )
+    difference = max_difference(seen, fresh)
+    if difference <= bound:
+        return ""
+    return f"the second of two starts in a row is ignored, or cleared differently; off by {difference:.2g}"
 
 
 def _first_observation_ignored(audit: AuditContext, scenario: Scenario, bound: float) -> str:
@@ -185,7 +185,7 @@ def boundary_learning(audit: AuditContext) -> Verdict:
     tails = [adapter.learn(audit.fresh_start(segment.steps(step))).numbers() for step in range(steps)]
     learned, bound = LearnedSegment(adapter, segment, memory, plain, tails), tolerance(plain, *tails)
     explained: dict[str, Explanation] = {}
-    off = torch.zeros(steps, steps)
+    worst = torch.zeros(steps, steps)  # the largest difference over FLAGS, by row and step
     for name, (done, truncated) in FLAGS.items():
         flags = torch.zeros_like(segment.dones)
         flags[:, :steps] = torch.eye(steps, dtype=torch.bool)
@@ -195,26 +195,28 @@ def boundary_learning(audit: AuditContext) -> Verdict:
         for step in range(steps):
             expected[step, step:] = tails[step][step, : steps - step]
         difference = abs_difference(seen, expected).amax(2)
-        off = torch.maximum(off, difference)
+        worst = torch.maximum(worst, difference)
         if difference.max() > bound:
             unflagged = [adapter.learn(segment.steps(step)).numbers() for step in range(steps)]
-            early = _start_in_one_row(learned) <= bound
-            explained[name] = explain_learning(difference, seen, plain, unflagged, bound, early)
+            own_row_only = _start_in_one_row(learned) <= bound
+            explained[name] = explain_learning(difference, seen, plain, unflagged, bound, own_row_only)
     text, cause = joined(explained), cause_of(explained)
     if explained:
         cause = attempt(start_cause, audit, True) or cause
     if cause == LEARNED_ON:
         cause = attempt(learning_start_cause, audit, adapter, segment, memory) or cause
-    measured = float(off.max())
-    for special, found in SPECIAL_STARTS.items() if not text else ():
-        measured = max(measured, apart := found(learned))
-        if apart > bound:
-            text = special.format(apart)
-            cause = f"in learning, {text.partition(';')[0]}"
-            break
+    measured = float(worst.max())
+    if not text:
+        for special, experiment in SPECIAL_STARTS.items():
+            apart = experiment(learned)
+            measured = max(measured, apart)
+            if apart > bound:
+                text = special.format(apart)
+                cause = f"in learning, {text.partition(';')[0]}"
+                break
     passed = not text
     text = text or f"starts at every one of {steps} steps cut exactly there, for that row alone"
-    return Verdict(passed, measured, bound, text, cause=cause, fix=fix_for(explained), evidence={"difference": off})
+    return Verdict(passed, measured, bound, text, cause=cause, fix=fix_for(explained), evidence={"difference": worst})
 
 
 def _start_in_one_row(case: LearnedSegment) -> float:

@@ -15,7 +15,7 @@ from engram.audit.scenario import Scenario, play
 
 FLAGS = {"dones": (True, False), "truncateds": (False, True), "dones and truncateds at once": (True, True)}
 DONES, TRUNCATEDS, BOTH = FLAGS
-MOST_PLACES = 32  # of a window that is examined place by place
+MAX_PLACES = 32  # a window with more places is not examined place by place
 IGNORED = "memory is not cleared where an episode starts"
 FADED = "memory is scaled down or mixed with the old one where an episode starts, not replaced"
 LEARNED_ON = "in learning, steps after an episode start still see the episode before it"
@@ -49,21 +49,21 @@ def explain_acting(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tenso
             f"memory is cleared for the first step, but the steps after it are off by {later:.2g}",
             RETURNS,
         )
-    value, distribution = (
+    value, distribution = (  # whether each is as a fresh policy gives it
         max_difference(seen[starting, 0][..., columns], fresh[starting, 0][..., columns]) <= bound
         for columns in (slice(0, 1), slice(1, None))
     )
     cause = IN_PART
     if value != distribution:
-        off, right = ("the action distribution", "the value") if value else ("the value", "the action distribution")
-        cause = f"{off} still reads memory from before an episode start; {right} does not"
+        kept, cleared = ("the action distribution", "the value") if value else ("the value", "the action distribution")
+        cause = f"{kept} still reads memory from before an episode start; {cleared} does not"
     return Explanation(
         f"memory is cleared only in part, or to something else than a fresh policy's; off by {first:.2g}", cause
     )
 
 
 def _explain_others(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tensor, bound: float) -> Explanation:
-    """Rows change that do not start an episode."""
+    """The explanation if rows change that do not start an episode."""
     if max_difference(seen[~starting], fresh[~starting]) <= bound:
         return Explanation(
             "when one row starts an episode, all rows are cleared",
@@ -86,9 +86,9 @@ def _explain_others(seen: Tensor, carried: Tensor, fresh: Tensor, starting: Tens
 
 
 def explain_learning(
-    difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, early: bool
+    difference: Tensor, seen: Tensor, plain: Tensor, tails: list[Tensor], bound: float, own_row_only: bool
 ) -> Explanation:
-    """Which mistake it is, if row i starts an episode at step i. `early`: a start leaves other rows alone."""
+    """The mistake, where row i starts an episode at step i. `own_row_only`: a start does not change other rows."""
     steps = len(difference)
     before = torch.ones(steps, steps).tril(-1).bool()
     row, step = divmod(int((difference > bound).flatten().nonzero()[0]), steps)
@@ -100,7 +100,7 @@ def explain_learning(
         cause = "memory is cleared one step too early" if by_one else "memory is cleared where no episode starts"
         return Explanation(
             f"a start also changes outputs before it, or in other rows; {first}",
-            f"in learning, {cause if early else 'an episode start clears the memory of another row'}",
+            f"in learning, {cause if own_row_only else 'an episode start clears the memory of another row'}",
         )
     wrong = [i for i in range(steps) if difference[i].max() > bound]
     ignored = [i for i in wrong if max_difference(seen[i, i:], plain[i, i:]) <= bound]
@@ -239,7 +239,7 @@ def _surviving_places(
     memory = adapter.memory_of(ids)
     for part in parts:
         shape = part.value(memory).shape
-        if part.tensors > 1 or len(shape) != 3 or not 1 < shape[1] <= MOST_PLACES:
+        if part.tensors > 1 or len(shape) != 3 or not 1 < shape[1] <= MAX_PLACES:
             continue
         survive = []
         for place in range(shape[1]):

@@ -28,7 +28,7 @@ CARRIED = "learning continues from the memory that the previous learning call en
 DEPENDS = "outputs of a learning call depend on the observations of the one before"
 KEPT = (
     "the policy keeps its inputs without a copy, or looks them up by their address: where the caller reuses its "
-    "buffers, as environments do, observations of now and of before are mixed up"
+    "buffers, as environments do, it mixes current observations with earlier ones"
 )
 CLOCK_SHIFT = 12345.6  # seconds by which clocks are set forward
 LARGE_WEIGHTS, LARGE_OUTPUTS = 3.0, 10.0
@@ -60,10 +60,10 @@ def shared_by_copies(audit: AuditContext) -> str:
         seed_everything(len(outputs))  # another one each time
         outputs.append(play(adapter, scenario).numbers)
     one, again, after_another = outputs
-    off = max_difference(one, after_another)
-    if max_difference(one, again) > tolerance(one) or off <= tolerance(one):
+    difference = max_difference(one, after_another)
+    if max_difference(one, again) > tolerance(one) or difference <= tolerance(one):
         return ""
-    return f"what one copy of the policy plays changes the outputs of another, by {off:.2g}: {SHARED}"
+    return f"what one copy of the policy plays changes the outputs of another, by {difference:.2g}: {SHARED}"
 
 
 def _overwrites_outputs(audit: AuditContext) -> str:
@@ -74,9 +74,9 @@ def _overwrites_outputs(audit: AuditContext) -> str:
     before = {name: value.clone() for name, value in given.items()}
     adapter.act(scenario.batch(audit.every_row, 1))
     changed = [name for name, value in given.items() if not torch.equal(value, before[name])]
-    return f"a call overwrites {' and '.join(changed)} that the call before returned (a buffer is reused)" * bool(
-        changed
-    )
+    if not changed:
+        return ""
+    return f"a call overwrites {' and '.join(changed)} that the call before returned (a buffer is reused)"
 
 
 def _repeated_learning(audit: AuditContext) -> str:
@@ -87,12 +87,12 @@ def _repeated_learning(audit: AuditContext) -> str:
     if isinstance(adapter, TdAdapter):
         adapter.reset_works = callable(getattr(adapter.policy, "reset_memory", None))
     memory = some_memory(audit, audit.adapter(own_mode=True), audit.rows)
-    given = deepcopy(memory)
+    memory_before = deepcopy(memory)
     outputs = [adapter.learn(segment, memory, after_acting=True).numbers() for _ in range(6)]
-    if not all(torch.equal(one, other) for one, other in zip(leaves(memory), leaves(given), strict=True)):
+    if not all(torch.equal(one, other) for one, other in zip(leaves(memory), leaves(memory_before), strict=True)):
         return "a learning call writes into the state that it is given, so that the caller's copy changes (aliasing)"
     repeats = [max_difference(outputs[0], other) for other in outputs[1:]]
-    if max(repeats) > tolerance(outputs[0]) and not (moved := _moved_buffers(audit, acting=False)):
+    if max(repeats) > tolerance(outputs[0]) and not _moved_buffers(audit, acting=False):
         if _carries_over(audit):
             return CARRIED
         changing = audit.adapter(own_mode=True)
@@ -102,16 +102,17 @@ def _repeated_learning(audit: AuditContext) -> str:
         return f"{text}: it depends on earlier calls{kept}"
     moved = _moved_buffers(audit, acting=True)
     play(adapter, audit.scenario(86, steps=3))
-    off = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
-    if moved and off > tolerance(outputs[0]):
+    difference = max(*repeats, max_difference(outputs[0], adapter.learn(segment, memory, after_acting=True).numbers()))
+    if moved and difference > tolerance(outputs[0]):
         return (
-            f"the same learning call gives other outputs later, by {off:.2g}, because calls change {', '.join(moved)}"
+            f"the same learning call gives other outputs later, by {difference:.2g}, "
+            f"because calls change {', '.join(moved)}"
         )
     return ""
 
 
 def _carries_over(audit: AuditContext) -> bool:
-    """Whether a learning call goes on where the one before ended, whatever memory it is given."""
+    """Whether a learning call continues from where the one before ended, whatever memory it is given."""
     past, adapter = audit.scenario(54, steps=3), audit.adapter()
     scenario = audit.scenario(86, steps=4)
     memory = some_memory(audit, adapter, audit.rows)
@@ -176,7 +177,7 @@ def seeds_generators(audit: AuditContext) -> str:
 
 
 def _reads_the_clock(audit: AuditContext) -> str:
-    """Whether outputs depend on the time of day, or since the computer was started."""
+    """Whether outputs depend on a clock: the time of day, or the seconds since the computer was started."""
     scenario = audit.scenario(86, steps=2)
     clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
     expected = play(audit.adapter(), scenario).numbers
@@ -217,7 +218,7 @@ def _keeps_inputs(audit: AuditContext) -> str:
 
 
 def _moved_buffers(audit: AuditContext, acting: bool) -> list[str]:
-    """Buffers saved with the weights that calls change."""
+    """Names of the buffers in the state dict that calls change: learning, after acting if `acting`."""
     adapter = audit.adapter(own_mode=True)
     names = dict(adapter.policy.named_buffers()).keys() & adapter.policy.state_dict().keys()
     before = {name: value.clone() for name, value in adapter.policy.named_buffers() if name in names}

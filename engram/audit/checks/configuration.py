@@ -14,7 +14,7 @@ from engram.audit.context import AuditContext
 from engram.audit.result import Check, Verdict
 from engram.audit.retained import copy_policy
 
-RANGE = 0.05
+CLIP_RANGE = 0.05
 MISTYPED = "clip_rnge"
 
 
@@ -35,17 +35,17 @@ def _missing_attributes(policy: Any) -> Iterator[str]:
 
 def _ignored_options(audit: AuditContext) -> Iterator[str]:
     try:
-        policy: Any = audit.make(clip_range=RANGE, analyze_weights_interval=7)
+        policy: Any = audit.make(clip_range=CLIP_RANGE, analyze_weights_interval=7)
     except TypeError as error:
         yield f"the constructor does not take the options: {error}"
         return
     yield from _missing_attributes(policy)
-    for name, given in (("clip_range", RANGE), ("analyze_weights_interval", 7)):
+    for name, given in (("clip_range", CLIP_RANGE), ("analyze_weights_interval", 7)):
         got = getattr(policy, name, None)
         if got is not None and got != given:
             yield f"{name}={given} was given, and the policy has {got}"
-    if callable(getattr(policy, "clip_weights", None)) and _outside(policy, RANGE, clip=True):
-        yield f"clip_weights() with clip_range={RANGE} leaves weights outside"
+    if callable(getattr(policy, "clip_weights", None)) and _outside(policy, CLIP_RANGE, clip=True):
+        yield f"clip_weights() with clip_range={CLIP_RANGE} leaves weights outside"
     if isinstance(policy, Policy):
         yield from _unknown_option(audit)
 
@@ -60,7 +60,7 @@ def _unknown_option(audit: AuditContext) -> Iterator[str]:
                 return
             raise
     if not any("clip_range" in str(warning.message) for warning in caught):
-        yield f"a mistyped option ({MISTYPED}) is swallowed without a word"
+        yield f"a mistyped option ({MISTYPED}) is ignored without a warning"
 
 
 def _l2_init(policy: Any) -> Iterator[str]:
@@ -80,32 +80,33 @@ def weight_clipping(audit: AuditContext) -> Verdict:
     """A few large updates, each followed by clip_weights()."""
     policy = _with_clip_range(audit)
     if not callable(getattr(policy, "clip_weights", None)):
-        return Verdict(False, None, RANGE, "the policy has no clip_weights()")
+        return Verdict(False, None, CLIP_RANGE, "the policy has no clip_weights()")
 
     def after(_: int) -> None:
         policy.clip_weights()
 
     train_briefly(audit, audit.adapt_like_original(policy), updates=3, learning_rate=0.05, after=after)
-    outside = _outside(policy, RANGE)
-    size = max([float(value) for value in outside.values()], default=RANGE)
+    outside = _outside(policy, CLIP_RANGE)
+    size = max([float(value) for value in outside.values()], default=CLIP_RANGE)
     finding = (
-        f"after 3 updates and clip_weights() with clip_range={RANGE}, all Linear, Conv and recurrent weights are within"
+        f"after 3 updates and clip_weights() with clip_range={CLIP_RANGE}, all Linear, Conv and recurrent weights are "
+        "within"
     )
     if outside:
         named = ", ".join(f"{name} ({value:.2g})" for name, value in list(outside.items())[:4])
-        finding = f"{len(outside)} weights are outside ±{RANGE} after clip_weights(): {named}"
-    return Verdict(not outside, size, RANGE, finding, where=next(iter(outside), ""))
+        finding = f"{len(outside)} weights are outside ±{CLIP_RANGE} after clip_weights(): {named}"
+    return Verdict(not outside, size, CLIP_RANGE, finding, where=next(iter(outside), ""))
 
 
 def _with_clip_range(audit: AuditContext) -> Any:
     """The policy with a clip range, set when it is built if possible, otherwise later."""
     if audit.takes_options:
         try:
-            return audit.make(clip_range=RANGE)
+            return audit.make(clip_range=CLIP_RANGE)
         except TypeError:  # which the check `configuration` reports
             pass
     policy: Any = copy_policy(audit.policy, audit.policy)
-    policy.clip_range = RANGE
+    policy.clip_range = CLIP_RANGE
     return policy
 
 
@@ -139,7 +140,7 @@ CHECKS = (
     Check(
         "weight_clipping",
         "Do Linear, Conv and recurrent weights stay within clip_range after real updates?",
-        "Weights that clipping was to hold keep growing, those of the LSTM first, and with them gradients.",
+        "Weights that should be clipped keep growing, the LSTM's first, and gradients grow with them.",
         "Clamp the weights and biases of every Linear, Conv and recurrent layer (weight_ih_l0, weight_hh_l0, …) in "
         "clip_weights(). LSTMWrapper.clip_weights does.",
         ("clip_weights",),

@@ -19,9 +19,9 @@ from engram.audit.result import Check, Verdict
 from engram.audit.retained import graph_nodes, is_module_attribute, retained_size, retained_sizes, retained_tensors
 from engram.audit.scenario import Scenario, play
 
-WINDOW, WINDOWS = 10, 2
+WINDOW, WINDOWS = 10, 2  # growth is measured over windows of so many acting steps
 OUTSIDE = "a tensor outside the module, in a global, class attribute or closure"
-LEAK = 65536  # bytes of the process per window, in every window
+LEAK = 65536  # bytes by which the process may grow in a window
 
 
 def detachment(audit: AuditContext) -> Verdict:

@@ -18,7 +18,7 @@ def determinism(audit: AuditContext) -> Verdict:
     if seeded := seeds_generators(audit):
         cause = f"a call seeds {seeded}: all that is drawn after it repeats"
         return _failure(cause, cause, SEEDS_FIX)
-    drawn, always = audit.random_outputs[None], audit.random_outputs[False]
+    drawn, always = audit.random_outputs, audit.random_in_evaluation  # which of acting and learning, in words
     if (drawn or always) and (shared := shared_by_copies(audit)):
         return _failure(shared, SHARED, SHARED_FIX)
     if drawn or always:
@@ -70,13 +70,13 @@ def modes(audit: AuditContext) -> Verdict:
         for i, what in enumerate(("acting", "learning"))
     }
     measured = max(found.values())
-    off = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
-    text = "; ".join(off) or "acting and learning give the same numbers in train(), eval() and under no_grad"
+    differing = [f"{what} differs from train() by {value:.2g}" for what, value in found.items() if value > bound]
+    text = "; ".join(differing) or "acting and learning give the same numbers in train(), eval() and under no_grad"
     cause = ""
-    if off and (causes := _layers_with_modes(audit)):
+    if differing and (causes := _layers_with_modes(audit)):
         text += f", because of {', '.join(causes)}"
         cause = f"train() and eval() differ because of {causes[0]}"
-    elif off:
+    elif differing:
         cause = _differing_modes({name for name, value in found.items() if value > bound})
     return Verdict(measured <= bound, measured, bound, text, cause=cause)
 

@@ -20,17 +20,17 @@ from engram.audit.result import attempt
 from engram.audit.retained import graph_nodes
 from engram.audit.source_location import ENGRAM, short_path
 
-FLAT = 1e-4  # a derivative that is smaller than this part of its gradient is that of a staircase
-RATIO = 1e-2  # difference of a derivative from the true one that is not rounding
-SMALL = 1e-6  # a derivative that is not looked at
-FEW = 3  # steps of a segment in which the memory at its start matters
+STAIRCASE = 1e-4  # a function is a staircase if its derivative is below this fraction of the gradient given for it
+ROUNDING = 1e-2  # relative difference of a derivative from the true one that may be rounding
+NEGLIGIBLE = 1e-6  # smaller derivatives are not compared
+SHORT_SEGMENT = 3  # steps of a segment in which the memory at its start matters
 MOST_LINES = 6  # that are tried one by one
 FOREIGN_PATHS = ("site-packages", f"{ENGRAM}/audit", "<", "contextlib")  # parts of paths that are not the policy's
 DETACHING = {Tensor.detach: "detach()", torch.detach: "detach()", Tensor.data.__get__: ".data"}  # type: ignore[attr-defined]
 Gradient = TypeVar("Gradient")
 
 
-def wrong_parts(audit: AuditContext, distances: Sequence[int] = (FEW,)) -> str:
+def wrong_parts(audit: AuditContext, distances: Sequence[int] = (SHORT_SEGMENT,)) -> str:
     """Which parts of the memory have a wrong gradient, at the first of these distances from the last step.
 
     Those that get none although outputs depend on them are cut, if others do get one.
@@ -38,11 +38,11 @@ def wrong_parts(audit: AuditContext, distances: Sequence[int] = (FEW,)) -> str:
     for steps in sorted(set(distances)):
         ratios = _ratios(audit, steps)
         cut = [name for name, ratio in ratios.items() if ratio == 0]
-        wrong = [name for name, ratio in ratios.items() if abs(ratio - 1) > RATIO]
+        wrong = [name for name, ratio in ratios.items() if abs(ratio - 1) > ROUNDING]
         whole = [name for name in ratios if name not in cut]
         right = [name for name in ratios if name not in wrong]
         if cut and whole:
-            where = "between steps" if steps <= FEW else f"{steps - 1} steps before the last"
+            where = "between steps" if steps <= SHORT_SEGMENT else f"{steps - 1} steps before the last"
             return f"the gradient through {listed(cut)} is cut {where}: detached; through {listed(whole)} it is not"
         if wrong and right and steps == 1:
             return (
@@ -59,7 +59,7 @@ def _ratios(audit: AuditContext, steps: int) -> dict[str, float]:
     found = {}
     for number, part in enumerate(parts):
         given, true = _derivatives(call, part, number)
-        if abs(true) > SMALL:
+        if abs(true) > NEGLIGIBLE:
             found[part.name] = given / true
     return found
 
@@ -96,8 +96,8 @@ def _only_steps(single: LearningCall, loss: Loss, gradients: dict[str, Tensor]) 
     for number, (name, gradient) in enumerate(gradients.items()):
         direction = single.direction(200 + number, [name])
         true, given = float(single.derivative(loss, direction)), float((gradient * direction[name]).sum())
-        off = abs(given - true)
-        if off > max(single.precision.error * abs(true), 1e-8) and abs(true) > FLAT * abs(given):
+        wrong = abs(given - true) > max(single.precision.error * abs(true), 1e-8)
+        if wrong and abs(true) > STAIRCASE * abs(given):
             return False
     return True
 
@@ -205,8 +205,10 @@ def culprit(compute: Callable[[], Gradient], is_right: Callable[[Gradient], bool
     for kind in (WithoutHooks, NothingDetached):
         ignoring = kind()
         if right_without(ignoring) and (lines := ignoring.lines):
-            alone = lines[:MOST_LINES] if len(lines) > 1 else ()
-            return next((line for line in alone if right_without(kind(line))), " and ".join(lines[:2]))
+            if len(lines) == 1:
+                return lines[0]
+            alone = (line for line in lines[:MOST_LINES] if right_without(kind(line)))
+            return next(alone, " and ".join(lines[:2]))
     return ""
 
 

@@ -26,8 +26,7 @@ from engram.audit.weights import doubled, gradients_of, scale_weights, trainable
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
 SHORT = 8  # steps of a segment with many rows, or with large weights
-FEW = 3  # steps of a segment whose gradient is computed again and again
-AGAIN = 12  # times
+REPEATED_STEPS, REPEATS = 3, 12  # steps of a segment whose gradient is computed repeatedly, and how often
 LARGE_WEIGHTS = 5.0  # factor
 
 LATER = "recomputed from what the module keeps of its last call, not from what that call was given"
@@ -89,9 +88,9 @@ def _needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> Verdict
 
 def _changes_with_calls(audit: AuditContext) -> Verdict | None:
     """Whether the same call gets a different gradient when it is repeated."""
-    call = learning_call(audit, FEW)
+    call = learning_call(audit, REPEATED_STEPS)
     first = call.gradients(call.loss())
-    for number in range(2, AGAIN + 1):
+    for number in range(2, REPEATS + 1):
         if (apart := gradient_difference(first, call.gradients(call.loss()))) > call.precision.error:
             cause = (
                 f"the gradient depends on the number of calls: it is another one when computed for the {number}th time"
@@ -107,9 +106,11 @@ def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict
         return None
     scale_weights(call.adapter, LARGE_WEIGHTS)
     bound, loss = call.precision.error, call.loss(kinds)
-    within = LearningCall(audit, 1)
-    scale_weights(within.adapter, LARGE_WEIGHTS)
-    if (error := call.error(loss)) <= bound or call.jumps(loss) or within.error(within.loss(kinds)) > bound:
+    single_step = LearningCall(audit, 1)
+    scale_weights(single_step.adapter, LARGE_WEIGHTS)
+    if (error := call.error(loss)) <= bound or call.jumps(loss):
+        return None
+    if single_step.error(single_step.loss(kinds)) > bound:  # then the fault is not in the gradient through time
         return None
     text = f"with weights {LARGE_WEIGHTS:g} times as large, the gradient is off by {error:.2g} of its size"
     line = attempt(culprit, lambda: call.gradients(loss), lambda found: call.error(loss, gradients=found) <= bound)

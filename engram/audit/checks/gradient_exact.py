@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engram.audit.checks.gradient_causes import FEW, culprit, own_functions, wrong_operation, wrong_parts
+from engram.audit.checks.gradient_causes import SHORT_SEGMENT, culprit, own_functions, wrong_operation, wrong_parts
 from engram.audit.checks.gradient_elsewhere import FLOAT32_GRADIENT, elsewhere
 from engram.audit.checks.gradient_reach import NO_GRADIENT, WHOLE_SEGMENT, probes
 from engram.audit.context import AuditContext
@@ -89,7 +89,7 @@ def gradient_exact(audit: AuditContext) -> Verdict:
 def _within_a_step(
     audit: AuditContext, call: LearningCall, gradients: dict[str, Tensor], error: float, notes: list[str]
 ) -> tuple[list[int], Verdict | None]:
-    """The kinds of outputs whose gradient is right within one step; or a failure, if the others are not on purpose."""
+    """The kinds of outputs whose gradient is right within one step; a failure, unless others are wrong on purpose."""
     single, bound = learning_call(audit, 1), call.precision.error
     kinds = [kind for kind in (0, 1, 2) if single.error(single.loss([kind]), 1) <= bound]
     wrong = [kind for kind in (0, 1, 2) if kind not in kinds]
@@ -124,7 +124,7 @@ def _cause(
         return f"{AT_STARTS}{by}"
     if call.disproportion(call.loss(), gradients) > call.precision.error:
         return f"{CLIPPED_CAUSE}{by}"
-    if parts := attempt(wrong_parts, audit, (1, FEW, *([nearest + 1] if nearest else []))):
+    if parts := attempt(wrong_parts, audit, (1, SHORT_SEGMENT, *([nearest + 1] if nearest else []))):
         return f"{parts}{by}"
     own = "" if by else own_functions(call.loss()(call.run()))
     if pattern.startswith("the recurrent"):

@@ -56,12 +56,11 @@ def gradient_boundary(audit: AuditContext) -> Verdict:
     finding = f"another past changes the gradient of what follows an episode start by {measured:.2g} of its size"
     cause = ""
     if measured > SAME_GRADIENT:
-        crossed = [
-            step
-            for step in range(1, steps)
-            if _gradient_change(adapter, segment, changed, memory, after & (torch.arange(steps) == step).view(-1, 1))[0]
-            > SAME_GRADIENT * size
-        ]
+        crossed = []
+        for step in range(1, steps):
+            of_row = torch.arange(steps).view(-1, 1) == step  # row i starts at step i
+            if _gradient_change(adapter, segment, changed, memory, after & of_row)[0] > SAME_GRADIENT * size:
+                crossed.append(step)
         alone = (
             _gradient_change(adapter, segment[[row]], changed[[row]], _of_row(adapter, memory, row), after[[row]])[0]
             for row in range(1, steps)
@@ -127,16 +126,16 @@ def horizon(audit: AuditContext) -> Verdict:
         reach = steps - 1 - exact
         declared = _declared(audit, exact, steps)
         passed = bool(declared)
-        finding = (
-            f"the gradient of the last of {steps} steps is cut before step {exact}: it reaches {reach} steps back, "
-        )
+        what = f"the gradient of the last of {steps} steps is cut before step {exact}: it reaches {reach} steps back,"
         if not found[-1].given:
-            finding = "the outputs of the last step have no gradient, not even to their own observation: "
-        finding += f"memory reaches {memory_reach}" + (f"; {declared}, as declared" if declared else "")
-        others = "" if declared else _other_rows(call, found, visible)
-        finding += others
-        if not declared:
-            cause = OTHER_ROWS if others else attempt(where_cut, audit, exact, steps)
+            what = "the outputs of the last step have no gradient, not even to their own observation:"
+        finding = f"{what} memory reaches {memory_reach}"
+        if declared:
+            finding += f"; {declared}, as declared"
+        elif others := _other_rows(call, found, visible):
+            finding, cause = finding + others, OTHER_ROWS
+        else:
+            cause = attempt(where_cut, audit, exact, steps)
     wanted = getattr(audit.policy, "memory_horizon", 0)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 < wanted <= steps - 1 and memory_reach < wanted:
         passed, fix = False, "Remember for as long as memory_horizon declares, or declare less."

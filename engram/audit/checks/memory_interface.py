@@ -32,7 +32,7 @@ def memory_interface(audit: AuditContext) -> Verdict:
     audit.needs_declared_memory()
     missing = [name for name in METHODS if not callable(getattr(audit.policy, name, None))]
     problems = [f"it has no {', '.join(missing)}"] if missing else []
-    for question in QUESTIONS if not missing else ():
+    for question in [] if missing else QUESTIONS:
         try:
             problems.extend(question(audit))
         except Exception as error:
@@ -121,18 +121,18 @@ def _round_trip(audit: AuditContext) -> Iterator[str]:
     """After set_memory with a result of get_memory, outputs must be the same."""
     adapter, policy = _after_acting(audit)
     memory = policy.get_memory()
-    given = deepcopy(memory)
+    given = deepcopy(memory)  # must not change, or the policy has kept it without a copy
     expected = _next_outputs(audit, adapter)
     policy.set_memory(given)
-    off = max_difference(_next_outputs(audit, adapter), expected)
-    if off > tolerance(expected):
+    difference = max_difference(_next_outputs(audit, adapter), expected)
+    if difference > tolerance(expected):
         adapter, policy = _after_acting(audit)
         policy.set_memory(deepcopy(policy.get_memory()))
         kept = max_difference(_next_outputs(audit, adapter), expected) <= tolerance(expected)
         rounded = all(torch.equal(part.half().to(part.dtype), part) for part in leaves(memory))
         why = "get_memory() and set_memory() leave out a part of what the policy remembers: " if kept else ""
         why = "get_memory() rounds what it gives to half precision: " if rounded else why
-        yield f"{why}after set_memory(get_memory()) the same observations give other outputs, by {off:.2g}"
+        yield f"{why}after set_memory(get_memory()) the same observations give other outputs, by {difference:.2g}"
     elif not _same(given, memory):
         yield "what was given to set_memory() changes when the policy acts on: it is no copy"
 
@@ -162,9 +162,9 @@ def _from_file(audit: AuditContext) -> Iterator[str]:
     expected = _next_outputs(audit, adapter)
     other = audit.adapter()
     other.policy.set_memory(restored)  # type: ignore[operator]
-    off = max_difference(_next_outputs(audit, other), expected)
-    if off > tolerance(expected):
-        yield f"memory saved, and loaded into another policy with the same weights, gives another future, by {off:.2g}"
+    difference = max_difference(_next_outputs(audit, other), expected)
+    if difference > tolerance(expected):
+        yield f"memory loaded from a file gives other outputs in a policy with the same weights, by {difference:.2g}"
 
 
 def _reset(audit: AuditContext) -> Iterator[str]:
@@ -172,9 +172,9 @@ def _reset(audit: AuditContext) -> Iterator[str]:
     expected = _next_outputs(audit, audit.adapter())
     adapter, policy = _after_acting(audit)
     policy.reset_memory()
-    off = max_difference(_next_outputs(audit, adapter), expected)
-    if off > tolerance(expected):
-        yield f"after reset_memory() outputs are not those of a policy that has seen nothing, by {off:.2g}"
+    difference = max_difference(_next_outputs(audit, adapter), expected)
+    if difference > tolerance(expected):
+        yield f"after reset_memory() outputs are not those of a policy that has seen nothing, by {difference:.2g}"
 
 
 def _reset_row(audit: AuditContext) -> Iterator[str]:
@@ -291,7 +291,7 @@ CHECKS = (
     Check(
         "memory_after_learning",
         "Does a learning call leave alone the memory that acting continues from?",
-        "After every update agents go on with the memory of some training segment, not with their own.",
+        "After every update agents continue with the memory of some training segment, not with their own.",
         "Store memory only when acting: self._store_lstm_state does nothing when env_id is None, as it is when "
         "learning.",
         ("_store_lstm_state", "forward"),

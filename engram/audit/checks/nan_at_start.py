@@ -64,7 +64,7 @@ def _elsewhere(audit: AuditContext, kinds: list[str]) -> Verdict:
 
 
 def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
-    """Whether it does, with steps between the NaN and the start; no, if the policy refuses to compute these steps."""
+    """Whether a NaN survives a start LATER steps after it. False if the policy refuses to compute the steps between."""
     scenario = audit.scenario(51, steps=LATER + AFTER)
     flags = torch.zeros_like(scenario.dones)
     flags[:, LATER] = True

@@ -53,7 +53,8 @@ class Outcome(NamedTuple):
     learning: Tensor
     bound: float
 
-    def off(self, kind: Kind) -> Tensor:
+    def wrong(self, kind: Kind) -> Tensor:
+        """[B, S] of booleans. Learning is compared with acting, so it is judged only if acting is right."""
         acting = self.acting > self.bound
         return acting if kind == "acting" else (self.learning > self.bound) & ~acting.any()
 
@@ -84,8 +85,8 @@ def rehearse(audit: AuditContext, case: Rehearsal, kind: Kind = "") -> Outcome:
             warming = bool(case.warmup) and first == 0 and rollout == 0
             steps = case.warmup if warming else case.horizon
             part = scenario.part(first, first + steps)
-            blank = first == 0 and case.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
-            memory = None if blank else adapter.memory_of(ids)
+            begins_empty = first == 0 and case.memory == 1.0 and (rollout == 0 or adapter.resets_between_rollouts)
+            memory = None if begins_empty else adapter.memory_of(ids)
             played = play(adapter, part, order_of(audit, case, part, rollout), ids)
             bound = max(bound, tolerance(played.log_prob, played.value))
             expected = {row: reference_outputs(reference, part, row) for row, reference in references.items()}
@@ -101,14 +102,14 @@ def rehearse(audit: AuditContext, case: Rehearsal, kind: Kind = "") -> Outcome:
     return outcome
 
 
-def _rounding(audit: AuditContext, case: Rehearsal, made: PolicyAdapter) -> float:
+def _rounding(audit: AuditContext, case: Rehearsal, original: PolicyAdapter) -> float:
     """The largest difference that rounding alone may cause, measured by changing the weights by about one rounding.
 
     Large weights amplify rounding, and sums over batches of different sizes are rounded differently.
     """
     scenario, outputs = scenario_of(audit, case, 0), []
     for jittered in (False, True):
-        adapter = made.copy()
+        adapter = original.copy()
         adapter.reset()
         if jittered:
             jitter_weights(adapter.policy, audit.generator(181))

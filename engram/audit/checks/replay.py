@@ -7,7 +7,7 @@ import torch
 
 from engram.audit.checks.rehearsal import Kind, Outcome, Rehearsal, rehearse
 from engram.audit.checks.replay_causes import acting_cause, learning_cause
-from engram.audit.checks.smallest_rehearsal import SHORT, conditions, smallest
+from engram.audit.checks.smallest_rehearsal import SHORT_WARMUP, conditions, smallest
 from engram.audit.checks.stored_memory import stored_numbers
 from engram.audit.context import AuditContext, describe
 from engram.audit.difference import abs_difference, tolerance
@@ -65,11 +65,11 @@ class Fault(NamedTuple):
             "learning": "learning differs from acting",
         }[self.kind]
         assert self.outcome is not None
-        off = self.outcome.off(self.kind)
-        if not bool(off.any()):
+        wrong = self.outcome.wrong(self.kind)
+        if not bool(wrong.any()):
             return f"{what}, though not every time"
-        step = int(off.any(0).nonzero()[0])
-        row = int(off[:, step].nonzero()[0])
+        step = int(wrong.any(0).nonzero()[0])
+        row = int(wrong[:, step].nonzero()[0])
         apart = float((self.outcome.acting if self.kind == "acting" else self.outcome.learning)[row, step])
         seen = f"; {self.seen}" if self.seen else ""
         return f"{what}: {needed}; first off in row {row} at step {step}, by {apart:.2g}{seen}"
@@ -77,7 +77,7 @@ class Fault(NamedTuple):
 
 def replay(audit: AuditContext) -> Verdict:
     """All rehearsals; only if one fails, the smallest that does, to say why."""
-    if audit.random_outputs[None] and not audit.mode_matters:
+    if audit.random_outputs and not audit.mode_matters:
         audit.needs_repeatable_outputs()
     measured, bound, evidence = 0.0, 0.0, None
     faults: dict[Kind, Fault] = {}
@@ -96,7 +96,7 @@ def replay(audit: AuditContext) -> Verdict:
         if apart * bound >= measured * outcome.bound:  # outputs of other sizes have other bounds
             measured, bound = apart, outcome.bound
         for kind in ("acting", "learning"):
-            if bool(outcome.off(kind).any()) and kind not in failing:
+            if bool(outcome.wrong(kind).any()) and kind not in failing:
                 failing[kind] = case
                 evidence = outcome
         if len(failing) == 2:
@@ -139,20 +139,20 @@ def _found(audit: AuditContext, case: Rehearsal, kind: Kind) -> Fault:
         if tries > (FEW_TRIES if explained else TRIES):
             return False
         try:
-            return bool(rehearse(audit, candidate, kind).off(kind).any())
+            return bool(rehearse(audit, candidate, kind).wrong(kind).any())
         except Exception:
             return False
 
     least, stored = smallest(case, fails), attempt(stored_numbers, audit)
     if kind == "acting":
         return Fault(kind, least, rehearse(audit, least), cause=attempt(acting_cause, audit, least, stored))
-    seen = "; ".join(text for text in (_where_off(audit), stored) if text)
+    seen = "; ".join(text for text in (_wrong_outputs(audit), stored) if text)
     cause = attempt(learning_cause, audit, least, stored)
     return Fault(kind, least, rehearse(audit, least), seen=seen, cause=cause)
 
 
 @torch.no_grad()
-def _where_off(audit: AuditContext) -> str:
+def _wrong_outputs(audit: AuditContext) -> str:
     """Which outputs and which steps of a simple segment differ from acting: it begins with no memory, and none ends."""
     scenario = audit.scenario(76, steps=6)
     played = play(audit.adapter(own_mode=True), scenario)
@@ -161,20 +161,20 @@ def _where_off(audit: AuditContext) -> str:
     value, log_prob = (
         abs_difference(getattr(learned, name), getattr(played, name)).amax(0) > bound for name in ("value", "log_prob")
     )
-    off = value | log_prob
-    if not bool(off.any()):
+    wrong = value | log_prob
+    if not bool(wrong.any()):
         return ""
-    kinds = [name for name, wrong in (("values", value), ("log-probabilities", log_prob)) if not bool(wrong.any())]
+    kinds = [name for name, differs in (("values", value), ("log-probabilities", log_prob)) if not bool(differs.any())]
     text = f"{kinds[0]} agree; " if kinds else ""
-    if bool(off[0]):
+    if bool(wrong[0]):
         return text + "the first step of a segment is off, before memory matters: features, heads or actions differ"
-    if not bool(off[:-1].any()):
+    if not bool(wrong[:-1].any()):
         return text + "only the last step of a segment is off"
     return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
 
 
 def _raised(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
-    """An error is a fault, but not the refusal of an id beyond a table, or of a memory that cannot be."""
+    """An error is a fault, unless the policy refuses an id beyond its table, or a memory that it could never have."""
     if case.memory == LARGE_MEMORY:
         notes.append(f"memory {LARGE_MEMORY:g} times as large is refused: {describe(error)}")
         return None
@@ -187,7 +187,7 @@ def _raised(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[
         else:
             notes.append(f"environment ids from {TABLE_LIMIT} on are refused: {describe(error)}")
             for kind in ("acting", "learning"):
-                if bool(outcome.off(kind).any()):
+                if bool(outcome.wrong(kind).any()):
                     return _found(audit, case._replace(far_ids=within, rows=case.rows // 2), kind)
             return None
 
@@ -225,7 +225,7 @@ def _fix(fault: Fault) -> str:
         return "Keep memory by environment id, training_env_id_start + i, with no limit, modulo or order of slices."
     if case.memory != 1.0 or "when stored" in fault.seen or "is not stored" in fault.seen:
         return "Store memory as the recurrent layer returns it: not clamped, scaled or rounded."
-    if case.warmup > SHORT:
+    if case.warmup > SHORT_WARMUP:
         return "Nothing may depend on how many calls there were."
     if case.warmup or case.segments > 1 or case.rollouts > 1:
         return STORED_MEMORY

@@ -11,7 +11,7 @@ from engram.audit.checks.segment_causes import (
     looks_back,
     simple_segment,
 )
-from engram.audit.checks.smallest_rehearsal import SHORT, WITH_MEMORY, conditions
+from engram.audit.checks.smallest_rehearsal import SHORT_WARMUP, WITH_MEMORY, conditions
 from engram.audit.checks.stored_memory import segment_start_cause
 from engram.audit.checks.which_past import acting_past, learning_past, past_by_learning
 from engram.audit.context import AuditContext
@@ -30,16 +30,16 @@ def acting_cause(audit: AuditContext, case: Rehearsal, stored: str = "") -> str:
     if case.updates:
         return STALE
     if "rounded" in stored and case.weights != 1.0:
-        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
+        return _cause_first(stored)
     if case.far_ids:
         return attempt(far_ids_cause, audit, case.far_ids[0]) or COLLIDE.format(case.far_ids[0])
     if case.repeated or case.zeros or case.bounds:
-        return f"acting treats an observation differently that {_plain(case)}"
-    if case.warmup > SHORT and (cause := attempt(cleared_by_calls, audit, case.warmup)):
+        return f"acting treats an observation differently that {_which_observation(case)}"
+    if case.warmup > SHORT_WARMUP and (cause := attempt(cleared_by_calls, audit, case.warmup)):
         return cause
     if past := attempt(acting_past, audit, case):
         return _with_conditions(past, case, "acting")
-    if case.warmup > SHORT:
+    if case.warmup > SHORT_WARMUP:
         return f"from {case.warmup} calls on, outputs change with the number of calls"
     if case.ends:
         return "memory is not cleared exactly where an episode starts"
@@ -48,7 +48,14 @@ def acting_cause(audit: AuditContext, case: Rehearsal, stored: str = "") -> str:
     return "a row's outputs depend on more than its own observations since its episode began"
 
 
-def _plain(case: Rehearsal) -> str:
+def _cause_first(stored: str) -> str:
+    """The sentence `EVIDENCE: CAUSE` as `CAUSE (EVIDENCE)`."""
+    evidence, _, cause = stored.rpartition(": ")
+    return f"{cause} ({evidence})"
+
+
+def _which_observation(case: Rehearsal) -> str:
+    """The kind of observation that this rehearsal needs to fail."""
     found = (
         (case.repeated, "is the same as the one before"),
         (case.zeros, "is all zeros (padding?)"),
@@ -68,7 +75,7 @@ def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
     if case.far_ids:
         return attempt(far_ids_cause, audit, case.far_ids[0]) or COLLIDE.format(case.far_ids[0])
     if case.repeated or case.zeros or case.bounds:
-        return f"learning or acting treats an observation differently that {_plain(case)}"
+        return f"learning or acting treats an observation differently that {_which_observation(case)}"
     if case.gradients and not case.updates:
         rows = (
             f" of {case.rows} rows and {case.horizon} steps or more" if case.rows * case.horizon > SMALL_SEGMENT else ""
@@ -80,7 +87,7 @@ def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
     if case.updates:
         return STALE
     if stored and not case.ends:
-        return f"{stored.rpartition(': ')[2]} ({stored.rpartition(': ')[0]})"
+        return _cause_first(stored)
     if case.rows == case.horizon > 3 and _agrees(audit, case._replace(horizon=case.horizon + 1)):
         what = "flags of rows and steps" if case.ends else "rows and steps"
         return f"{what} are mixed up in learning where there are as many rows as steps"
@@ -90,7 +97,7 @@ def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
         longer = case._replace(horizon=audit.sizes.horizon)
         size = f", in segments of {case.horizon} steps" if case.horizon > 1 and _agrees(audit, longer) else ""
         return _with_conditions(f"in learning{size}, {past}", case, "learning")
-    if case.warmup > SHORT:
+    if case.warmup > SHORT_WARMUP:
         looked = looks_back(audit, max(case.warmup, STEPS) + STEPS) if case.warmup + STEPS <= LOOKED_AT else ""
         return looked or f"learning differs from acting once a row has played {case.warmup} steps"
     if case.ends:
@@ -114,7 +121,7 @@ def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
 
 
 def _agrees(audit: AuditContext, case: Rehearsal) -> bool:
-    return not bool(rehearse(audit, case, "learning").off("learning").any())
+    return not bool(rehearse(audit, case, "learning").wrong("learning").any())
 
 
 @torch.no_grad()
@@ -142,10 +149,10 @@ def _at_starts(audit: AuditContext, case: Rehearsal) -> str:
         first, on = numbers[0], numbers == list(range(numbers[0], rows))
         several = f"rows from {first} on" if on else f"row {first}{' and others' * (len(numbers) > 1)}"
         return f"learning does not clear {several} at episode starts inside a segment"
-    off = abs_difference(one, played.value[:, steps // 2 :]) > bound
-    if bool(off.any()) and not bool(off[:, 0].any()):
+    wrong = abs_difference(one, played.value[:, steps // 2 :]) > bound
+    if bool(wrong.any()) and not bool(wrong[:, 0].any()):
         return AFTER_START
-    if bool(off.any()):
+    if bool(wrong.any()):
         return "acting and learning begin an episode from different initial states"
     return "learning differs from acting after some episode starts inside a segment"
 
@@ -157,14 +164,16 @@ def _from_a_step(audit: AuditContext, horizon: int) -> str:
     played = play(audit.adapter(), scenario)
     segment, adapter = scenario.segment(played.actions), audit.adapter()
     learned = adapter.learn(segment)
-    off = abs_difference(learned.value, played.value) > tolerance(played.value)
-    if not bool(off.any()):
+    wrong = abs_difference(learned.value, played.value) > tolerance(played.value)
+    if not bool(wrong.any()):
         return f"in segments of {horizon} steps or more, learning computes something else than acting"
-    step = int(off.any(0).nonzero()[0])
-    rows = off[:, step].nonzero().flatten().tolist()
+    step = int(wrong.any(0).nonzero()[0])
+    rows = wrong[:, step].nonzero().flatten().tolist()
     tail = adapter.learn(segment[rows].steps(step))
     if step and max_difference(tail.value, learned.value[rows, step:]) <= tolerance(tail.value):
-        which = "of a segment" if len(rows) == len(off) else f"of row {rows[0]} and at others, as some observations say"
+        which = "of a segment"
+        if len(rows) < len(wrong):
+            which = f"of row {rows[0]} and at others, as some observations say"
         return f"learning clears memory at step {step} {which}, though no episode starts there"
     if horizon <= LOOKED_AT and (cause := looks_back(audit, horizon + 2) or ignores_steps(audit)):
         return cause

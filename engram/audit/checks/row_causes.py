@@ -28,7 +28,7 @@ ELSEWHERE = (
 OVERWRITTEN = (
     "a call for other rows overwrites the memory of a row: it is kept in a buffer that calls share, not in a copy"
 )
-ORDER = "a row goes on with another memory where batches are cut or ordered differently"
+ORDER = "a row continues with another memory where batches are cut or ordered differently"
 CALLS = "outputs depend on the number of calls, or on what a call keeps besides the memory of its rows"
 LOST = "rows lose their memory when rows with larger ids act: a store that grows drops what it held"
 ALONE = "a batch of one row acts differently from larger ones: its memory is not kept, or a squeeze() drops the row"
@@ -39,12 +39,12 @@ BY_BATCH = "memory is kept by a row's position in the batch, not by its environm
 def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     """The cause if rows affect one another in acting: in whole batches or only in others, all rows or some."""
     leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAK_STEPS).with_starts())
-    own, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
-    if 0 < int(own.sum()) < audit.rows:
-        read = (leaks > bound) & others & ~own
-        if bool(read.any()):
-            return _pattern(audit, read, others)
-        lost = (~own).nonzero().flatten().tolist()
+    remembers, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
+    if 0 < int(remembers.sum()) < audit.rows:  # [B]: whether its own past changes a row
+        into_forgetful = (leaks > bound) & others & ~remembers
+        if bool(into_forgetful.any()):
+            return _pattern(audit, into_forgetful, others)
+        lost = (~remembers).nonzero().flatten().tolist()
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
     if not bool((leaks > bound)[others].any()):
@@ -54,7 +54,7 @@ def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
         if cause := next((cause for each in experiments if (cause := attempt(each, audit))), ""):
             return cause
         causes = (
-            (BY_BATCH, _goes_on_in_other_rows),
+            (BY_BATCH, _memory_follows_position),
             (CALLS, _counts_calls),
             (ALONE, _differs_alone),
             (NEW_ROWS, _new_rows_leak),
@@ -112,19 +112,19 @@ def _counts_calls(audit: AuditContext) -> bool:
 def _differs_alone(audit: AuditContext) -> bool:
     """Whether batches of one row differ from whole ones, and those of two rows do not."""
     scenario = audit.scenario(19, steps=3)
-    whole, off = play(audit.adapter(), scenario).numbers, {}
+    whole, differs = play(audit.adapter(), scenario).numbers, {}
     for size in (1, 2):
         order = [
             (slice(row, min(row + size, audit.rows)), step)
             for step in range(scenario.steps)
             for row in range(0, audit.rows, size)
         ]
-        off[size] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
-    return off[1] and not off[2]
+        differs[size] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
+    return differs[1] and not differs[2]
 
 
-def _goes_on_in_other_rows(audit: AuditContext) -> bool:
-    """Whether two rows continue with the memory of two others that acted at their position in the batch."""
+def _memory_follows_position(audit: AuditContext) -> bool:
+    """Whether rows continue with the memory of the rows that were last at their position in the batch."""
     first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
     seen = []
     for ids in ((2, 3), (0, 1)):
@@ -136,7 +136,7 @@ def _goes_on_in_other_rows(audit: AuditContext) -> bool:
 
 
 def _overwritten(audit: AuditContext) -> bool:
-    """Whether rows that have acted go on with other outputs once other rows have acted in between."""
+    """Whether the outputs of rows change if other rows act between two of their steps."""
     undisturbed, after_others = _with_others_between(audit, (0, 1), (2, 3))
     return max_difference(undisturbed, after_others) > tolerance(undisturbed)
 
@@ -152,7 +152,7 @@ def _lost_to_larger_ids(audit: AuditContext) -> bool:
 
 
 def _with_others_between(audit: AuditContext, ids: Sequence[int], others: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """What two rows give after they have acted: at once, and after two others."""
+    """The outputs of two rows that have acted before: if they act again at once, and if two others act in between."""
     first, between, last = (audit.scenario(salt, rows=2, steps=2) for salt in (19, 20, 21))
     seen = []
     for disturbed in (False, True):
@@ -174,43 +174,47 @@ def _what_calls_change(audit: AuditContext) -> str:
 
 
 def _kept_by_slice(audit: AuditContext) -> bool:
-    """Whether rows in slices that are always the same are right, and wrong once slices are cut differently."""
+    """Whether outputs are right if every step is cut into the same slices of rows, and wrong if the cuts vary."""
     scenario = audit.scenario(19, steps=3)
     whole = play(audit.adapter(), scenario).numbers
-    same = [[0, 2, audit.rows]] * 3
-    off = {}
-    for name, each in {"same": same, "other": [[0, audit.rows], [0, 2, audit.rows], [0, 3, audit.rows]]}.items():
-        order = [(slice(a, b), step) for step, edges in enumerate(each) for a, b in pairwise(edges)]
-        off[name] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
-    return off["other"] and not off["same"]
+    cuts = {  # at each step
+        "same": [[0, 2, audit.rows]] * 3,
+        "varied": [[0, audit.rows], [0, 2, audit.rows], [0, 3, audit.rows]],
+    }
+    differs = {}
+    for name, cuts_of_steps in cuts.items():
+        order = [(slice(a, b), step) for step, edges in enumerate(cuts_of_steps) for a, b in pairwise(edges)]
+        differs[name] = max_difference(play(audit.adapter(), scenario, order).numbers, whole) > tolerance(whole)
+    return differs["varied"] and not differs["same"]
 
 
 def _past_in_slices(audit: AuditContext, scenario: Scenario) -> str:
-    """Which memory rows go on with, in slices out of order and without episode starts."""
+    """The memory that rows continue with if slices act out of order, without episode starts."""
     plain = scenario.with_starts()
     order = shuffled_slices(audit.rows, range(audit.steps), audit.generator(15))
     seen, alone = play(audit.adapter(), plain, order).numbers, _alone(audit, plain)
-    bound, off = tolerance(alone), abs_difference(seen, alone).amax(-1)
-    if not bool((off > bound).any()):
+    bound = tolerance(alone)
+    wrong = abs_difference(seen, alone).amax(-1) > bound
+    if not bool(wrong.any()):
         return ONLY_AT_STARTS
-    return describe_past(lone_acting(audit.adapter()), plain, seen, off > bound, bound) or ORDER
+    return describe_past(lone_acting(audit.adapter()), plain, seen, wrong, bound) or ORDER
 
 
 def _past_in_sizes(audit: AuditContext) -> str:
-    """What rows do in batches of some sizes, if those of others are right."""
+    """The sizes of batches in which rows are wrong, and the memory they use there; empty if all sizes are wrong."""
     scenario = audit.scenario(19, steps=3)
-    alone, wrong = _alone(audit, scenario), {}
-    bound = tolerance(alone)
+    alone = _alone(audit, scenario)
+    bound, past_by_size = tolerance(alone), dict[int, str]()
     for size in range(2, audit.rows + 1):
         part = scenario.rows_of(range(size))
         seen = play(audit.adapter(), part).numbers
-        off = abs_difference(seen, alone[:size]).amax(-1) > bound
-        if bool(off.any()):
-            wrong[size] = describe_past(lone_acting(audit.adapter()), part, seen, off, bound)
-    if not wrong or len(wrong) == audit.rows - 1:
+        wrong = abs_difference(seen, alone[:size]).amax(-1) > bound
+        if bool(wrong.any()):
+            past_by_size[size] = describe_past(lone_acting(audit.adapter()), part, seen, wrong, bound)
+    if not past_by_size or len(past_by_size) == audit.rows - 1:
         return ""
-    past = next(iter(wrong.values()))
-    return f"in batches of {', '.join(map(str, wrong))} rows, {past}" if past else ""
+    past = next(iter(past_by_size.values()))
+    return f"in batches of {', '.join(map(str, past_by_size))} rows, {past}" if past else ""
 
 
 def _alone(audit: AuditContext, scenario: Scenario) -> Tensor:
@@ -236,8 +240,8 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     observations[0] = random_observations(audit.spec, (1, 1), audit.generator(18))[0]
     changed = adapter.learn(replace(segment, observations=observations)).numbers()
     base = adapter.learn(segment).numbers()
-    if bool(leaks.diagonal().all()) and (by := _by_all(audit)):
-        return by
+    if bool(leaks.diagonal().all()) and (cause := _batch_statistics(audit)):
+        return cause
     if max_difference(changed[1:], base[1:]) <= tolerance(base) and bool(leaks.diagonal().all()):
         return "in learning, rows and steps are mixed up: a reshape in place of a transpose of [B, T]"
     if not bool(leaks.diagonal().all()):
@@ -246,8 +250,8 @@ def learning_cause(audit: AuditContext, leaks: Tensor) -> str:
     return f"in learning, {_pattern(audit, leaks & others, others, 'gets outputs that are computed from')}"
 
 
-def _by_all(audit: AuditContext) -> str:
-    """Whether one observation of a segment changes all outputs, of every row and step: then it is no reshape."""
+def _batch_statistics(audit: AuditContext) -> str:
+    """The cause if one observation changes the outputs of every row and step, which a wrong reshape would not do."""
     segment, adapter = audit.segment(17), audit.adapter()
     observations = segment.observations.clone()
     observations[0, -1] = random_observations(audit.spec, (1, 1), audit.generator(18))[0, 0]

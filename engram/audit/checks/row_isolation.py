@@ -111,32 +111,35 @@ def row_isolation(audit: AuditContext) -> Verdict:
         learning = _leaks_in_learning(audit, whole, scenario)
     bound = tolerance(whole.numbers)
     own = torch.eye(audit.rows, dtype=torch.bool)
-    found = [float(by_slices.max()), float(leaks.masked_fill(own, 0).max()), float(learning.masked_fill(own, 0).max())]
-    finding = f"largest change of a row by others: {found[1]:.2g} in acting, {found[2]:.2g} in learning; "
-    finding += f"by the order and size of batches: {found[0]:.2g}"
+    slicing, acting_leak, learning_leak = (
+        float(changes.max()) for changes in (by_slices, leaks.masked_fill(own, 0), learning.masked_fill(own, 0))
+    )
+    measured = max(slicing, acting_leak, learning_leak)
+    finding = f"largest change of a row by others: {acting_leak:.2g} in acting, {learning_leak:.2g} in learning; "
+    finding += f"by the order and size of batches: {slicing:.2g}"
     fix, cause = "", ""
-    if found[1] > bound:
+    if acting_leak > bound:
         finding = _leak(leaks, "acting") + "; " + finding
         cause = attempt(acting_cause, audit, scenario)
-    elif found[2] > bound:
+    elif learning_leak > bound:
         finding = _leak(learning, "learning") + "; " + finding
         cause = attempt(learning_cause, audit, learning > bound)
         fix = (
             "Rows and steps are mixed up: an LSTM takes [T, B, features]. From [B * T, features]: "
             "x.view(B, T, -1).transpose(0, 1), and back: y.transpose(0, 1).reshape(B * T, -1)."
         )
-    elif found[0] > bound:
+    elif slicing > bound:
         row = int(by_slices.argmax())
         finding = f"the outputs of row {row} change when batches are cut or ordered differently; " + finding
         cause = attempt(acting_cause, audit, scenario)
     elif (lost := idle_rows(audit)) > bound:
-        finding = (
-            f"rows that do not act for {IDLE} calls of others go on with another memory, off by {lost:.2g}; {finding}"
+        what = (
+            f"rows that do not act for {IDLE} calls of others continue with another memory, a difference of {lost:.2g}"
         )
-        found.append(lost)
+        finding, measured = f"{what}; {finding}", max(measured, lost)
         cause = attempt(idle_cause, audit) or f"a row that does not act for {IDLE} calls loses its memory"
     evidence = {"leaks": leaks, "learning": learning}
-    return Verdict(max(found) <= bound, max(found), bound, finding, cause=cause, fix=fix, evidence=evidence)
+    return Verdict(measured <= bound, measured, bound, finding, cause=cause, fix=fix, evidence=evidence)
 
 
 def _leaks_in_learning(audit: AuditContext, played: PlayedRollout, scenario: Scenario) -> Tensor:
@@ -177,7 +180,7 @@ def causality(audit: AuditContext) -> Verdict:
 def _taken_twice(audit: AuditContext) -> str:
     """Whether a segment begins from a memory of its own later steps."""
     past = learning_past(audit, Rehearsal(rows=4, horizon=audit.steps))
-    return f"in learning, {past}" if "steps: they are taken twice" in past or "memory of now" in past else ""
+    return f"in learning, {past}" if "steps: they are taken twice" in past or "current memory" in past else ""
 
 
 @torch.no_grad()

@@ -18,9 +18,7 @@ STEPS = 6
 SMALL_PART = 0.02  # of the size of outputs: what a lower precision changes at most
 OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
 OTHER_VALUE = "the value in learning is not computed as in acting; log-probabilities are"
-ONE_MEMORY = (
-    "acting stores something else than learning carries from step to step for the memory that {} is computed from; {}"
-)
+ONE_MEMORY = "for {}, acting stores another memory than learning carries from step to step; {}"
 FIRST_STEP = "outputs differ between acting and learning even without memory: inputs, features or heads differ"
 READ = "learning reads the same memory differently than acting: positions, masks or scales of what is remembered differ"
 STORED = "acting stores something else than the memory that learning carries from step to step"
@@ -174,9 +172,8 @@ def _rearranged(played: PlayedRollout, learned: PolicyOutput) -> Iterator[str]:
             yield f"in learning, rows are permuted: row {row} gets the {what} of row {sources[row]}"
         for shift in (1, -1):
             if max_difference(replayed[:, 1:-1], acted.roll(shift, 1)[:, 1:-1]) <= bound:
-                late = "learning", "acting"
-                slow, other = late if shift == 1 else late[::-1]
-                yield f"{slow} is one step late: each step gets the {what} that {other} has at the step before"
+                late, other = ("learning", "acting") if shift == 1 else ("acting", "learning")
+                yield f"{late} is one step late: each step gets the {what} that {other} has at the step before"
 
 
 def _equal_row(numbers: Tensor, acted: Tensor, bound: float) -> int | None:
@@ -235,7 +232,7 @@ def _difference_of_layers(audit: AuditContext, steps: int) -> str:
 
 
 def _record(adapter: PolicyAdapter) -> Calls:
-    """Filled in when the policy is called, in the order of its layers' calls."""
+    """Hooks that record the first call of every layer. The result is empty until the policy is called."""
     calls: Calls = {}
 
     def hook(name: str) -> object:
@@ -253,7 +250,7 @@ def _record(adapter: PolicyAdapter) -> Calls:
 
 
 def _differ(acted: Tensor, learned: Tensor, rows: int, steps: int) -> bool:
-    """Whether neither the first step of rows, nor the rows of the first step, are what acting has."""
+    """Whether a layer's tensor for the first step differs: from acting, and from learning in [B, T] or [T, B]."""
     if len(learned) != steps * len(acted) or len(acted) % rows:
         return len(learned) != len(acted) or max_difference(acted, learned) > tolerance(acted)
     layouts = learned.view(rows, steps, -1)[:, 0], learned.view(steps, rows, -1)[0]

@@ -7,7 +7,7 @@ from engram.audit.checks.rehearsal import Kind, Rehearsal
 
 CONDITIONS = ("segments", "rollouts", "warmup", "ends", "both_flags", "slices", "minibatches", "repeats")
 WITH_MEMORY = "where a segment begins with memory from before it"
-SHORT = 3  # steps before a segment that only fill the memory it begins with
+SHORT_WARMUP = 3  # steps before a segment that only fill the memory it begins with
 
 
 def smallest(case: Rehearsal, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
@@ -80,7 +80,7 @@ def _small(case: Rehearsal) -> Iterator[Rehearsal]:
 
 def _bisected(case: Rehearsal, field: str, low: int, fails: Callable[[Rehearsal], bool]) -> Rehearsal:
     high = getattr(case, field)
-    while high // 2 > low and fails(case._replace(**{field: high // 2})):  # even sizes alone may fail
+    while high // 2 > low and fails(case._replace(**{field: high // 2})):  # halves stay even: odd sizes may not fail
         high //= 2
     low = max(low, high // 2)
     while low < high:
@@ -95,7 +95,7 @@ def _bisected(case: Rehearsal, field: str, low: int, fails: Callable[[Rehearsal]
 def conditions(case: Rehearsal, kind: Kind) -> list[str]:
     """The conditions of the smallest failing rehearsal, in words."""
     found = []
-    if case.warmup > SHORT:
+    if case.warmup > SHORT_WARMUP:
         found.append(f"after {case.warmup} acting steps")
     elif kind == "learning" and (case.warmup or case.segments > 1 or case.rollouts > 1):
         found.append(WITH_MEMORY)

@@ -16,21 +16,21 @@ from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.memory_parts import listed, memory_parts, noise_like
 from engram.audit.scenario import Scenario, play, random_observations
 
-BEFORE, AFTER = 4, 3  # steps before an episode starts, and from there on
+BEFORE, AFTER = 4, 3  # in a scenario: steps before the episode start, and steps from there on
 ALL_CLEARED = "an episode start in one row clears the memory of all rows"
 BY_ROW_0 = "all rows are cleared by the flag of row 0, and by no other: the flags lose a dimension"
 OTHERS_CHANGE = "an episode start in one row changes the memory of other rows"
 POSITION = "in learning, outputs depend on the position in the segment, also after an episode start"
 OTHER_START = "in learning, an episode inside a segment begins from another state than the first of a segment"
-START = 3  # the step of a segment at which all rows start
+START = 3  # in a segment: the step at which episodes start in all rows
 
 
 class Effect(NamedTuple):
-    """What a start in one row does to the rows, [B]: it clears them, or gives them a memory that is neither."""
+    """The effect of a start in one row on every row, [B]. In a changed one, memory is neither cleared nor kept."""
 
     cleared: Tensor
     changed: Tensor
-    past: str  # what the changed rows do instead
+    past: str  # the memory that the changed rows continue with, in words
 
 
 @torch.no_grad()
@@ -67,8 +67,8 @@ def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable
         own = torch.zeros_like(changed)
         own[row] = True
         expected = torch.where(own.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
-        off = abs_difference(seen, expected).amax(-1) > bound
-        past = describe_past(lone_acting(audit.adapter()), flagged, seen, off, bound)
+        wrong = abs_difference(seen, expected).amax(-1) > bound
+        past = describe_past(lone_acting(audit.adapter()), flagged, seen, wrong, bound)
     return Effect(as_fresh, changed, past)
 
 
@@ -108,11 +108,11 @@ def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: S
     observations = segment.observations.clone()
     other = random_observations(audit.spec, segment.shape, audit.generator(61))
     observations[:, :START] = other[:, :START]
-    others = memory
+    other_memory = memory
     for number, part in enumerate(memory_parts(adapter, memory)):
-        others = part.changed(others, noise_like(number))
+        other_memory = part.changed(other_memory, noise_like(number))
     seen = adapter.learn(flagged, memory).numbers()[:, START:]
-    after = adapter.learn(replace(flagged, observations=observations), others).numbers()[:, START:]
+    after = adapter.learn(replace(flagged, observations=observations), other_memory).numbers()[:, START:]
     if max_difference(seen, after) > tolerance(seen):
         return _parts_kept(audit)
     observations = segment.observations.clone()

@@ -1,5 +1,7 @@
 """Causes of a wrong stored memory: rounded, clamped, scaled, swapped or lost, by acting or by learning."""
 
+# B rows, U numbers of memory per row
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,11 +17,12 @@ from engram.audit.memory_parts import MemoryPart, listed, memory_parts, noise_li
 from engram.audit.result import attempt
 from engram.audit.scenario import play
 
-TRIES = 12  # steps of the secant method
-NOTHING = 1e-3  # a factor that means none of it
-NEAR = 10  # times the tolerance: what is left after solving for a factor
-MANY = 50  # stored numbers that allow a conclusion; memory is clamped if one of this many is at the limit
-LARGER = 30.0  # factor on a memory, to see whether it is clamped
+SECANT_STEPS = 12  # of the secant method
+ZERO_FACTOR = 1e-3  # a smaller factor counts as 0: nothing is stored or read
+SOLVED = 10  # times the tolerance: the difference that may be left after solving for a factor
+MIN_NUMBERS = 50  # stored numbers that allow a conclusion
+CLAMPED_ONE_IN = 50  # memory is clamped if at least one of this many numbers is at the limit
+ENLARGEMENT = 30.0  # factor on a memory, to see whether it is clamped
 CLAMPED = "many stored numbers are exactly {:.3g}: memory is clamped when stored"
 
 
@@ -28,11 +31,12 @@ def stored_numbers(audit: AuditContext) -> str:
     """The cause if the stored numbers show it: they are rounded, clamped, or missing in part."""
     adapter = audit.adapter()
     play(adapter, audit.scenario(77, steps=6))
-    memory = adapter.memory_numbers(audit.rows)
-    if memory is not None:
-        memory = memory[:, (memory != memory[:1]).any(0)]  # a count of steps is the same in all rows
-    numbers = torch.zeros(0) if memory is None else memory[memory != 0].float()
-    if len(numbers) < MANY:
+    stored_BU = adapter.memory_numbers(audit.rows)
+    if stored_BU is None:
+        return ""
+    stored_BU = stored_BU[:, (stored_BU != stored_BU[:1]).any(0)]  # a count of steps is the same in all rows
+    numbers = stored_BU[stored_BU != 0].float()
+    if len(numbers) < MIN_NUMBERS:
         return ""
     for dtype in (torch.int64, torch.bfloat16, torch.float16):
         if torch.equal(numbers.to(dtype).float(), numbers):
@@ -48,7 +52,7 @@ def stored_numbers(audit: AuditContext) -> str:
     zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
     if 0 < len(zero) < len(parts):
         return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
-    adapter.change_memory(ids, lambda part: part * LARGER if part.is_floating_point() else part)
+    adapter.change_memory(ids, lambda part: part * ENLARGEMENT if part.is_floating_point() else part)
     play(adapter, audit.scenario(77, steps=1))
     memory = adapter.memory_of(ids)
     cells = [part.numbers(memory) for part in parts if part.name.startswith("c")]
@@ -69,7 +73,7 @@ def scaled_when_stored(audit: AuditContext) -> str:
         return play(trial, scenario.part(1)).value[:, 0]
 
     name, factor = _scaled_part(adapter, ids, next_value, learned)
-    if name and abs(factor) < NOTHING:
+    if name and abs(factor) < ZERO_FACTOR:
         return f"learning does not carry {name} from one step to the next, as acting does"
     return f"{name} is scaled when stored: acting continues from a multiple of it" if name else ""
 
@@ -93,7 +97,7 @@ def scaled_when_read(audit: AuditContext) -> str:
     before = audit.adapter()
     play(before, played)
     name, factor = _scaled_part(before, ids, first_value, after.value[:, 0])
-    if name and abs(factor) < NOTHING:
+    if name and abs(factor) < ZERO_FACTOR:
         return f"acting does not read the {name} stored, as learning does"
     return f"learning reads {1 / factor:.3g} times the {name} stored for a segment" if name else ""
 
@@ -131,9 +135,9 @@ def segment_start_cause(audit: AuditContext) -> str:
         if max_difference(changed, given) <= bound:
             ignored.append(part.name)
     if max_difference(given, empty) <= bound:
-        lived = adapter.learn(segment, memory, after_acting=True).numbers()
-        if max_difference(lived, empty) > bound:
-            return "learning begins a segment from the memory of now, not from the one stored at the segment's start"
+        not_reset = adapter.learn(segment, memory, after_acting=True).numbers()
+        if max_difference(not_reset, empty) > bound:
+            return "learning begins a segment from the current memory, not from the one stored at the segment's start"
         return "learning ignores the memory stored at the start of a segment, and begins from zero"
     if parts and 0 < len(ignored) < len(parts):
         return f"learning ignores {', '.join(ignored)} of the memory stored at the start of a segment"
@@ -167,7 +171,7 @@ def _rearranged_start(audit: AuditContext) -> str:
 def _limit(numbers: Tensor) -> float:
     """The largest size of a number, if many have it."""
     limit = numbers.abs().max()
-    return float(limit) if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / MANY else 0.0
+    return float(limit) if 1 < float((numbers.abs() == limit).sum()) >= len(numbers) / CLAMPED_ONE_IN else 0.0
 
 
 def _scale(adapter: PolicyAdapter, ids: list[int], part: MemoryPart | None, factor: float) -> None:
@@ -191,16 +195,16 @@ def _scaled_part(
 
 def _solve(outputs: Callable[[float], Tensor], wanted: Tensor) -> float | None:
     """The factor that gives these outputs, by the secant method for the first row; None if it does not for all."""
-    one, other = 1.0, 1.1
-    off, off_other = (float(outputs(each)[0] - wanted[0]) for each in (one, other))
-    for _ in range(TRIES):
-        if abs(off_other - off) < 1e-12:
+    last, factor = 1.0, 1.1
+    last_error, error = (float(outputs(each)[0] - wanted[0]) for each in (last, factor))
+    for _ in range(SECANT_STEPS):
+        if abs(error - last_error) < 1e-12:
             break
-        one, other, off = other, other - off_other * (other - one) / (off_other - off), off_other
-        off_other = float(outputs(other)[0] - wanted[0])
-    found = outputs(other)
-    right = max_difference(found, wanted) <= NEAR * tolerance(wanted)
-    return other if right and abs(other - 1) > 1e-3 and other != 0 else None
+        step = -error * (factor - last) / (error - last_error)
+        last, last_error, factor = factor, error, factor + step
+        error = float(outputs(factor)[0] - wanted[0])
+    solved = max_difference(outputs(factor), wanted) <= SOLVED * tolerance(wanted)
+    return factor if solved and abs(factor - 1) > 1e-3 and factor != 0 else None
 
 
 def _orders(parts: list[MemoryPart], memory: Any) -> dict[str, list[int]]:

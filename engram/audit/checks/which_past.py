@@ -21,25 +21,25 @@ from engram.audit.checks.rehearsal import (
     reference_outputs,
     scenario_of,
 )
-from engram.audit.checks.smallest_rehearsal import SHORT
+from engram.audit.checks.smallest_rehearsal import SHORT_WARMUP
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference, max_difference, tolerance
 from engram.audit.scenario import Scenario, play
 
-MOST_STEPS = 6000  # played to find a past: after that it stays unknown
-MOST_ROWS = 24  # whose memory another row may have
+MAX_STEPS = 6000  # played to find a past: after that it stays unknown
+MAX_SOURCES = 24  # rows that are tried as the source of another row's memory
 AHEAD = 5  # steps by which a memory may be late or early
 NO_START = "though no episode starts there"
-NAMED_ROWS = 8  # rows whose past is looked for
+MAX_ROWS = 8  # wrong rows whose past is looked for
 
 LoneOutputs = Callable[[Scenario], Tensor]  # what a row gives at the last step of a scenario that it plays alone, [K]
 
 
 class Past(NamedTuple):
-    """A past that a row may have: steps of rows of a scenario, the last of which is the step of now."""
+    """A past that a row may have: steps of rows of a scenario, the last of which is the current step."""
 
     steps: tuple[tuple[int, int], ...]
-    does: str  # what a row with this past does: "goes on with the memory of row {}"
+    does: str  # what a row with this past does: "continues with the memory of row {}"
     source: int | None = None  # the row whose memory it is, if it is another
 
 
@@ -48,23 +48,23 @@ def acting_past(audit: AuditContext, case: Rehearsal) -> str:
     """The wrong past on which rows act that differ from the reference; empty if unknown."""
     adapter, scenario = prepared(audit, case), scenario_of(audit, case, 0)
     alone, references, numbers = adapter.copy(), {}, []
-    for row in sorted({*range(min(case.rows, NAMED_ROWS)), case.rows - 1}):
+    for row in sorted({*range(min(case.rows, MAX_ROWS)), case.rows - 1}):
         references[row] = adapter.copy()
     for first, last in pairwise(_cuts(case, scenario)):
         part = scenario.part(first, last)
         numbers.append(play(adapter, part, order_of(audit, case, part, 0), ids_of(case)).numbers)
     seen = torch.cat(numbers, 1)
-    off, bound = torch.zeros(case.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
+    wrong, bound = torch.zeros(case.rows, scenario.steps, dtype=torch.bool), tolerance(seen)
     for row, reference in references.items():
-        off[row] = abs_difference(seen[row], reference_outputs(reference, scenario, row)).amax(-1) > bound
-    return describe_past(lone_acting(alone), scenario, seen, off, bound)
+        wrong[row] = abs_difference(seen[row], reference_outputs(reference, scenario, row)).amax(-1) > bound
+    return describe_past(lone_acting(alone), scenario, seen, wrong, bound)
 
 
 @torch.no_grad()
 def learning_past(audit: AuditContext, case: Rehearsal) -> str:
     """The wrong past from which learning computes the rows in which it differs from acting; empty if unknown."""
-    rows, horizon = max(case.rows, NAMED_ROWS), max(case.horizon, NAMED_ROWS)
-    more = case._replace(rows=rows, horizon=horizon, warmup=case.warmup or SHORT, segments=1)
+    rows, horizon = max(case.rows, MAX_ROWS), max(case.horizon, MAX_ROWS)
+    more = case._replace(rows=rows, horizon=horizon, warmup=case.warmup or SHORT_WARMUP, segments=1)
     return next((past for each in (more, case) if (past := _learning_past(audit, each))), "")
 
 
@@ -75,9 +75,9 @@ def past_by_learning(audit: AuditContext) -> str:
     played, learner = play(audit.adapter(), scenario), audit.adapter()
     learned_numbers = learner.learn(scenario.segment(played.actions)).numbers()[..., :-1]
     seen, bound = played.numbers[..., : learned_numbers.shape[-1]], tolerance(learned_numbers)
-    off = abs_difference(seen, learned_numbers).amax(-1) > bound
-    off[:, :2] = False  # too early to tell one past from another
-    return describe_past(lone_learning(learner, played.actions), scenario, seen, off, bound)
+    wrong = abs_difference(seen, learned_numbers).amax(-1) > bound
+    wrong[:, :2] = False  # too early to tell one past from another
+    return describe_past(lone_learning(learner, played.actions), scenario, seen, wrong, bound)
 
 
 def _learning_past(audit: AuditContext, case: Rehearsal) -> str:
@@ -90,20 +90,21 @@ def _learning_past(audit: AuditContext, case: Rehearsal) -> str:
         if first == 0 and case.warmup:
             continue
         segment, bound = part.segment(played.actions), tolerance(played.value, played.log_prob)
-        seen, off = torch.zeros(0), torch.zeros_like(played.value, dtype=torch.bool)
+        seen, wrong = None, torch.zeros_like(played.value, dtype=torch.bool)
         for rows in minibatches_of(learner, case):
             with torch.set_grad_enabled(case.gradients):
                 output = learn_rows(learner, segment, memory, rows, case.rows)
             numbers = output.numbers()[..., :-1].detach()
-            seen = seen if len(seen) else torch.zeros(case.rows, part.steps, numbers.shape[-1], dtype=numbers.dtype)
+            if seen is None:
+                seen = torch.zeros(case.rows, part.steps, numbers.shape[-1], dtype=numbers.dtype)
             seen[rows] = numbers
             apart = [
                 abs_difference(getattr(output, name).detach(), getattr(played, name)[rows])
                 for name in ("value", "log_prob")
             ]
-            off[rows] |= torch.maximum(*apart) > bound
-        if bool(off.any()):
-            return describe_past(lone_acting(alone), scenario, seen, off, bound, first)
+            wrong[rows] |= torch.maximum(*apart) > bound
+        if seen is not None and bool(wrong.any()):
+            return describe_past(lone_acting(alone), scenario, seen, wrong, bound, first)
     return ""
 
 
@@ -113,18 +114,18 @@ def _cuts(case: Rehearsal, scenario: Scenario) -> list[int]:
 
 
 def describe_past(
-    outputs: LoneOutputs, scenario: Scenario, seen: Tensor, off: Tensor, bound: float, first: int = 0
+    outputs: LoneOutputs, scenario: Scenario, seen: Tensor, wrong: Tensor, bound: float, first: int = 0
 ) -> str:
-    """What rows do that are off at the first step at which any row is; empty if no wrong past explains them.
+    """The past of the rows that are wrong at the first step at which any is; empty if no wrong past explains them.
 
-    `seen` is [B, S, K] and `off` [B, S]; for learning, both are those of the segment that begins at step `first`.
+    `seen` is [B, S, K] and `wrong` [B, S]; for learning, both are those of the segment that begins at step `first`.
     """
-    if not bool(off.any()):
+    if not bool(wrong.any()):
         return ""
-    step = int(off.any(0).nonzero()[0])
-    rows = off[:, step].nonzero().flatten().tolist()
+    step = int(wrong.any(0).nonzero()[0])
+    rows = wrong[:, step].nonzero().flatten().tolist()
     found: dict[int, Past] = {}
-    for row in [*rows[: NAMED_ROWS - 1], *rows[NAMED_ROWS - 1 :][-1:]]:
+    for row in [*rows[: MAX_ROWS - 1], *rows[MAX_ROWS - 1 :][-1:]]:
         past = find_past(outputs, scenario, row, first + step, seen[row, step], bound, first)
         if past is None and not found:
             return ""
@@ -177,9 +178,11 @@ def wrong_pasts(scenario: Scenario, row: int, step: int, first: int) -> Iterator
         yield Past(own(first), ", ".join(filter(None, ["begins the segment without memory", without_flag(first)])))
     for earlier in sorted({0, *scenario.starts[row].nonzero().flatten().tolist()}, reverse=True):
         if earlier < began:
-            yield Past(own(earlier), f"goes on with its memory from before the episode start at step {began - first}")
+            yield Past(own(earlier), f"continues with its memory from before the episode start at step {began - first}")
     if began < step:
-        yield Past(own(began, step - 1) + own(step), "goes on with its memory of the step before: the last is not kept")
+        yield Past(
+            own(began, step - 1) + own(step), "continues with its memory of the step before: the last is not kept"
+        )
         yield Past(own(began, step) + own(step - 1), "takes the last observation twice")
     if first:
         yield from _wrong_start(scenario, row, step, first)
@@ -190,11 +193,11 @@ def wrong_pasts(scenario: Scenario, row: int, step: int, first: int) -> Iterator
 
 
 def _wrong_start(scenario: Scenario, row: int, step: int, first: int) -> Iterator[Past]:
-    """Segments that go on from another memory of the same row than the one before their first step."""
+    """Segments that begin with another memory of the same row than the one before their first step."""
     began = episode_start(scenario, row, first - 1)
     in_segment = tuple((row, at) for at in range(first, step + 1))
     for end, whose in (
-        (scenario.steps, "begins the segment with the memory of now, from after it"),
+        (scenario.steps, "begins the segment with the current memory, from after it"),
         *(
             (first + n, f"begins the segment with the memory from after its first {n} steps: they are taken twice")
             for n in range(1, min(AHEAD, scenario.steps - first))
@@ -214,7 +217,7 @@ def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[
     """The memory of another row, at this step or about it."""
     began = episode_start(scenario, row, step)
     own = tuple((row, at) for at in range(max(first, began), step + 1))
-    others = [each for each in (*range(MOST_ROWS), scenario.rows - 1, row - 1) if 0 <= each < scenario.rows]
+    others = [each for each in (*range(MAX_SOURCES), scenario.rows - 1, row - 1) if 0 <= each < scenario.rows]
     for other in [each for each in dict.fromkeys(others) if each != row]:
         if first and began < first:
             start = episode_start(scenario, other, first - 1)
@@ -224,7 +227,7 @@ def _of_others(scenario: Scenario, row: int, step: int, first: int) -> Iterator[
             if 0 <= last < scenario.steps:
                 start = episode_start(scenario, other, last)
                 before = tuple((other, at) for at in range(start, last + 1))
-                yield Past((*before, (row, step)), "goes on with the memory of row {}", other)
+                yield Past((*before, (row, step)), "continues with the memory of row {}", other)
 
 
 @torch.no_grad()
@@ -238,7 +241,7 @@ def find_past(
         return None
     for past in wrong_pasts(scenario, row, step, first):
         played += len(past.steps)
-        if played > MOST_STEPS:
+        if played > MAX_STEPS:
             return None
         if past.steps != true and max_difference(outputs(_lone(scenario, past.steps))[: len(seen_K)], seen_K) <= bound:
             return past
@@ -254,20 +257,20 @@ def _lone(scenario: Scenario, steps: Sequence[tuple[int, int]]) -> Scenario:
     return replace(scenario, dones=flags, truncateds=torch.zeros_like(flags), **fields)
 
 
-def _sentence(found: dict[int, Past], off: int, rows: int) -> str:
-    """What `off` of all rows do, from the pasts that were found for some of them."""
+def _sentence(found: dict[int, Past], wrong: int, rows: int) -> str:
+    """Describes the past of `wrong` of all `rows`, from the pasts that were found for some of them."""
     row, past = next(iter(found.items()))
-    if past.source is None:
-        if off == 1:
+    if past.source is None:  # its own memory, from another step on
+        if wrong == 1:
             return f"row {row} {past.does}"
-        if off == rows and len(found) > 1:
+        if wrong == rows and len(found) > 1:
             return f"every row {past.does}"
-        return f"row {row} and {off - 1} other{'s' * (off > 2)} of {rows}: each {past.does}"
+        return f"row {row} and {wrong - 1} other{'s' * (wrong > 2)} of {rows}: each {past.does}"
     does, sources = past.does.format(past.source), {other.source for other in found.values()}
     if len(found) > 2 and sources == {past.source}:
-        return f"every row {does}" if off >= rows - 1 else f"rows from {row} on: each {does}"
+        return f"every row {does}" if wrong >= rows - 1 else f"rows from {row} on: each {does}"
     shifts = {other.source - each for each, other in found.items() if other.source is not None}
-    if len(found) > 1 and len(shifts) == 1:
+    if len(found) > 1 and len(shifts) == 1:  # every row has the memory of the row that is as far away
         last = max(found)
         return f"row {row} {does}, and so on to row {last} with that of row {found[last].source}"
     more = [each for each, other in found.items() if other.source is not None and each != row][:1]

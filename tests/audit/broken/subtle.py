@@ -31,7 +31,7 @@ class EveryLessonKept(Alone):
 
 
 class ALessonInTheNext(Alone):
-    """A learning call goes on from the graph of the one before."""
+    """A learning call continues from the graph of the one before."""
 
     def judge(self, td, actions, logits, value):
         before = self.__dict__.get("average", torch.zeros(()))

@@ -1,4 +1,4 @@
-"""Designs in which a row goes on with another past than its own, or in which one call or line is at fault."""
+"""Designs in which a row continues with another past than its own, or in which one call or line is at fault."""
 
 import torch
 from audit.designs.base import Design
