@@ -112,7 +112,9 @@ class SingleEnv(gymnasium.Env):
         buffers = self._batch.buffers
         terminated, truncated = bool(buffers.terminals[0]), bool(buffers.truncations[0])
         self._next_began = terminated or truncated
-        observation = before if terminated else buffers.final_observations[0] if truncated else buffers.observations[0]
+        observation = buffers.final_observations[0] if truncated else buffers.observations[0]
+        if terminated:
+            observation = before
         episodes = self._rows.drain_episodes()
         info = {name: float(values[0]) for name, values in episodes.stats.items()} if len(episodes) else {}
         return observation.copy(), float(buffers.rewards[0]), terminated, truncated, info

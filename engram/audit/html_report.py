@@ -150,7 +150,9 @@ def _shade(value: float, bound: float) -> str:
 
 
 def _ticks(count: int) -> range:
-    return range(0, count, 1 if count <= 12 else 4 if count <= 24 else 8)
+    if count <= 12:
+        return range(count)
+    return range(0, count, 4 if count <= 24 else 8)
 
 
 def _text(x: float, y: float, text: str) -> str:

@@ -18,7 +18,7 @@ from torch.distributions import Categorical
 
 ROWS, SIZE, ACTIONS, HIDDEN = 4, 6, 3, 8
 STEPS = 400  # of each row, after which the loop is stopped
-CLOSE = 1e-5
+CLOSE = 1e-5  # largest difference between states, or logits, that are the same
 ENDS = ("termination", "truncation")
 NOT_CLEARED = "memory is not cleared when an episode starts"
 ZERO_INSIDE = "the state is not carried from step to step: it is zero inside an episode"

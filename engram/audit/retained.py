@@ -15,7 +15,7 @@ from engram.agent.recurrent.store import MemoryStore
 from engram.env.spec import EnvSpec
 
 MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"_buffers", "training"}  # parameters, submodules and hooks
-DEPTH = 6
+DEPTH = 6  # containers and objects within each other that are searched
 ACCUMULATES = "torch::autograd::AccumulateGrad"  # the node of a weight
 
 

@@ -171,7 +171,9 @@ def _with_stored_settings(tree: DictConfig, overrides: dict[str, Override], trus
 def _usable_names(tree: DictConfig, failed: set[str]) -> frozenset[str]:
     """The names that can be set with the chosen groups; for a wrong choice, the names of all its alternatives."""
     kind = None if "env" in failed else tree.env.get("kind")
-    policy = None if failed & POLICY_GROUPS else "agent" if "agent" in tree else "py_agent"
+    policy: str | None = "agent" if "agent" in tree else "py_agent"
+    if failed & POLICY_GROUPS:
+        policy = None
     return usable_settings(kind if kind in environment_settings() else None, policy)
 
 

@@ -66,9 +66,9 @@ class RunSettings(Settings):
     @field_validator("trainer")
     @classmethod
     def _segments_span_the_delay(cls, trainer: Trainer, info: ValidationInfo) -> Trainer:
-        """Unless set, segments are a quarter longer than the delay, if it is known, so that some hold cue and answer.
+        """Unless set, segments are a power of two, at least a quarter longer than the delay, if it is known.
 
-        No gradient crosses a segment's edge.
+        Some segments then hold both the cue and the action that needs it: no gradient crosses a segment's edge.
         """
         delay = delay_of(info.data["env"]) if "env" in info.data else None
         if delay is None or "bptt_horizon" in trainer.model_fields_set:

@@ -76,7 +76,9 @@ def learning_faults(course: Course, setup: Setup) -> list[Finding]:
     causes = [] if learned else _first(CAUSES, course, setup)
     causes = causes or _first(MEMORY, course, setup)
     expected = learned or (setup.memory == "off" and rules.at_ceiling(course, setup))
-    symptoms = () if expected else (rules.lost,) if causes else SYMPTOMS
+    symptoms = (rules.lost,) if causes else SYMPTOMS
+    if expected:
+        symptoms = ()
     return causes + [finding for rule in symptoms if (finding := rule(course, setup))]
 
 

@@ -202,7 +202,9 @@ def problems(schedules: Mapping[str, Schedule], sections: Mapping[str, Settings]
 
 
 def _bounds(schedule: ByMetric, value: float) -> tuple[float, float]:
-    return value if schedule.least is None else schedule.least, value if schedule.most is None else schedule.most
+    minimum = value if schedule.least is None else schedule.least
+    maximum = value if schedule.most is None else schedule.most
+    return minimum, maximum
 
 
 def _is_within(schedule: ByMetric, value: float) -> bool:

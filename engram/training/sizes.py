@@ -114,9 +114,12 @@ def of_all_ranks(sizes: Sizes, ranks: int) -> Sizes:
 def targets(trainer: Trainer, device: str, cores: int) -> tuple[int, int]:
     """Rows and batch size for this budget and machine. The sizes of a run come as near as divisibility allows."""
     horizon, steps, accelerator = trainer.bptt_horizon, trainer.total_timesteps, device not in ("cpu", "auto")
-    batch_size = 2048 if steps <= SHORT_RUN else 4096 if steps <= 1_000_000 else 4096 * max(2, cores)
     if accelerator:
         batch_size = 524288
+    elif steps <= SHORT_RUN:
+        batch_size = 2048
+    else:
+        batch_size = 4096 if steps <= 1_000_000 else 4096 * max(2, cores)
     while batch_size > 512 and steps < 8 * batch_size:  # a very short run still makes several updates
         batch_size //= 2
     batch_size = max(min(batch_size, steps), horizon)

@@ -127,8 +127,8 @@ class ModuleAdapter(ExternalStateAdapter):
                     errors.append(error)
                     continue
                 return make_state, layout
-        calls = [error for error in errors if isinstance(error, CallError)]
-        raise UserError(self._missing_adapter(calls[0] if calls else errors[0] if errors else None))
+        telling = [error for error in errors if isinstance(error, CallError)] or errors
+        raise UserError(self._missing_adapter(telling[0] if telling else None))
 
     @torch.no_grad()
     def _find_learning_layout(self) -> str:

@@ -82,7 +82,7 @@ def modes(audit: AuditContext) -> Verdict:
 
 
 def _differing_modes(found: set[str]) -> str:
-    """Whether it is the mode, the gradient, or both, in acting, in learning, or in both."""
+    """What makes outputs differ: the mode, gradients, or both; and whether in acting, in learning, or in both."""
     kinds = [kind for kind in ("acting", "learning") if any(name.startswith(kind) for name in found)]
     modes = {name.partition(" in ")[2] for name in found}
     without_gradient, evaluation = {"no_grad", "eval() with no_grad", "inference_mode"}, {"eval()", *EVAL_ONLY}

@@ -25,12 +25,12 @@ from engram.audit.retained import ACCUMULATES, graph_nodes
 from engram.audit.weights import doubled, gradients_of, scale_weights, trainable
 
 FLOAT32_GRADIENT = 1e-2  # relative difference between the gradients of float32 and float64
-SHORT = 8  # steps of a segment with many rows, or with large weights
+SHORT_STEPS = 8  # steps of a segment with many rows, or with large weights
 REPEATED_STEPS, REPEATS = 3, 12  # steps of a segment whose gradient is computed repeatedly, and how often
 LARGE_WEIGHTS = 5.0  # factor
 
-LATER = "recomputed from what the module keeps of its last call, not from what that call was given"
-LATER_FIX = (
+RECOMPUTED = "recomputed from what the module keeps of its last call, not from what that call was given"
+RECOMPUTED_FIX = (
     "Give what the backward pass needs to ctx.save_for_backward, or to the function that is recomputed as an argument: "
     "no attribute of the module that the next call overwrites."
 )
@@ -82,8 +82,8 @@ def _needs_its_call(call: LearningCall, gradients: dict[str, Tensor]) -> Verdict
         return None
     if (apart := gradient_difference(gradients, later)) <= call.precision.error:
         return None
-    text = f"the gradient of a segment changes if another one is computed before its backward pass: {LATER}"
-    return Verdict(False, apart, call.precision.error, text, cause=f"the gradient is {LATER}", fix=LATER_FIX)
+    text = f"the gradient of a segment changes if another one is computed before its backward pass: {RECOMPUTED}"
+    return Verdict(False, apart, call.precision.error, text, cause=f"the gradient is {RECOMPUTED}", fix=RECOMPUTED_FIX)
 
 
 def _changes_with_calls(audit: AuditContext) -> Verdict | None:
@@ -101,7 +101,7 @@ def _changes_with_calls(audit: AuditContext) -> Verdict | None:
 
 def _large_weights(audit: AuditContext, steps: int, kinds: list[int]) -> Verdict | None:
     """Finite differences with larger weights, as training makes them: units saturate, and memory is larger."""
-    call = learning_call(audit, min(steps, SHORT))
+    call = learning_call(audit, min(steps, SHORT_STEPS))
     if call.precision is not DOUBLE:
         return None
     scale_weights(call.adapter, LARGE_WEIGHTS)
@@ -144,7 +144,7 @@ def _many_rows(audit: AuditContext) -> Verdict | None:
 
 def _batch_dependence(audit: AuditContext) -> Callable[[], float]:
     """A measurement: the relative change of the gradient of four rows when they are learned together with many."""
-    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT)
+    adapter, rows, steps = audit.adapter(), audit.sizes.rows, min(audit.sizes.horizon, SHORT_STEPS)
     if rows <= ROWS or not adapter.learns_row_subsets:
         return lambda: 0.0
     chosen = [0, 1, rows - 2, rows - 1]

@@ -15,7 +15,7 @@ from engram.audit.difference import max_difference, tolerance
 from engram.audit.result import Check, DoesNotApplyError, Verdict
 from engram.audit.scenario import Scenario, play, random_actions
 
-LATER = 2  # steps with a NaN before an episode starts
+STEPS_WITH_NAN = 2  # before an episode starts
 DOUBLED = (8, 16, 32)  # steps of segments whose operations are counted
 LONG = 72  # steps after which a NaN has left any window of usual size
 
@@ -53,8 +53,8 @@ def _elsewhere(audit: AuditContext, kinds: list[str]) -> Verdict:
         )
         return Verdict(True, 0, 0, "a NaN in memory is gone after an episode start", notes=(note,))
     if late:
-        text = f"a NaN that has been in memory for {LATER} steps survives an episode start in {' and '.join(late)}"
-        return Verdict(False, len(late), 0, f"{text}: memory is multiplied, not replaced")
+        text = f"a NaN that has been in memory for {STEPS_WITH_NAN} steps survives an episode start"
+        return Verdict(False, len(late), 0, f"{text} in {' and '.join(late)}: memory is multiplied, not replaced")
     others = [kind for kind in kinds if _spoils_other_rows(audit, kind)]
     if others:
         text = f"a NaN in the memory of one row changes other rows in {' and '.join(others)}"
@@ -64,12 +64,14 @@ def _elsewhere(audit: AuditContext, kinds: list[str]) -> Verdict:
 
 
 def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
-    """Whether a NaN survives a start LATER steps after it. False if the policy refuses to compute the steps between."""
-    scenario = audit.scenario(51, steps=LATER + AFTER)
+    """Whether a NaN survives a start STEPS_WITH_NAN steps after it. False if the policy refuses to compute with it."""
+    scenario = audit.scenario(51, steps=STEPS_WITH_NAN + AFTER)
     flags = torch.zeros_like(scenario.dones)
-    flags[:, LATER] = True
+    flags[:, STEPS_WITH_NAN] = True
     clean, poisoned = _after_memory(audit, kind, scenario.with_starts(dones=flags), audit.ids)
-    return poisoned is not None and max_difference(poisoned[:, LATER:], clean[:, LATER:]) > tolerance(clean)
+    return poisoned is not None and max_difference(poisoned[:, STEPS_WITH_NAN:], clean[:, STEPS_WITH_NAN:]) > tolerance(
+        clean
+    )
 
 
 def _learns_step_by_step(audit: AuditContext) -> bool:

@@ -20,7 +20,7 @@ from engram.audit.result import attempt
 from engram.audit.scenario import play
 
 SMALL_SEGMENT = 16  # rows times steps
-LOOKED_AT = 24  # the longest segment in which every step is examined
+MAX_EXAMINED = 24  # steps of the longest segment in which every step is examined
 AFTER_START = "learning agrees with acting at an episode start inside a segment, and no longer at the steps after it"
 STALE = "calls use a copy of the weights that was made before an update"
 
@@ -98,7 +98,7 @@ def learning_cause(audit: AuditContext, case: Rehearsal, stored: str) -> str:
         size = f", in segments of {case.horizon} steps" if case.horizon > 1 and _agrees(audit, longer) else ""
         return _with_conditions(f"in learning{size}, {past}", case, "learning")
     if case.warmup > SHORT_WARMUP:
-        looked = looks_back(audit, max(case.warmup, STEPS) + STEPS) if case.warmup + STEPS <= LOOKED_AT else ""
+        looked = looks_back(audit, max(case.warmup, STEPS) + STEPS) if case.warmup + STEPS <= MAX_EXAMINED else ""
         return looked or f"learning differs from acting once a row has played {case.warmup} steps"
     if case.ends:
         return _at_starts(audit, case)
@@ -175,6 +175,6 @@ def _from_a_step(audit: AuditContext, horizon: int) -> str:
         if len(rows) < len(wrong):
             which = f"of row {rows[0]} and at others, as some observations say"
         return f"learning clears memory at step {step} {which}, though no episode starts there"
-    if horizon <= LOOKED_AT and (cause := looks_back(audit, horizon + 2) or ignores_steps(audit)):
+    if horizon <= MAX_EXAMINED and (cause := looks_back(audit, horizon + 2) or ignores_steps(audit)):
         return cause
     return f"in segments of {horizon} steps or more, learning differs from acting from step {step} on"

@@ -20,7 +20,7 @@ from engram.audit.retained import changed_by
 from engram.audit.root_cause import ONLY_AT_STARTS
 from engram.audit.scenario import Scenario, play, random_observations, shuffled_slices
 
-FAR = 900  # ids of environments that are not in the scenario
+FAR = 900  # environments with ids from here on are not in the scenario
 LEAK_STEPS = 4  # steps in which one row's observations could reach another
 ELSEWHERE = (
     "a row's memory is stored as that of other rows: a view or reshape in place of a transpose of rows and layers"

@@ -18,7 +18,9 @@ STEPS = 6
 SMALL_PART = 0.02  # of the size of outputs: what a lower precision changes at most
 OTHER_DISTRIBUTION = "the distribution over actions differs between acting and learning; values do not"
 OTHER_VALUE = "the value in learning is not computed as in acting; log-probabilities are"
-ONE_MEMORY = "for {}, acting stores another memory than learning carries from step to step; {}"
+ONE_MEMORY = (
+    "acting stores the memory that {} is computed from differently than learning carries it from step to step; {}"
+)
 FIRST_STEP = "outputs differ between acting and learning even without memory: inputs, features or heads differ"
 READ = "learning reads the same memory differently than acting: positions, masks or scales of what is remembered differ"
 STORED = "acting stores something else than the memory that learning carries from step to step"

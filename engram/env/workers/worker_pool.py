@@ -233,8 +233,10 @@ class WorkerPool:
 
     def _describe(self, worker: WorkerProcess, outcome: str, what: str) -> str:
         batches = [batch for batch in self._pending if worker in self._unfinished(batch)]
-        building = worker.number in self._building
-        verb = Command.BUILD.verb if building else self._pending[batches[0]].command.verb if batches else "waiting with"
-        ids = list(worker.shares.values()) if building or not batches else [worker.shares[batches[0]]]
+        verb, ids = "waiting with", list(worker.shares.values())
+        if worker.number in self._building:
+            verb = Command.BUILD.verb
+        elif batches:
+            verb, ids = self._pending[batches[0]].command.verb, [worker.shares[batches[0]]]
         subject = f"worker {worker.slot} of {len(self._setups)} {outcome}"
         return describe(self._environment, subject, verb, ids, what)
