@@ -219,7 +219,7 @@ class AuditContext:
 
 @contextmanager
 def cannot_audit(why: str) -> Iterator[None]:
-    """An error within this, other than a user's mistake, means that the target cannot be audited."""
+    """Within this context, an error other than a user's mistake means that the target cannot be audited."""
     try:
         yield
     except UserError:

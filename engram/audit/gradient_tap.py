@@ -89,7 +89,7 @@ def _other_observation(observation: Tensor, spec: EnvSpec, generator: torch.Gene
 def perturbed(
     policy: nn.Module, tap: GradientTap, piece: OutputSlice, shape: tuple[int, int], delta: Tensor
 ) -> Iterator[None]:
-    """Within this, one slice of the tapped module's output is changed."""
+    """Within this context, one slice of the tapped module's output is changed."""
     calls = 0
 
     def hook(_module: nn.Module, _inputs: object, output: Any) -> Any:

@@ -136,6 +136,7 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _within(path: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    """A value as `_walk` yields it, then what it holds, down to this depth. `seen`: the ids of values to leave out."""
     if (
         isinstance(value, nn.Parameter | nn.Module | str | bytes | int | float | type)
         or depth == 0

@@ -58,7 +58,7 @@ Observed = TypeVar("Observed", Segment, Scenario)
 
 @contextmanager
 def double_precision(adapter: PolicyAdapter) -> Iterator[None]:
-    """Within this, the adapter's policy has float64 weights, and new tensors are float64."""
+    """Within this context, the adapter's policy has float64 weights, and new tensors are float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     adapter.to(torch.float64)

@@ -157,7 +157,7 @@ def _cut_in_words(audit: AuditContext, cut: int, steps: int) -> str:
 
 
 class Ignoring(TorchFunctionMode):
-    """Within this, some calls do nothing, and their lines are noted; with `only`, just the call of that line."""
+    """Within this context, some calls do nothing, and their lines are recorded. `only`: just the call of that line."""
 
     def __init__(self, only: str = "") -> None:
         super().__init__()

@@ -87,7 +87,7 @@ def replay(audit: AuditContext) -> Verdict:
         try:
             outcome = rehearse(audit, case)
         except Exception as error:
-            fault = _raised(audit, case, error, notes)
+            fault = _fault_of_error(audit, case, error, notes)
             if fault is not None:
                 faults.setdefault(fault.kind, fault)
             continue
@@ -102,7 +102,7 @@ def replay(audit: AuditContext) -> Verdict:
         if len(failing) == 2:
             break
     for kind, case in failing.items():
-        faults.setdefault(kind, _found(audit, case, kind))
+        faults.setdefault(kind, _smallest_fault(audit, case, kind))
     figure = {} if evidence is None else {"difference": torch.maximum(evidence.acting, evidence.learning)[:16, :64]}
     if not faults:
         text = f"acting, learning and a row-by-row reference agree, with {_sizes(audit)}"
@@ -129,7 +129,7 @@ def _sizes(audit: AuditContext) -> str:
     return f"{rows} rows, segments of {horizon}, {steps} acting steps, {tried}"
 
 
-def _found(audit: AuditContext, case: Rehearsal, kind: Kind) -> Fault:
+def _smallest_fault(audit: AuditContext, case: Rehearsal, kind: Kind) -> Fault:
     tries = 0
     explained = any("replay" in EXPLAINS.get(name, ()) for name in audit.failed)
 
@@ -173,7 +173,7 @@ def _wrong_outputs(audit: AuditContext) -> str:
     return text + "the first step of a segment agrees, later ones do not: the memory between steps differs"
 
 
-def _raised(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
+def _fault_of_error(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[str]) -> Fault | None:
     """An error is a fault, unless the policy refuses an id beyond its table, or a memory that it could never have."""
     if case.memory == LARGE_MEMORY:
         notes.append(f"memory {LARGE_MEMORY:g} times as large is refused: {describe(error)}")
@@ -188,7 +188,7 @@ def _raised(audit: AuditContext, case: Rehearsal, error: Exception, notes: list[
             notes.append(f"environment ids from {TABLE_LIMIT} on are refused: {describe(error)}")
             for kind in ("acting", "learning"):
                 if bool(outcome.wrong(kind).any()):
-                    return _found(audit, case._replace(far_ids=within, rows=case.rows // 2), kind)
+                    return _smallest_fault(audit, case._replace(far_ids=within, rows=case.rows // 2), kind)
             return None
 
     def fails(candidate: Rehearsal) -> bool:

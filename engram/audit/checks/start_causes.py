@@ -123,7 +123,7 @@ def learning_start_cause(audit: AuditContext, adapter: PolicyAdapter, segment: S
 
 
 def _parts_kept(audit: AuditContext) -> str:
-    """The parts of memory that a start leaves: acting with the others set to zero gives what learning gives."""
+    """The parts of memory that a start does not clear: with the others at zero, acting gives what learning gives."""
     scenario, ids = audit.scenario(62, steps=2), audit.ids
     adapter = audit.adapter()
     played = play(adapter, scenario)
