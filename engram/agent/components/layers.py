@@ -54,9 +54,10 @@ class JointLinearComponent(LinearComponent):
         from engram.agent.heads import ignore_at_first
         from engram.agent.layers import JointLinear, initialise
 
-        (size,), read = self.output_shape(inputs, context).sizes, [shape.sizes[0] for shape in inputs]
-        layer = initialise(JointLinear(sum(read), size), self.nonlinearity, self.initialisation)
-        ignore_at_first(layer, read[0])
+        (size,) = self.output_shape(inputs, context).sizes
+        input_sizes = [shape.sizes[0] for shape in inputs]
+        layer = initialise(JointLinear(sum(input_sizes), size), self.nonlinearity, self.initialisation)
+        ignore_at_first(layer, input_sizes[0])
         return layer
 
 

@@ -123,6 +123,7 @@ def _carries_over(audit: AuditContext) -> bool:
     learner = audit.adapter()
     for each in played:
         learned = learner.learn(scenario.segment(each.actions), memory, after_acting=True)
+    # Both learning calls are given the same memory; the second time, acting continued from where the first ended.
     return max_difference(learned.value, played[1].value) <= tolerance(learned.value)
 
 

@@ -39,34 +39,40 @@ BY_BATCH = "memory is kept by a row's position in the batch, not by its environm
 def acting_cause(audit: AuditContext, scenario: Scenario) -> str:
     """The cause if rows affect one another in acting: in whole batches or only in others, all rows or some."""
     leaks, bound = _leaks_in_whole_batches(audit, scenario.part(0, LEAK_STEPS).with_starts())
-    remembers, others = leaks.diagonal() > bound, ~torch.eye(audit.rows, dtype=torch.bool)
-    if 0 < int(remembers.sum()) < audit.rows:  # [B]: whether its own past changes a row
+    others = ~torch.eye(audit.rows, dtype=torch.bool)
+    remembers = leaks.diagonal() > bound  # whether the past of a row changes its own outputs
+    if 0 < int(remembers.sum()) < audit.rows:
         into_forgetful = (leaks > bound) & others & ~remembers
         if bool(into_forgetful.any()):
             return _pattern(audit, into_forgetful, others)
         lost = (~remembers).nonzero().flatten().tolist()
         last = ", the last of the batch," if lost == [audit.rows - 1] else ""
         return f"the memory of row {', '.join(map(str, lost))}{last} is not kept"
-    if not bool((leaks > bound)[others].any()):
-        if attempt(_stored_elsewhere, audit):
-            return ELSEWHERE
-        experiments = (partial(cleared_by_calls, calls=IDLE), start_cause, _past_in_sizes)
-        if cause := next((cause for each in experiments if (cause := attempt(each, audit))), ""):
+    if bool((leaks > bound)[others].any()):
+        return _pattern(audit, (leaks > bound) & others, others)
+    return _cause_in_other_batches(audit, scenario)
+
+
+def _cause_in_other_batches(audit: AuditContext, scenario: Scenario) -> str:
+    """The cause if rows do not affect one another in whole batches, only in others or by what is stored."""
+    if attempt(_stored_elsewhere, audit):
+        return ELSEWHERE
+    for experiment in (partial(cleared_by_calls, calls=IDLE), start_cause, _past_in_sizes):
+        if cause := attempt(experiment, audit):
             return cause
-        causes = (
-            (BY_BATCH, _memory_follows_position),
-            (CALLS, _counts_calls),
-            (ALONE, _differs_alone),
-            (NEW_ROWS, _new_rows_leak),
-            (LOST, _lost_to_larger_ids),
-            (OVERWRITTEN, _overwritten),
-            (BY_BATCH, _kept_by_slice),
-        )
-        cause = next((cause for cause, holds in causes if holds(audit)), "")
-        if cause == CALLS:
-            return CALLS + _what_calls_change(audit)
-        return cause or attempt(_past_in_slices, audit, scenario)
-    return _pattern(audit, (leaks > bound) & others, others)
+    causes = (
+        (BY_BATCH, _memory_follows_position),
+        (CALLS, _counts_calls),
+        (ALONE, _differs_alone),
+        (NEW_ROWS, _new_rows_leak),
+        (LOST, _lost_to_larger_ids),
+        (OVERWRITTEN, _overwritten),
+        (BY_BATCH, _kept_by_slice),
+    )
+    cause = next((cause for cause, holds in causes if holds(audit)), "")
+    if cause == CALLS:
+        return CALLS + _what_calls_change(audit)
+    return cause or attempt(_past_in_slices, audit, scenario)
 
 
 def _leaks_in_whole_batches(audit: AuditContext, scenario: Scenario) -> tuple[Tensor, float]:

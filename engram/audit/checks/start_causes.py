@@ -51,6 +51,7 @@ def start_cause(audit: AuditContext, learning: bool = False) -> str:
 
 
 def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable[[Scenario], Tensor]) -> Effect:
+    """The effect of a start in this row: are rows as without it (carried), as after a start (fresh), or neither?"""
     flags = torch.zeros_like(scenario.dones)
     flags[row, BEFORE] = True
     flagged = scenario.with_starts(dones=flags)
@@ -64,20 +65,21 @@ def _effect(audit: AuditContext, scenario: Scenario, row: int, outputs: Callable
     changed = ~as_carried & ~as_fresh
     past = ""
     if bool(changed.any()):
-        own = torch.zeros_like(changed)
-        own[row] = True
-        expected = torch.where(own.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
+        starting = torch.zeros_like(changed)
+        starting[row] = True
+        expected = torch.where(starting.view(-1, 1, 1), torch.cat([carried[:, :BEFORE], fresh], 1), carried)
         wrong = abs_difference(seen, expected).amax(-1) > bound
         past = describe_past(lone_acting(audit.adapter()), flagged, seen, wrong, bound)
     return Effect(as_fresh, changed, past)
 
 
 def _in_words(effects: list[Effect]) -> str:
+    """The fault that the effects show; `effects[i]` are those of a start in row i."""
     rows = len(effects)
     cleared = [set(effect.cleared.nonzero().flatten().tolist()) for effect in effects]
-    others = [row for row, effect in enumerate(effects) if any(each != row for each in _changed(effect))]
-    if others:
-        row = next((each for each in others if effects[each].past), others[0])
+    change_others = [row for row, effect in enumerate(effects) if any(each != row for each in _changed(effect))]
+    if change_others:
+        row = next((each for each in change_others if effects[each].past), change_others[0])
         past = effects[row].past
         return f"where row {row} starts an episode, {past}" if past else OTHERS_CHANGE
     if any(_changed(effect) for effect in effects):
@@ -86,13 +88,13 @@ def _in_words(effects: list[Effect]) -> str:
         return ALL_CLEARED
     if len(cleared[0]) == rows and not any(cleared[1:]):
         return BY_ROW_0
-    wrong = [row for row, each in enumerate(cleared) if each - {row}]
-    if not wrong:
+    clear_others = [row for row, each in enumerate(cleared) if each - {row}]
+    if not clear_others:
         return ""
-    named = wrong[len(wrong) // 2]
-    which = listed([str(each) for each in sorted(cleared[named])])
-    instead = "" if any(row in cleared[row] for row in wrong) else ", not its own"
-    return f"an episode start clears the memory of another row{instead}: one in row {named} clears row {which}"
+    row = clear_others[len(clear_others) // 2]  # as an example
+    which = listed([str(each) for each in sorted(cleared[row])])
+    instead = "" if any(each in cleared[each] for each in clear_others) else ", not its own"
+    return f"an episode start clears the memory of another row{instead}: one in row {row} clears row {which}"
 
 
 def _changed(effect: Effect) -> list[int]:

@@ -38,23 +38,32 @@ def stored_numbers(audit: AuditContext) -> str:
     numbers = stored_BU[stored_BU != 0].float()
     if len(numbers) < MIN_NUMBERS:
         return ""
+    if cause := _rounded_or_clamped(numbers):
+        return cause
+    memory = adapter.memory_of(audit.ids)
+    parts = memory_parts(adapter, memory)
+    zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
+    if 0 < len(zero) < len(parts):
+        return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
+    return _clamped_when_large(audit, adapter, parts)
+
+
+def _rounded_or_clamped(numbers: Tensor) -> str:
     for dtype in (torch.int64, torch.bfloat16, torch.float16):
         if torch.equal(numbers.to(dtype).float(), numbers):
             return f"every stored number is one of {str(dtype).removeprefix('torch.')}: memory is rounded when stored"
     for places in (1, 2, 3):
         if bool(((numbers * 10**places).round() / 10**places == numbers).all()):
             return f"every stored number has {places} decimal places: memory is rounded when stored"
-    if (limit := _limit(numbers)) and limit != 1:  # gates saturate at 1
-        return CLAMPED.format(limit)
-    ids = audit.ids
-    memory = adapter.memory_of(ids)
-    parts = memory_parts(adapter, memory)
-    zero = [part.name for part in parts if not bool(part.numbers(memory).any())]
-    if 0 < len(zero) < len(parts):
-        return f"after acting, {listed(zero)} {'is' if len(zero) == 1 else 'are'} zero: a part of memory is not stored"
-    adapter.change_memory(ids, lambda part: part * ENLARGEMENT if part.is_floating_point() else part)
+    limit = _limit(numbers)
+    return CLAMPED.format(limit) if limit not in (0, 1) else ""  # 0: no limit; gates saturate at 1
+
+
+def _clamped_when_large(audit: AuditContext, adapter: PolicyAdapter, parts: list[MemoryPart]) -> str:
+    """Whether cells are clamped in the step after a large memory. The h of an LSTM is bounded anyway."""
+    adapter.change_memory(audit.ids, lambda part: part * ENLARGEMENT if part.is_floating_point() else part)
     play(adapter, audit.scenario(77, steps=1))
-    memory = adapter.memory_of(ids)
+    memory = adapter.memory_of(audit.ids)
     cells = [part.numbers(memory) for part in parts if part.name.startswith("c")]
     limit = _limit(torch.cat(cells)) if cells else 0.0
     return CLAMPED.format(limit) if limit else ""
