@@ -271,7 +271,7 @@ def memory_after_learning(audit: AuditContext) -> Verdict:
         with torch.no_grad():
             outputs.append(play(adapter, audit.scenario(93, steps=2)).numbers)
     measured, bound = max_difference(outputs[0], outputs[1]), tolerance(outputs[0])
-    text = f"a learning call changes the outputs when acting goes on by {measured:.2g}"
+    text = f"a learning call changes the outputs of acting afterwards by {measured:.2g}"
     return Verdict(measured <= bound, measured, bound, text)
 
 

@@ -147,7 +147,7 @@ class OwnTokensDropped(Tokens):
 
 CASES = [
     Case(StoresTheGraph, {"detachment", "graph_growth", "memory_interface"}, "memory.memory_NLS"),
-    Case(StoresWhenLearning, {"memory_after_learning"}, "when acting goes on"),
+    Case(StoresWhenLearning, {"memory_after_learning"}, "the outputs of acting afterwards"),
     Case(IgnoresTheSegmentsMemory, {"replay"}),
     Case(DoesNotTellTheCore, {"boundary_learning", "gradient_boundary", "replay"}, "not cleared inside a segment"),
     Case(SwallowsOptions, {"configuration", "weight_clipping"}, "clip_range=0.05 was given"),
