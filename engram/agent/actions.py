@@ -16,6 +16,8 @@ from torch import Tensor
 
 from engram.env.spec import EnvSpec
 
+MEAN_NOISE = 0.5  # the noise with which a continuous action is the mean of its distribution
+
 
 class ActionSample(NamedTuple):
     actions: Tensor  # in the environment's form: [N] or [N, D]

@@ -4,7 +4,8 @@ Also how often the current symbols have. A memory that is exact without training
 seen, rewards of each arm of a bandit.
 """
 
-# B rows, T steps, N = B * T, E combinations, S values of all symbols, K = E + S events, P pairs of symbols
+# B rows, T steps, N = B * T, E combinations, S values of all symbols, K = E + S events, P pairs of symbols, V values of
+# all pairs
 
 import math
 
@@ -30,9 +31,9 @@ SCALE = 4.0  # so that the count of a rare event varies about as much as a norma
 class EventCounts(nn.Module):
     """Counts events: "a miss in this cell", "a reward from this arm", "this card".
 
-    A combination of the values of all symbols and of the previous action is an event, if there are at most 512. So is
-    each value of a symbol, and the current value of one is looked up in the counts of all symbols with as many values:
-    how often was the card dealt that is asked for?
+    An event is a combination of the values of all symbols and the previous action, if there are at most 512, or one
+    value of one symbol. For each pair of symbols with as many values, the output has the count in the second of the
+    first's current value: how often was the card dealt that is asked for?
     """
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -81,7 +82,7 @@ class EventCounts(nn.Module):
 
 
 class CurrentCounts(nn.Module):
-    """How often the current value of each symbol has occurred, in it and in each other with as many values."""
+    """For each pair of symbols with as many values, how often the second has had the first's current value."""
 
     first_V: Tensor  # for each pair of symbols and each of their values: its place among the values of all symbols
     second_V: Tensor

@@ -19,7 +19,7 @@ from engram.analysis.recording import Recording
 from engram.training.statistics import Estimate, estimate
 
 SKIPPING_BUDGET = 800_000  # steps of the policy, over all branches
-SKIPPED, ERASED = 0, 1  # kinds of branches: one group of steps unseen, or the whole episode up to its end
+SKIPPED, ERASED = 0, 1  # kinds of branches: without one group of steps, or without all steps up to that group
 
 HORIZON_BRANCHES = 512
 HORIZON_BUDGET = 200_000  # steps of the policy, over all branches

@@ -133,6 +133,7 @@ def memory_report(
 
 def interventions(recording: Recording, swap_step: int) -> dict[str, Callable[[], MemoryChange]]:
     """A factory of each intervention, by name. Some keep a state, so each recording needs a new one."""
+    # Memory is recorded after each step: what `swap_step` starts with is that of the step before.
     bank = recording.memory[(episode_step(recording).numpy() == swap_step - 1) & recording.alive]
     swapped = partial(Swapped, torch.from_numpy(bank), swap_step)
     return {"erased": lambda: erased, "frozen": Frozen, "swapped": swapped}
@@ -242,6 +243,6 @@ def _past(recording: Recording) -> list[PastScore]:
 
 
 def _varying(features: np.ndarray) -> np.ndarray:
-    """The features that vary most, in units of their largest value."""
+    """The features that vary most relative to their largest value, unscaled."""
     scaled = features / np.maximum(np.abs(features).max(0), 1e-6)
     return features[:, np.argsort(-scaled.std(0), kind="stable")[:MAX_PAST_FEATURES]]

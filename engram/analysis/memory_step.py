@@ -13,12 +13,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from engram.agent.actions import ActionSpace, GaussianActions, MultiCategoricalActions
+from engram.agent.actions import MEAN_NOISE, ActionSpace, GaussianActions, MultiCategoricalActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.recurrent.core import Core
 from engram.training.evaluate import copy_with_own_memory
 
-MEAN_NOISE = 0.5  # the noise with which a continuous action is the mean of its distribution
 MAX_ROWS = 2048  # in one call, since encoders allocate much per row
 
 

@@ -123,7 +123,8 @@ def _play(
             break
         if batch.buffers.starts[: env.spec.agents].all() and step + 1 < max_steps:
             first_env_starts.append(step + 1)
-    complete = bool((ended >= (episodes or len(first_env_starts))).all())
+    expected = episodes or len(first_env_starts)  # without a number: as many as began in the first environment
+    complete = bool((ended >= expected).all())
     stacked = {name: np.stack(column) for name, column in columns.items()}
     return stacked | {"episode_starts": np.array(first_env_starts), "scenes": scenes, "complete": complete}
 

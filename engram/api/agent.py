@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from engram.agent.actions import MEAN_NOISE
 from engram.agent.metta_agent import MettaAgent
 from engram.api.arguments import Env, PolicyChoice, env_choice, policy_choice
 from engram.api.make_env import RowSpaces, row_spaces
@@ -151,7 +152,7 @@ class Agent:
         self._observations.write_previous_actions(self._convert_actions(previous_actions), starts)
         if self.settings.trainer.memory == "off":
             starts = np.ones(count, bool)
-        noise = torch.full((count, agent.action_space.noise), 0.5, device=self._device)
+        noise = torch.full((count, agent.action_space.noise), MEAN_NOISE, device=self._device)
         if not deterministic:
             noise.uniform_(generator=self._generator)
         flags = torch.from_numpy(starts).to(self._device)

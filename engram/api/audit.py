@@ -28,7 +28,7 @@ from engram.settings import UserError
 from engram.training.checkpoint.loading import find_checkpoint, load_agent
 
 LARGEST = 128  # rows and steps: larger runs are rehearsed at this size
-ALL = (
+ALL = (  # what `audit all` audits: a name, then the settings that choose it
     *((name, f"py_agent={name}") for name in POLICIES),
     *((f"agent={name}", f"agent={name}") for name in choices("agent")),
     *((f"fast, {core}", "py_agent=fast", f"py_agent.core={core}") for core in ("gru", "mingru", "lru", "attention")),
@@ -149,7 +149,7 @@ def _from_run(reference: str, overrides: Sequence[str], trust: bool) -> AuditTar
     spec = EnvSpec.from_json(checkpoint.state["env_spec"])
     fresh = _of_policy(settings.policy, spec, reference)
 
-    def make(**options: Any) -> nn.Module:
+    def make(**options: Any) -> nn.Module:  # options are given to test the constructor: that needs no trained weights
         return fresh.make(**options) if options else load_agent(checkpoint, settings.policy, spec, training=True).policy
 
     return AuditTarget(reference, make, spec, takes_options=True, sizes=_sizes(settings), run=run)

@@ -27,11 +27,11 @@ class ObservationRows:
 
     def __init__(self, env_spaces: RowSpaces, spec: EnvSpec) -> None:
         self._env, self._spec = env_spaces, spec
-        self._shows_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
+        self._has_previous_action = any(part.name == PREVIOUS_ACTION for part in spec.parts)
         space = env_spaces.observation
         names = space.spaces if isinstance(space, spaces.Dict) else ()
         self._masks_in_infos = spec.action_mask and ACTION_MASK not in names
-        self._space = spaces.Dict({OBSERVED: space}) if self._shows_action else space
+        self._space = spaces.Dict({OBSERVED: space}) if self._has_previous_action else space
         self._rows, self._writer = np.zeros(0), RowWriter(self._space, spec, Buffers.allocate(spec, 0).observations)
 
     def convert(self, observation: Any, action_masks: Any = None) -> Rows:
@@ -47,7 +47,7 @@ class ObservationRows:
         if len(self._rows) != len(singles):
             self._rows = Buffers.allocate(self._spec, len(singles)).observations
             self._writer = RowWriter(self._space, self._spec, self._rows)
-        shown = [{OBSERVED: each} for each in singles] if self._shows_action else singles
+        shown = [{OBSERVED: each} for each in singles] if self._has_previous_action else singles
         try:
             self._writer.write_all(shown, _infos(action_masks, len(singles), single))
         except MisfitError as error:
@@ -66,7 +66,7 @@ class ObservationRows:
 
     def write_previous_actions(self, actions: Iterable[Any], starts: np.ndarray) -> None:
         """Write the previous actions, in the environment's form, into the rows if they are a part of observations."""
-        if not self._shows_action:
+        if not self._has_previous_action:
             return
         assert self._spec.packing is not None
         part = self._spec.packing.views(self._rows)[PREVIOUS_ACTION]
@@ -85,7 +85,7 @@ def _infos(action_masks: Any, rows: int, single: bool) -> list[dict[str, Any]]:
 
 
 def _split(observation: Any, space: spaces.Space) -> tuple[list[Any], bool]:
-    """The single observations, and whether it is one without a dimension for rows."""
+    """The observations one by one, and whether a single one was given, without a dimension for rows."""
     if _fits(observation, space):
         return [_leaves(observation, space)], True
     if isinstance(observation, list) and observation and all(_fits(each, space) for each in observation):

@@ -86,7 +86,10 @@ def train_run(
     interrupted: Callable[[], bool],
     end_hung: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train in a prepared directory, with the audit and the hook of the settings."""
+    """Train in a prepared directory, with the audit and the hook of the settings.
+
+    The last four arguments are those of `engram.training.run.start`.
+    """
     # Imported here: torch takes seconds, and a mistyped setting should be reported at once.
     from engram.training.distributed import ALONE
     from engram.training.run import start

@@ -48,7 +48,7 @@ def retained_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def changed_by(module: nn.Module, call: Callable[[], object]) -> list[str]:
-    """Names of the first tensors and numbers besides the memory stores that a second call changes."""
+    """Names of a few tensors and numbers outside of the memory stores that a second call changes."""
     stores = tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, MemoryStore))
     call()
     tensors = {name: value.clone() for name, value in retained_tensors(module).items()}

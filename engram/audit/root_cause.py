@@ -73,6 +73,7 @@ EXPLAINS: dict[str, Sequence[str]] = {
     "precision": ["compile", "replay"],
     "replay": ["boundary_learning", "nan_at_start", "gradient_boundary", "horizon", "gradient_exact"],
 }
+# Words in the `finding` or `cause` of a failed check by which similar faults are told apart.
 ONLY_AT_STARTS = "rows are mixed where episodes start"
 ROUNDED = "memory is rounded when stored"  # which magnifies how rounding differs between batches
 IN_THE_STORE = (
@@ -144,6 +145,7 @@ def _learning_differs_without_starts(replay: "CheckResult | None") -> bool:
 def root_causes(results: "Sequence[CheckResult]") -> list[RootCause]:
     """Every failed check either as a root or as the consequence of one, the most probable root first."""
     failed = {result.name: result for result in results if not result.passed}
+    # Names are inserted before their first place, which alone counts.
     order = [*EXPLAINS, *(name for name in failed if name not in EXPLAINS)]
     boundary = failed.get("boundary_acting")
     if boundary is not None and any(text in boundary.finding for text in CLEARS_OTHERS):
@@ -151,7 +153,7 @@ def root_causes(results: "Sequence[CheckResult]") -> list[RootCause]:
     explains = dict(EXPLAINS)
     replay_cause = failed["replay"].cause if "replay" in failed else ""
     if _learning_differs_without_starts(failed.get("replay")):
-        # If only learning differs, a failure of one of these two checks is the cause, not a memory wrong in learning.
+        # Learning differs even without episode starts: the root is one of these two checks if acting is right.
         others = () if ACTING_DIFFERS in failed["replay"].finding else ("action_log_prob", "memory_interface")
         first = next((name for name in others if name in failed), "replay")
         order.insert(order.index("boundary_learning"), first)

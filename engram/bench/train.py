@@ -34,7 +34,7 @@ CARTPOLE: dict[str, Any] = {
     "vf_coef": 0.5,
     "max_grad_norm": 0.5,
     "seed": 1,
-    "exact": True,  # the plain PyTorch loop of the races resets memory inside segments
+    "exact": True,  # the plain PyTorch loop of the races resets memory at episode starts; False: never
 }
 ARENA: dict[str, Any] = {
     **CARTPOLE,
@@ -147,7 +147,7 @@ class MeterDisplay:
         self._meter.iteration(steps, recent_return, record.get("evaluate/greedy_return"))
 
     def _recent_return(self, record: dict[str, Any]) -> float | None:
-        """The mean over the last episodes, of which only the mean of each iteration is known."""
+        """The mean over the last episodes, each counted with the mean of its epoch, which alone is recorded."""
         self._episodes += [record.get("episode/return", 0.0)] * record["episode/count"]
         del self._episodes[: -(self._recent or 1)]
         return sum(self._episodes) / len(self._episodes) if len(self._episodes) == self._recent else None

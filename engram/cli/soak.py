@@ -13,8 +13,8 @@ from engram.cli.arguments import ArgumentParser, positive_int
 
 DESCRIPTION = """Trains a small task again and again, and breaks it at random: SIGKILL, stop signals, a full disk,
 damaged checkpoints, hung environments, killed and stopped workers, raising environments. After each fault it resumes.
-Runs must end equal to an undisturbed one, to the bit; where environments were restarted, with its return. The exit
-code is 1 if a promise broke."""
+A run must end bit-identical to an undisturbed one, or with its return if environments were restarted. The exit code is
+1 if one did not, or left processes behind."""
 
 EXAMPLES = """examples:
   engram soak
@@ -24,7 +24,7 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="engram soak", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--minutes", type=_minutes, default=5.0, metavar="N", help="how long (default: 5)")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults and their moments (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their times (default: 1)")
     parser.add_argument("--epochs", type=positive_int, default=40, help="length of a run (default: 40)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -53,7 +53,7 @@ class Course:
     def noise(self) -> float:
         """The standard deviation of an epoch's mean return, without trends.
 
-        Measured from the distances to the mean of both neighbours, whose variance is 1.5 times as large.
+        Estimated from each return less the mean of its two neighbours, whose variance is 1.5 times as large.
         """
         if len(self.returns.mean) < 3:
             return 0.0
@@ -99,7 +99,7 @@ class Course:
     def _above(self, high: float, low: float, epochs: float = 0.0) -> bool:
         """Whether one mean is above the other beyond chance.
 
-        `epochs`: how many the mean with fewer epochs is taken over; 0: a tenth of the run.
+        `epochs`: how many the mean of fewer epochs has; 0: a tenth of the run.
         """
         width = max(epochs or FIRST * len(self.returns.mean), 1.0)
         error = max(self.noise * math.sqrt(2 / width), 1e-9 * max(abs(high), abs(low)))

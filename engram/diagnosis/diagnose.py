@@ -73,12 +73,10 @@ def diagnose(columns: Columns, setup: Setup) -> Diagnosis:
 def learning_faults(course: Course, setup: Setup) -> list[Finding]:
     """The first cause, with the symptom of a lost policy; without a cause, all symptoms."""
     learned = has_learned(course, setup)
-    causes = [] if learned else _first(CAUSES, course, setup)
-    causes = causes or _first(MEMORY, course, setup)
-    expected = learned or (setup.memory == "off" and rules.at_ceiling(course, setup))
+    causes = ([] if learned else _first(CAUSES, course, setup)) or _first(MEMORY, course, setup)
+    if learned or (setup.memory == "off" and rules.at_ceiling(course, setup)):
+        return causes  # the return is as good as can be expected, so there are no symptoms
     symptoms = (rules.lost,) if causes else SYMPTOMS
-    if expected:
-        symptoms = ()
     return causes + [finding for rule in symptoms if (finding := rule(course, setup))]
 
 
@@ -87,6 +85,7 @@ def has_learned(course: Course, setup: Setup) -> bool:
 
 
 def is_solved(course: Course, setup: Setup) -> bool:
+    """Whether the return lacks at most a tenth of the way from the ceiling without memory (or 0) to the goal."""
     return setup.goal is not None and course.last >= setup.goal - 0.1 * abs(setup.goal - (setup.ceiling or 0.0))
 
 
@@ -114,7 +113,7 @@ def _without_findings(course: Course, setup: Setup) -> Diagnosis:
 
 
 def _about_sign(course: Course) -> str:
-    """A remark if the run looks as it would with a reward of the wrong sign, which is learned equally well."""
+    """A remark if the reward may have the wrong sign, which agents learn equally well, so that no rule finds it."""
     first, last = course.mean("episode/length", 0.0, FIRST), course.mean("episode/length", 1 - LAST, 1.0)
     if first is not None and last is not None and last <= SHORTER_LENGTH * first and course.start < 0:
         return (

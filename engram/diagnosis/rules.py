@@ -255,7 +255,7 @@ def unexplained_returns(course: Course, setup: Setup) -> Finding | None:
 
 
 def destroyed(course: Course) -> bool:
-    """Whether an update destroyed policy and values: a better return then only comes from always acting the same."""
+    """Whether an update destroyed policy and values: a better return is then not learned, as actions never change."""
     kl, explained = course.columns["loss/kl"], course.mean("value/explained_variance", 0.5, 1.0)
     return len(kl.steps) > 0 and kl.high.max() >= DESTROYING_KL and explained is not None and explained <= EXPLAINED
 

@@ -81,7 +81,7 @@ def _shown_units(recording: "Recording") -> np.ndarray:
 
 
 def _memory(recording: "Recording", units: np.ndarray) -> np.ndarray:
-    """Memory [R, U, T] as int8, each unit relative to its largest absolute value."""
+    """Memory [R, U, T] as int8: the tanh of each unit, relative to its largest absolute value."""
     bounded = np.tanh(recording.memory[:, :, units])
     largest = np.abs(bounded).max((0, 1))
     return np.rint(bounded / np.maximum(largest, 1e-6) * 127).astype(np.int8).transpose(1, 2, 0)

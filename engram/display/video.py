@@ -138,10 +138,10 @@ def _draw_numbers(draw: "ImageDraw", left: int, recording: "Recording", step: in
 def _draw_influence(
     draw: "ImageDraw", corner: tuple[int, int], recording: "Recording", influence: "Influence", step: int
 ) -> None:
-    """Bars: the change of the action without the past up to each earlier step of the episode."""
+    """One bar per group of earlier steps: the change of the action without any step up to that group."""
     left, top = corner
     width, height = PANEL_WIDTH - 24, 48
-    draw.text((left, top), "change without the past up to…", fill=SOFT, font=_font(11))
+    draw.text((left, top), "change if all is erased up to…", fill=SOFT, font=_font(11))
     top += 16
     draw.rectangle((left, top, left + width, top + height), fill=PANEL_COLOUR)
     first = int(np.flatnonzero(recording.starts[: step + 1, 0])[-1])

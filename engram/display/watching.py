@@ -20,7 +20,7 @@ from engram.stored.files import UnreadableError
 from engram.stored.metrics import MetricsReader, is_number
 from engram.stored.plan import StoredPlan, read_plan
 
-COUNTS, LARGEST_COUNT = ("steps", "epoch", "time/"), 1e15
+BOUNDED, LARGEST = ("steps", "epoch", "time/"), 1e15
 
 
 class RunFollower:
@@ -57,7 +57,7 @@ class RunFollower:
 
 def _can_be_shown(name: str, value: Any) -> bool:
     """A metric may be NaN or infinite; counts and times may not, and are bounded."""
-    return is_number(value) and (not name.startswith(COUNTS) or abs(value) < LARGEST_COUNT)
+    return is_number(value) and (not name.startswith(BOUNDED) or abs(value) < LARGEST)
 
 
 def last_checkpoint(directory: Path) -> int:

@@ -174,7 +174,10 @@ class PettingZooBlock:
             error.add_note(self._log.describe(i))
             raise
         returned = (observations, rewards, terminations, truncations, infos)
-        self._run_for_row(first, step_checks.check_parallel_step, returned, env.agents, self._agents)
+        try:
+            step_checks.check_parallel_step(returned, env.agents, self._agents)
+        except MisfitError as error:
+            raise UserError(f"{self._name}: {self._log.describe(i)}: {error}: fix or wrap the environment") from None
         for row, agent in enumerate(self._agents, first):
             # An agent that left may be missing from every mapping.
             if agent in acting and (agent in env.agents or agent in observations):
@@ -254,7 +257,7 @@ def _factory(path: str) -> Callable[..., Any]:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+            raise  # a package that the module imports
         raise UserError(f"env.module: no module named {module_name}{_nearest(module_name)}") from error
     found: Any = getattr(module, name or "parallel_env", None)
     if isinstance(found, type) and issubclass(found, ParallelEnv):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from engram.agent.actions import GaussianActions
+from engram.agent.actions import MEAN_NOISE, GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.export.program import ExportedStep, PolicyStep
@@ -99,7 +99,7 @@ class Original:
             "previous_actions": torch.from_numpy(batch.buffers.actions),
             "previous_rewards": torch.from_numpy(batch.buffers.rewards),
             "training_env_id_start": torch.zeros(rows, dtype=torch.long),
-            "action_noise": torch.full_like(noise, 0.5) if self.continuous else noise,
+            "action_noise": torch.full_like(noise, MEAN_NOISE) if self.continuous else noise,
         }
         return self.agent(TensorDict(fields, batch_size=[rows]))
 

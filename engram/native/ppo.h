@@ -2,7 +2,7 @@
 struct ppo {
     long count;
     const float *log_prob, *entropy, *value, *old_log_prob, *old_value, *advantages, *returns, *weights;
-    float clip, vf_clip, value_unit, vf_coef, ent_coef; /* negative vf_clip: no value clipping */
+    float value_unit, clip, vf_clip, vf_coef, ent_coef; /* negative vf_clip: no value clipping */
     float *losses; /* weighted: total, policy loss, value loss, entropy, KL divergence, fraction of clipped ratios */
     float *d_log_prob, *d_entropy, *d_value;
 };

@@ -9,7 +9,7 @@ from torch import Tensor
 from engram.native.library import check_tensors, integers, pointers, run, usable
 
 INPUTS = ("log_prob", "entropy", "value", "old_log_prob", "old_value", "advantages", "returns", "weights")
-OPTIONS = ("clip", "vf_clip", "value_unit", "vf_coef", "ent_coef")
+OPTIONS = ("value_unit", "clip", "vf_clip", "vf_coef", "ent_coef")
 GRADIENTS = ("d_log_prob", "d_entropy", "d_value")
 FLOAT = 4  # bytes
 
@@ -22,8 +22,7 @@ def ppo_kernel_usable(*tensors: Tensor) -> bool:
 def fused_ppo_loss(*arguments: Any) -> tuple[Tensor, ...]:
     """Total, policy loss, value loss, entropy, KL and clip fraction.
 
-    Arguments: the tensors named in INPUTS, then value_unit, clip_coef, vf_clip_coef (None: values are not clipped),
-    vf_coef and ent_coef. This is not the order of OPTIONS.
+    Arguments: those named in INPUTS, then those in OPTIONS, with None as `vf_clip` if values are not clipped.
     """
     return _PPOLoss.apply(*arguments)
 
@@ -31,22 +30,17 @@ def fused_ppo_loss(*arguments: Any) -> tuple[Tensor, ...]:
 class _PPOLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        value_unit, clip, vf_clip, vf_coef, ent_coef = arguments[len(INPUTS) :]
-        losses, gradients = loss_and_gradient(
-            *arguments[: len(INPUTS)],
-            clip=clip,
-            vf_clip=-1.0 if vf_clip is None else vf_clip,
-            value_unit=value_unit,
-            vf_coef=vf_coef,
-            ent_coef=ent_coef,
-        )
+        options = dict(zip(OPTIONS, arguments[len(INPUTS) :], strict=True))
+        if options["vf_clip"] is None:
+            options["vf_clip"] = -1.0
+        losses, gradients = loss_and_gradient(*arguments[: len(INPUTS)], **options)
         ctx.save_for_backward(gradients)
         total, *others = losses.unbind()
         ctx.mark_non_differentiable(*others)
         return total, *others
 
     @staticmethod
-    def backward(ctx: Any, *d_losses: Any) -> Any:
+    def backward(ctx: Any, *d_losses: Any) -> Any:  # of the first three inputs; the others have no gradient
         return *(ctx.saved_tensors[0] * d_losses[0]).unbind(), *[None] * (len(INPUTS) + len(OPTIONS) - len(GRADIENTS))
 
 

@@ -1,4 +1,4 @@
-"""The token convolution: a convolution of the tokens' box that never builds the box; float32 on the CPU."""
+"""The token convolution: convolves a box of tokens (encoders/box.py) without building it; float32 on the CPU."""
 
 # N rows, M tokens, K features, C channels
 
@@ -44,7 +44,7 @@ class TokenConvCall(ctypes.Structure):
 
 
 def token_conv(tokens_NM3: Tensor, tables: Tables, weight: Tensor, bias: Tensor, geometry: ConvGeometry) -> Tensor:
-    """The convolution of the tokens' box, [N, C, height, width], with a gradient, also under `torch.compile`."""
+    """The convolution of the box of tokens, [N, C, height, width], with a gradient, also under `torch.compile`."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return token_conv_op(tokens_NM3, *tables, weight, bias, list(geometry.window), list(geometry.stride))
     return forward(tokens_NM3, tables, weight, bias, geometry)

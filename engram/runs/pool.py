@@ -110,7 +110,10 @@ class RunPool:
 
 
 def _ask_to_stop(process: multiprocessing.process.BaseProcess, kind: type[BaseException] | None) -> None:
-    """Send a different signal than this process received: the run may have it too, and a second one ends it at once."""
+    """Send a different signal than this process received.
+
+    The run may have received that one too, and the same again would end it at once (`StopRequest`).
+    """
     if kind is Terminated and process.pid is not None and process.is_alive():
         os.kill(process.pid, signal.SIGUSR1)
     else:

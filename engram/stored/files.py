@@ -21,7 +21,7 @@ MEGABYTE = 2**20
 MAX_YAML_BYTES = MEGABYTE
 MAX_YAML_DEPTH = 50
 MAX_YAML_VALUES = 20_000  # after aliases are expanded
-MAX_YAML_DIGITS = 1000  # hexadecimal numbers cannot be shown, those in base 60 (1:30:00) take quadratic time
+MAX_YAML_DIGITS = 1000  # Python refuses to print longer hexadecimal ones; base 60 (1:30:00) takes quadratic time
 _YAML_NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fA-FxXo_:.+-]*")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -213,11 +213,11 @@ def _check_yaml_bounds(text: str, where: str) -> None:
                 raise UnreadableError(f"{where}: *{event.anchor} refers to nothing, or to itself")
             values += sizes[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
-            values += 1
             open_nodes.append((event.anchor, values))
+            values += 1
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
-            number = event.implicit[0] or event.tag  # not quoted
+            number = event.implicit[0] or event.tag  # plain, or with a tag such as !!int
             if number and len(event.value) > MAX_YAML_DIGITS and _YAML_NUMBER.fullmatch(event.value):
                 raise UnreadableError(f"{where}: {event.value[:20]}… is a number of over {MAX_YAML_DIGITS} characters")
             if event.anchor:
@@ -225,7 +225,7 @@ def _check_yaml_bounds(text: str, where: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_nodes.pop()
             if anchor:
-                sizes[anchor] = values - before + 1
+                sizes[anchor] = values - before
         if len(open_nodes) > MAX_YAML_DEPTH:
             raise UnreadableError(f"{where}: nested more than {MAX_YAML_DEPTH} levels deep")
         if values > MAX_YAML_VALUES:

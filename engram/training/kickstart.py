@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from engram.agent.actions import GaussianActions
+from engram.agent.actions import MEAN_NOISE, GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.agent.settings import PyAgent, YamlAgent
 from engram.env.spec import EnvSpec
@@ -44,7 +44,7 @@ class Teacher:
         """The teacher's log-probabilities and values for an acting td [B], which is not changed."""
         inputs = td.select(*POLICY_FIELDS, "training_env_id_start", strict=False).copy()
         # Fixed noise, because the teacher's actions are not used.
-        noise = torch.full((*td.batch_size, self.agent.action_space.noise), 0.5, device=td["env_obs"].device)
+        noise = torch.full((*td.batch_size, self.agent.action_space.noise), MEAN_NOISE, device=td["env_obs"].device)
         outputs = self.agent(inputs.set("action_noise", noise))
         return {"teacher_log_probs": outputs["full_log_probs"], "teacher_values": outputs["values"]}
 

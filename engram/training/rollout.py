@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from engram.agent.actions import GaussianActions
+from engram.agent.actions import MEAN_NOISE, GaussianActions
 from engram.agent.metta_agent import MettaAgent
 from engram.env.vector import Batch, VectorEnv
 from engram.training.device import Threads, autocast
@@ -158,7 +158,7 @@ class Rollout:
     def _look_ahead(self, td: TensorDict, ids_B: Tensor) -> TensorDict:
         """Call the policy with these rows' memory without updating it; the actions are not taken."""
         td["memory"] = TensorDict(self.agent.memory_of(ids_B), td.batch_size)
-        td["action_noise"] = torch.full((len(ids_B), self.agent.action_space.noise), 0.5, device=self.device)
+        td["action_noise"] = torch.full((len(ids_B), self.agent.action_space.noise), MEAN_NOISE, device=self.device)
         return self._act(td)
 
     def _ids(self, rows: slice) -> Tensor:

@@ -32,7 +32,7 @@ class PPO(Settings):
     vf_coef: NonNegative = 0.44
     ent_coef: NonNegative | None = None  # null: 0.01, annealed to 0; 0 for continuous actions
     norm_adv: bool = True
-    adv_floor: NonNegative = 0.1  # minimum std in normalising advantages, times the largest std of returns so far
+    adv_floor: NonNegative = 0.1  # least std to divide advantages by, relative to the largest std of returns so far
     norm_returns: bool = True  # the critic learns in units of the returns (PopArt), whatever the scale of rewards
     target_kl: PositiveFloat | None = None  # stops the epoch's updates once the KL divergence exceeds this
     l2_init_coef: NonNegative = 0.0  # of the squared distance of weights from their initial values
@@ -84,15 +84,15 @@ class Trainer(Settings):
     burn_in: Annotated[int, Field(ge=0)] = 0  # first steps of a segment that only warm memory up
     batch_size: Size | None = None  # agent-steps per epoch; null: chosen for the budget and the machine
     minibatch_size: Size | None = None  # agent-steps per gradient step; null: chosen for the machine
-    accumulate: Positive = 1  # parts in which a minibatch that does not fit is replayed; the gradient is the same
+    accumulate: Positive = 1  # gradient accumulation: micro-batches per minibatch; the gradient is the same
     update_epochs: Positive | None = None  # passes over each batch; null: 4, or 1 of a large batch
     memory: Literal["carry", "reset", "off"] = "carry"
     norm_obs: bool = True  # running normalisation of vectors and symbols, by policies that have it
     chrono_init: bool = True  # half of an LSTM's units begin with lifetimes of up to bptt_horizon steps
     noise_correlation: Annotated[float, Field(ge=0, lt=1)] | None = None  # of action noise; null: 0.7, or 0 for symbols
     on_nan: Literal["stop", "skip"] = "stop"  # skip: leave out minibatches, and restart environments, with bad numbers
-    replay_error_bound: PositiveFloat | None = None  # null: 0.001, with bfloat16 0.1
-    gradient_bound: PositiveFloat | None = 1000.0  # times the running median; several epochs above stop the run
+    replay_error_bound: PositiveFloat | None = None  # a larger error stops the run; null: 0.001, with bfloat16 0.1
+    gradient_bound: PositiveFloat | None = 1000.0  # norm / running median; several epochs above it stop the run
     precision: Literal["float32", "bfloat16"] = "float32"  # of encoders and heads; memory is always float32
     evaluate_interval: Positive | None = None  # epochs between two evaluations; null: none
     evaluate_episodes: Positive = 32
@@ -101,7 +101,7 @@ class Trainer(Settings):
     optimizer: Optimizer = Optimizer()
     prioritized: Prioritized = Prioritized()
     kickstart: Kickstart | None = None
-    schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by names of numbers below trainer
+    schedule: Annotated[dict[str, Schedule], Field(validate_default=True)] = {}  # by name, such as ppo.ent_coef
     checkpoint: CheckpointSettings = CheckpointSettings()
     tensorboard: bool = False  # write the metrics for TensorBoard too
     trace: Annotated[int, Field(ge=0)] = 0  # steps for which shape, dtype and RMS of every field are logged
@@ -117,7 +117,9 @@ class Trainer(Settings):
     def _leaves_something(cls, burn_in: int, info: ValidationInfo) -> int:
         horizon = info.data.get("bptt_horizon")
         if horizon is not None and burn_in >= horizon:
-            raise ValueError(f"{burn_in} leaves nothing to learn from: less than trainer.bptt_horizon ({horizon})")
+            raise ValueError(
+                f"{burn_in} leaves nothing to learn from: must be less than trainer.bptt_horizon ({horizon})"
+            )
         return burn_in
 
     @field_validator("schedule", mode="before")

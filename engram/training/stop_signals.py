@@ -40,9 +40,9 @@ STOPS: dict[signal.Signals, type[Stopped]] = {
 class StopRequest:
     """The first stop signal received; the second one raises.
 
-    To stop a group of processes, a scheduler may signal each of them, and a parent that was signalled may send its
-    children another signal. So a different signal soon after the first means the same stop; with `relayed`, because a
-    launcher passes signals on, so does the same signal.
+    A scheduler may signal every process of a group, and a parent that was signalled may send its children a different
+    signal. So a different signal soon after the first is the same stop. With `relayed`, where a launcher passes signals
+    on, so is the same signal.
     """
 
     def __init__(self, show: Callable[[str], None], relayed: bool) -> None:

@@ -117,7 +117,7 @@ def test_a_malformed_override_gets_the_right_form(word, message):
         ("seed=-1", "seed: -1 is too small: at least 0"),
         ("env=mettagrid", "env.path: missing: give env.path=VALUE"),
         ("trainer.burn_in=128",
-         "trainer.burn_in: 128 leaves nothing to learn from: less than trainer.bptt_horizon (128)"),
+         "trainer.burn_in: 128 leaves nothing to learn from: must be less than trainer.bptt_horizon (128)"),
         ("trainer.minibatch_size=1000", "trainer.minibatch_size: 1000 is not a multiple of trainer.bptt_horizon (128): "
          "try 896 or 1024"),
     ],

@@ -16,7 +16,7 @@ from engram.env.spec import EnvSpec
 
 IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 GRID_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
-FLAT_SYMBOLS = 8192  # one-hot entries up to which a grid of symbols is read as a whole: 7 x 7 x 3 of 16 values has 2352
+FLAT_SYMBOLS = 8192  # one-hot entries; convolutions read larger grids of symbols. 7 x 7 x 3 of 16 values has 2352
 MIN_VARIANCE = 0.01  # of a one-hot: the rarest symbols are about 10 standard deviations away
 CELL_SIZE = 32  # features of a cell of a larger grid
 IMAGE_FEATURES = 128  # of an image or a larger grid that is one of several parts

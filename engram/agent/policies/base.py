@@ -115,7 +115,10 @@ class Policy(nn.Module):
         return None
 
     def value_output(self) -> nn.Linear | None:
-        """`value_layer`, or an asymmetric critic's: rescaled with the value normaliser, so that values stay."""
+        """The linear layer that gives values: `value_layer`, or an asymmetric critic's.
+
+        It is rescaled when the value normaliser changes, so that values stay the same (PopArt).
+        """
         return self.value_layer()
 
     def observation_normalizers(self) -> list[ObservationNormalizer]:

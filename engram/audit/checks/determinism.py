@@ -18,15 +18,17 @@ def determinism(audit: AuditContext) -> Verdict:
     if seeded := seeds_generators(audit):
         cause = f"a call seeds {seeded}: all that is drawn after it repeats"
         return _failure(cause, cause, SEEDS_FIX)
-    drawn, always = audit.random_outputs, audit.random_in_evaluation  # which of acting and learning, in words
-    if (drawn or always) and (shared := shared_by_copies(audit)):
+    in_training, in_evaluation = audit.random_outputs, audit.random_in_evaluation  # "acting", "learning", both or ""
+    if (in_training or in_evaluation) and (shared := shared_by_copies(audit)):
         return _failure(shared, SHARED, SHARED_FIX)
-    if drawn or always:
-        text = f"the policy draws random numbers by itself: the outputs of {drawn or always} change with the seed"
-        text += "" if always else " in training mode, as with dropout"
+    if in_training or in_evaluation:
+        where = in_training or in_evaluation
+        text = f"the policy draws random numbers by itself: the outputs of {where} change with the seed"
+        if not in_evaluation:
+            text += " in training mode, as with dropout"
         dropout = [name for name, layer in audit.policy.named_modules() if isinstance(layer, nn.Dropout)]
         by = f": dropout ({dropout[0]})" if dropout else ": dropout, noise or a random state"
-        cause = f"the policy draws random numbers in {drawn or always}{by}"
+        cause = f"the policy draws random numbers in {where}{by}"
         return _failure(text, cause, RANDOM_FIX)
     if changed := changed_by_calls(audit):
         return _failure(changed, changed, REPEAT_FIX)

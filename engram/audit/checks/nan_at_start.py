@@ -75,7 +75,10 @@ def _survives_a_later_start(audit: AuditContext, kind: str) -> bool:
 
 
 def _learns_step_by_step(audit: AuditContext) -> bool:
-    """Whether each step takes operations of its own: a scan takes as many more for every doubling, attention none."""
+    """Whether the number of torch operations grows with the steps, as in a loop.
+
+    A parallel scan adds the same number for every doubling of the steps, attention none.
+    """
     counts = []
     for steps in DOUBLED:
         adapter = audit.adapter()
@@ -128,13 +131,15 @@ def _after_memory(audit: AuditContext, kind: str, scenario: Scenario, rows: list
 
 
 def _acting_spoiled(audit: AuditContext, steps: int) -> bool:
-    """Whether a NaN in memory shows in the last outputs, this many steps after an episode start."""
+    """Whether a NaN in memory shows after an episode start, in any of the steps, or if there are many, in the last."""
     adapter, ids = audit.adapter(), audit.ids
     scenario = audit.fresh_start(audit.scenario(51, steps=steps))
     play(adapter, audit.scenario(52, steps=AFTER))
     poisoned = adapter.copy()
     poisoned.change_memory(ids, _poison)
-    return _spoiled(lambda: play(poisoned, scenario).numbers[:, _last(steps)], play(adapter, scenario).numbers)
+    return _spoiled(
+        lambda: play(poisoned, scenario).numbers[:, _last(steps)], play(adapter, scenario).numbers[:, _last(steps)]
+    )
 
 
 def _learning_spoiled(audit: AuditContext, steps: int) -> bool:
@@ -142,7 +147,7 @@ def _learning_spoiled(audit: AuditContext, steps: int) -> bool:
     play(adapter, audit.scenario(52, steps=AFTER))
     memory = adapter.memory_of(ids)
     segment = audit.fresh_start(audit.segment(51, steps=steps))
-    clean = adapter.learn(segment, memory).numbers()
+    clean = adapter.learn(segment, memory).numbers()[:, _last(steps)]
     return _spoiled(lambda: adapter.learn(segment, map_state(_poison, memory)).numbers()[:, _last(steps)], clean)
 
 
@@ -159,7 +164,7 @@ def _spoiled(call: Callable[[], Tensor], clean: Tensor) -> bool:
         if "nan" not in str(error).lower():
             raise
         return True
-    return max_difference(outputs, clean[:, -outputs.shape[1] :]) > tolerance(clean)
+    return max_difference(outputs, clean) > tolerance(clean)
 
 
 def _poison(part: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from engram.agent.actions import make_actions
+from engram.agent.actions import MEAN_NOISE, make_actions
 from engram.audit.adapters.base import ActingBatch, PolicyAdapter
 from engram.audit.context import AuditContext
 from engram.audit.difference import abs_difference
@@ -41,7 +41,7 @@ def _matters(adapter: PolicyAdapter, pairs: tuple[Tensor, Tensor]) -> bool:
     outputs, width = [], make_actions(adapter.spec).noise
     for tokens in pairs:
         none = torch.zeros(len(tokens), dtype=torch.bool)
-        noise = torch.full((len(tokens), width), 0.5)
+        noise = torch.full((len(tokens), width), MEAN_NOISE)
         adapter.reset()
         torch.manual_seed(0)
         outputs.append(adapter.act(ActingBatch(tokens, none, none.clone(), noise)).numbers())
@@ -64,12 +64,13 @@ def _presence(audit: AuditContext, location: int) -> tuple[Tensor, Tensor]:
     feature = audit.spec.features[0]
     there = _blank(audit)
     for number in range(PLACES):
-        there[number, 0] = torch.tensor([location, feature.id, min(int(feature.normalization) + number, 255) or 1])
+        value = min(int(feature.normalization) + number, 255) or 1  # not 0, which is like no token
+        there[number, 0] = torch.tensor([location, feature.id, value])
     return there, _blank(audit)
 
 
 def _locations(audit: AuditContext) -> Tensor:
-    height, width = audit.spec.window
+    height, width = audit.spec.window  # a location is 16 * row + column
     return torch.tensor([(n * 2 + 1) % height * 16 + (n + 1) % width for n in range(PLACES)])
 
 
