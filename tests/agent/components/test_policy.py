@@ -15,7 +15,9 @@ from engram.agent.components import COMPONENTS
 from engram.agent.components.component import BuildContext, Component
 from engram.agent.encoders.attention import EmbeddedTokens
 from engram.agent.encoders.tokens import Tokens
+from engram.agent.heads import Shortcut
 from engram.agent.recurrent import CORES
+from engram.env.parts import OBSERVATION, Part
 
 VECTOR = EnvSpec.of(vector_env())
 SMALL = {  # two recurrent components in a row
@@ -167,6 +169,25 @@ def test_get_memory_is_a_copy_that_set_memory_restores() -> None:
     assert policy.get_memory() == {"short": ({}, {}), "_core_": ({}, {})}
     policy.set_memory(saved)
     assert torch.equal(policy(acting_td(policy, 4, seed=9))["full_log_probs"], future)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", DESIGNS)
+def test_event_counts_are_memory_that_is_replayed_saved_and_reset(name: str) -> None:
+    symbols = Part(OBSERVATION, "symbols", spaces.Box(0, 3, (2,), np.int32), (4, 4))
+    policy = ComponentPolicy(EnvSpec.of_parts("cards", [symbols], spaces.Discrete(5)), design(name))
+    for component in policy.components.values():
+        if isinstance(component, Shortcut):
+            torch.nn.init.normal_(component.weight, std=0.1)  # 0 before training
+    assert policy.memory_shapes()["counts"] == (1, 4 * 4 + 4 + 4)
+    assert replay_difference(policy, play(policy, 5, 8, 0.2)) < 1e-5
+    saved = policy.get_memory()
+    assert saved["counts"][0][0].sum() >= 3  # a combination, and a value of each symbol
+    future = policy(acting_td(policy, 5, seed=9))["full_log_probs"]
+    policy.reset_env_memory(1)
+    assert 1 not in policy.get_memory()["counts"][0]
+    policy.set_memory(saved)
+    assert torch.equal(policy(acting_td(policy, 5, seed=9))["full_log_probs"], future)
 
 
 def test_resetting_one_row_resets_it_in_every_component() -> None:
