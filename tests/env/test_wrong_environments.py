@@ -1,5 +1,6 @@
 """Environments that break the interfaces of Gymnasium and PettingZoo are refused with one message, never accepted."""
 
+import re
 from typing import Any
 
 import gymnasium
@@ -117,8 +118,10 @@ def test_a_wrong_outcome_of_a_parallel_step_names_the_agent(position, value, mes
     def change(outcome: list[Any]) -> None:
         outcome[position] = value
 
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         play(type("Changed", (WrongParallel,), {"change": staticmethod(change)}))
+    of_all_agents = message.startswith(("step returned", "there is"))
+    assert of_all_agents == (re.search(": [ab]: ", str(caught.value)) is None)
 
 
 @pytest.mark.parametrize("returned", [(OBSERVATION, 0.0, False, {}), (OBSERVATION,) * 6, None])
